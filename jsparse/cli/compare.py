@@ -1,4 +1,4 @@
-"""All methods on one table: errors, prototypes, times, and the error-versus-size figure."""
+"""Compare all methods on one table: errors, prototypes, times, and the error-versus-size figure."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ from .interrupts import Interrupts, Result
 
 # Errors that stop one method but not the comparison.
 _OF_A_METHOD = (ValueError, _status.NumericalError, MemoryError, JaxRuntimeError)
-SVM_ROWS = 3000  # it forms all pairs of rows
+SVM_ROWS = 3000  # the SVM computes the kernel of all pairs of rows
 
 
 class _Task(NamedTuple):
@@ -72,30 +72,31 @@ def run(
 
     A method's line is printed to standard output as soon as the method is trained; progress goes to
     standard error. Ctrl-C ends the comparison: the running method keeps its best result so far, and
-    the remaining methods are named.
+    the names of the remaining methods are printed.
 
     Args:
         X: inputs, shape `n d`.
         y: targets or labels, shape `n`.
         task: "classification" or "regression".
-        methods: names of the registry, and "svm"; None for all.
+        methods: names in the registry of methods, or "svm"; None for all.
         codes: the columns of X that hold numbers of categories.
         test: the share of the rows to test on.
-        max_prototypes: of methods that have such a limit.
-        max_evaluations: of each search.
-        max_seconds: of each method; no evaluation of its search starts later.
-        seed: decides the split and the methods' random draws.
+        max_prototypes: largest number of prototypes, for methods that have such a limit.
+        max_evaluations: largest number of evaluations of each search.
+        max_seconds: time limit of each method; no evaluation of its search starts later.
+        seed: random seed of the split and of the methods.
         folder: where the figures are written.
         quiet: show no progress.
-        interrupts: in which Ctrl-C is noted.
+        interrupts: records Ctrl-C.
 
     Raises:
         ValueError: for a share of test rows that leaves one side empty, or if no method suits the
             rows.
-        NumericalError: if no method could be computed.
-        ImportError: without matplotlib, before any work.
+        NumericalError: if every method fails; if the first of them fails with another error, this
+            error is raised instead.
+        ImportError: if matplotlib is missing, before any work.
         OSError: if the folder cannot be written to, before any work.
-        KeyboardInterrupt: if there is no line yet.
+        KeyboardInterrupt: at Ctrl-C, if there is no line yet.
     """
     if not 0 < test < 1:
         raise ValueError(f"--test: expected a share between 0 and 1, got {test}")
@@ -107,10 +108,10 @@ def run(
     figures = folder / "compare.png", folder / "compare.svg"
     for figure in figures:
         check_writable(figure)
-    rows, out = _split(y, test, task == "classification", seed)
+    training, testing = _split(y, test, task == "classification", seed)
     data = _Task(
-        X[rows], y[rows], X[out], y[out], task == "classification", max_prototypes, max_evaluations,
-        seed, codes, max_seconds,
+        X[training], y[training], X[testing], y[testing], task == "classification", max_prototypes,
+        max_evaluations, seed, codes, max_seconds,
     )  # fmt: skip
     names, left_out = _suited(data, methods)
     print_header(len(data.X), len(data.X_test), data.metric)
@@ -206,14 +207,14 @@ def _attempt(
         return LeftOut(_title(name), reason, error)
 
 
-def _unsuited(method: type[Method], given: _Task) -> str | None:
+def _unsuited(method: type[Method], data: _Task) -> str | None:
     """Return why a method does not suit these rows; None if it does."""
-    task = "classification" if given.classification else "regression"
+    task = "classification" if data.classification else "regression"
     if task not in method.tasks:
         return f"it is for {' and '.join(method.tasks)}"
-    if method is Robust and given.classification:
+    if method is Robust and data.classification:
         return "it is for outliers among numbers"
-    if method.max_rows is not None and len(given.X) > method.max_rows:
+    if method.max_rows is not None and len(data.X) > method.max_rows:
         return f"more than {method.max_rows} rows"
     return None
 
@@ -230,36 +231,36 @@ def _no_svm(data: _Task) -> str | None:
 
 
 def _trained(
-    method: type[Method], given: _Task, progress: Callable[[int, int, float], None]
+    method: type[Method], data: _Task, progress: Callable[[int, int, float], None]
 ) -> tuple[Trained, Line]:
-    """Return a method with its default settings and the sizes that the options state."""
+    """Train a method with default settings and the options' limits; return machine and line."""
     settings = {}
     names = {field.name for field in dataclasses.fields(method)}
-    if "max_prototypes" in names and given.max_prototypes is not None:
-        settings["max_prototypes"] = given.max_prototypes
-    search = Profile(max_evaluations=given.max_evaluations)
+    if "max_prototypes" in names and data.max_prototypes is not None:
+        settings["max_prototypes"] = data.max_prototypes
+    search = Profile(max_evaluations=data.max_evaluations)
     start = time.perf_counter()
     trained = train(
-        given.X,
-        given.y,
-        task="classification" if given.classification else "regression",
-        key=given.seed,
+        data.X,
+        data.y,
+        task="classification" if data.classification else "regression",
+        key=data.seed,
         method=method(**settings),
-        kernel=template_of("rbf", given.X.shape[1], search, given.codes) if given.codes else "rbf",
+        kernel=template_of("rbf", data.X.shape[1], search, data.codes) if data.codes else "rbf",
         search=search,
-        resources=Resources(max_seconds=given.max_seconds),
+        resources=Resources(max_seconds=data.max_seconds),
         progress=progress,
     )
     seconds = time.perf_counter() - start
     for what, status in trained.statuses.items():
         _status.check(status, what)
-    line = _line(given, method.title, trained.predict, trained.model.size, seconds)
+    line = _line(data, method.title, trained.predict, trained.model.size, seconds)
     status = max(trained.statuses.values())
     return trained, line._replace(status=status, stopped=trained.tuning.stopped)
 
 
 def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split into training and test rows, stratified; each class has a training row."""
+    """Return training and test rows: a split stratified by class, with every class in training."""
     n, cut = len(y), round(test * len(y))
     if cut < 1 or n - cut < 3:
         raise ValueError(f"--test: expected rows on both sides, got {cut} of {n}")
@@ -267,8 +268,8 @@ def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.nda
     order = random.permutation(n)
     if not classes:
         return order[cut:], order[:cut]
-    # rank of a row within its class, from 0 to 1; the last one is a training row
-    place = np.empty(n)
+    # Random rank of a row within its class, from 0 to 1. The last row of a class is for training.
+    rank = np.empty(n)
     labels = np.unique(y)
     if n - cut < len(labels):
         raise ValueError(
@@ -276,91 +277,91 @@ def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.nda
         )
     for label in labels:
         of_class = order[y[order] == label]
-        place[of_class] = (np.arange(len(of_class)) + random.uniform(size=len(of_class))) / len(
+        rank[of_class] = (np.arange(len(of_class)) + random.uniform(size=len(of_class))) / len(
             of_class
         )
-        place[of_class[-1]] = np.inf
-    order = order[np.argsort(place[order], kind="stable")]
+        rank[of_class[-1]] = np.inf
+    order = order[np.argsort(rank[order], kind="stable")]
     return order[cut:], order[:cut]
 
 
 def _line(
-    given: _Task,
+    data: _Task,
     name: str,
     predict: Callable[[Any], np.ndarray],
     prototypes: int,
     seconds: float,
 ) -> Line:
-    predicted = predict(given.X_test)
-    thousand = np.resize(given.X_test, (1000, given.X_test.shape[1]))
+    predicted = predict(data.X_test)
+    thousand = np.resize(data.X_test, (1000, data.X_test.shape[1]))
     predict(thousand)
-    taken = []
+    durations = []
     for _ in range(5):
         start = time.perf_counter()
         predict(thousand)
-        taken.append(time.perf_counter() - start)
-    return Line(name, given.error(predicted), prototypes, seconds, float(np.median(taken)))
+        durations.append(time.perf_counter() - start)
+    return Line(name, data.error(predicted), prototypes, seconds, float(np.median(durations)))
 
 
-def _svm(given: _Task, path: Trained | None) -> Line:
-    """Train scikit-learn's SVM with SCDP's kernel, if known; choose C by up to five folds."""
+def _svm(data: _Task, scdp: Trained | None) -> Line:
+    """Train scikit-learn's SVM; use SCDP's kernel if it is known, and choose C by up to 5 folds."""
     from sklearn.compose import TransformedTargetRegressor
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC, SVR
 
-    smallest = len(given.y)
-    if given.classification:
-        smallest = int(np.unique(given.y, return_counts=True)[1].min())
+    smallest = len(data.y)
+    if data.classification:
+        smallest = int(np.unique(data.y, return_counts=True)[1].min())
     gamma: Any = "scale"
-    if path is not None:
-        assert isinstance(path.kernel, RBF)
-        gamma = float(1 / (2 * np.square(np.asarray(path.kernel.lengthscale))))
-    if given.classification:
+    if scdp is not None:
+        assert isinstance(scdp.kernel, RBF)
+        gamma = float(1 / (2 * np.square(np.asarray(scdp.kernel.lengthscale))))
+    if data.classification:
         machine, prefix = make_pipeline(StandardScaler(), SVC(gamma=gamma)), "svc"
     else:
-        # The default width of the tube suits targets of scale one.
+        # The default width of the insensitive tube suits targets of scale one.
         machine = make_pipeline(StandardScaler(), SVR(gamma=gamma))
         machine = TransformedTargetRegressor(machine, transformer=StandardScaler())
         prefix = "regressor__svr"
     grid = {f"{prefix}__C": np.array([0.1, 1.0, 10.0, 100.0])}
     model = GridSearchCV(machine, grid, cv=min(5, smallest))
     start = time.perf_counter()
-    model.fit(given.X, given.y)
+    model.fit(data.X, data.y)
     seconds = time.perf_counter() - start
     best: Any = model.best_estimator_
-    fitted = best if given.classification else best.regressor_
-    return _line(given, SVM, model.predict, len(fitted[-1].support_), seconds)
+    fitted = best if data.classification else best.regressor_
+    return _line(data, SVM, model.predict, len(fitted[-1].support_), seconds)
 
 
-def _constant(given: _Task) -> Line:
-    """Return the error of the trivial model, which every method has to beat."""
-    if given.classification:
-        labels, counts = np.unique(given.y, return_counts=True)
+def _constant(data: _Task) -> Line:
+    """Return the line of the constant model, whose error every method should beat."""
+    if data.classification:
+        labels, counts = np.unique(data.y, return_counts=True)
         value = labels[np.argmax(counts)]
     else:
-        value = given.y.mean()
-    predicted = np.full(len(given.y_test), value)
-    return Line("constant", given.error(predicted), 0, 0.0, 0.0)
+        value = data.y.mean()
+    predicted = np.full(len(data.y_test), value)
+    return Line("constant", data.error(predicted), 0, 0.0, 0.0)
 
 
-def _figure(path: Trained | None, given: _Task, lines: list[Line], folder: Path) -> None:
+def _figure(scdp: Trained | None, data: _Task, lines: list[Line], folder: Path) -> None:
     from .. import plotting
 
     *machines, constant = [
         plotting.Machine(line.name, line.prototypes, line.error) for line in lines
     ]
-    if path is None:
-        axes = plotting.comparison(machines, error=given.metric, baseline=constant)
+    if scdp is None:
+        axes = plotting.comparison(machines, error=data.metric, baseline=constant)
         figure = cast(Any, axes.figure)
     else:
-        assert path.curve is not None
-        longest = len(path.curve.sizes)
-        sizes = sorted({*np.unique(np.geomspace(1, longest, 40).astype(int)), path.curve.size})
-        errors = np.array([given.error(path.at(int(k)).predict(given.X_test)) for k in sizes])
+        assert scdp.curve is not None
+        longest = len(scdp.curve.sizes)
+        sizes = sorted({*np.unique(np.geomspace(1, longest, 40).astype(int)), scdp.curve.size})
+        errors = np.array([data.error(scdp.at(int(k)).predict(data.X_test)) for k in sizes])
         figure = plotting.compared(
-            path, machines, constant, error=given.metric, path=(np.array(sizes), errors)
+            scdp, machines, constant, error=data.metric, path=(np.array(sizes), errors)
         )
     figure.savefig(folder / "compare.png", dpi=120)
     figure.savefig(folder / "compare.svg")

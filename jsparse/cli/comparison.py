@@ -8,24 +8,24 @@ SVM = "SVM (scikit-learn)"
 
 
 class Line(NamedTuple):
-    """One method's row of the table."""
+    """The row of one method in the table."""
 
     name: str
     error: float
     prototypes: int
     fit_seconds: float
-    predict_seconds: float  # seconds of a prediction of a thousand rows
+    predict_seconds: float  # for a thousand rows
     status: int = _status.CONVERGED
     stopped: str = "finished"  # why the search ended, see `Tuning.stopped`
 
     @property
     def trusted(self) -> bool:
-        """False if digits were lost, or steps ran out."""
+        """False if precision was lost, or if the solver reached its iteration limit."""
         return _status.trusted(self.status)
 
     @property
     def marks(self) -> str:
-        """Return " +" if tuning ended early and " *" if the fit is not to be trusted."""
+        """The marks after the row: " +" if tuning ended early, " *" if the fit is not trusted."""
         early = "" if self.stopped == "finished" else " +"
         return early + ("" if self.trusted else " *")
 
@@ -39,7 +39,7 @@ class LeftOut(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Return whether the computation failed; a ValueError means unsuitable rows instead."""
+        """True if the computation failed. A ValueError means instead that the rows do not suit."""
         return not isinstance(self.error, ValueError | None)
 
 
@@ -51,13 +51,13 @@ class Comparison(NamedTuple):
 
     @property
     def trusted(self) -> bool:
-        """False if a line is not to be trusted, or a method failed."""
+        """False if a line is not trusted, or a method failed."""
         lines = all(line.trusted for line in self.lines)
         return lines and not any(method.failed for method in self.left_out)
 
 
 def print_header(train: int, test: int, metric: str) -> None:
-    """Print how many rows there are, the metric of the errors, and the names of the columns."""
+    """Print the numbers of rows, the metric of the errors, and the names of the columns."""
     print(f"{train} rows to train on, {test} to test on; error: {metric}")
     print(
         f"{'method':<24}{'error':>10}{'prototypes':>12}{'fit s':>10}{'predict ms per 1000':>22}",
@@ -66,7 +66,7 @@ def print_header(train: int, test: int, metric: str) -> None:
 
 
 def print_line(line: Line) -> None:
-    """Print a row of the table at once, also to a pipe."""
+    """Print a row of the table, and flush it, so that a pipe receives it immediately."""
     print(
         f"{line.name:<24}{line.error:>10.4g}{line.prototypes:>12}{line.fit_seconds:>10.2f}"
         f"{1e3 * line.predict_seconds:>22.2f}{line.marks}",

@@ -19,22 +19,28 @@ def check_output(path: str, *inputs: str) -> None:
 
 
 def check_fits_memory(path: str, advice: str = "give --stream to read it in batches") -> None:
-    """Refuse a file that is too large for memory, and advise.
+    """Refuse a file that is too large for memory.
 
     Raises:
-        ValueError: if the table and its encoding need more memory than is free.
+        ValueError: if the table and its encoding need more memory than is free. The message ends
+            with `advice`.
     """
     from ..data.table_files import table_bytes
 
     free, needed = free_bytes(), 2 * table_bytes(path)
     if free is not None and needed > free:
         raise ValueError(
-            f"{path!r}: reading it takes some {needed / 1e9:.1f} GB of memory, of which there are "
-            f"{free / 1e9:.1f}; {advice}"
+            f"{path!r}: reading the file needs about {needed / 1e9:.1f} GB of memory, and "
+            f"{free / 1e9:.1f} GB are free; {advice}"
         )
 
 
 def tell_counts(counts: Mapping[str, int], what: str) -> None:
-    """Print for each column the number of affected rows."""
+    """Print the number of affected rows of each column.
+
+    Args:
+        counts: number of rows by column.
+        what: what happened in these rows, in words.
+    """
     for column, count in counts.items():
         print(f"jsparse: column {column!r}: {count} {what}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C: one line and an exit code at any moment, without losing a result."""
+"""Handling of Ctrl-C: at any moment it gives one line and an exit code, and loses no result."""
 
 import os
 import signal
@@ -17,18 +17,19 @@ class Result(NamedTuple):
     """The result that remains after an interrupt."""
 
     code: int  # the exit code
-    where: str  # in words
+    where: str  # the place of the result, in words
 
 
 class Interrupts:
     """A context in which interrupts are recorded, even if Python loses the exception.
 
-    An exception raised within a callback of the compiler or the garbage collector is swallowed or
-    replaced there. Before `begin` no exception is raised, because a half-imported module cannot be
-    imported again; a process of our own ends immediately instead.
+    The compiler and the garbage collector swallow or replace an exception that is raised within
+    their callbacks. Before `begin`, an interrupt raises no exception, because a half-imported
+    module cannot be imported again. If the process is only for the command, it ends immediately
+    instead.
 
     Args:
-        own: whether the process is ours and ends with the command.
+        own: whether the process is only for the command, and ends with the command.
     """
 
     def __init__(self, own: bool) -> None:
@@ -52,16 +53,16 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         self.end()
         if self._before is not None:
-            # Python takes a while to close, and would print a traceback if interrupted then.
+            # Python takes a while to exit; an interrupt during the exit would print a traceback.
             signal.signal(signal.SIGINT, signal.SIG_IGN if self.own else self._before)
 
     def begin(self) -> None:
-        """Let interrupts raise KeyboardInterrupt from now on."""
+        """Raise KeyboardInterrupt at interrupts from now on, and at a recorded one immediately."""
         self._starting, self._raising = False, True
         self.check()
 
     def end(self) -> None:
-        """Let interrupts raise nothing from now on."""
+        """Only record interrupts from now on."""
         self._raising = False
 
     def check(self) -> None:
@@ -75,7 +76,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Delay interrupts until the end of the block, which is short."""
+        """Delay interrupts until the end of the block, which should be short."""
         self._raising = False
         yield
         self._raising = True

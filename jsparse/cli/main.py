@@ -1,11 +1,10 @@
 """The program: exit codes, error messages, and Ctrl-C from the first moment.
 
-Exit codes: 0 done, 1 a computation or an output failed, 2 bad input or arguments, 3 done but not
-to be trusted (digits were lost in this precision, or steps ran out), 130 interrupted before there
-was a result, 141 the reader of the output went away.
+Exit codes: 0 the command succeeded; 1 a computation or an output failed; 2 bad input or arguments;
+3 there is a result, but it is not trusted (precision was lost, or an iteration limit was reached);
+130 interrupted before there was a result; 141 the reader of the output closed the pipe.
 
-This module is light to import. The commands, and JAX with them, are imported after interrupts are
-handled.
+This module imports little. The commands, and JAX with them, are imported once Ctrl-C is handled.
 """
 
 import os
@@ -19,10 +18,11 @@ FAILED, BAD_INPUT, BROKEN_PIPE = 1, 2, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code.
+    """Run the command line, and return the exit code.
 
-    Without arguments, take the process's arguments and end the process: Ctrl-C during imports ends
-    it at once; Ctrl-C after the result has no effect.
+    Without arguments, use the arguments of the process and treat the process as only for this
+    command: Ctrl-C during imports ends the process immediately, and Ctrl-C after the result has no
+    effect.
     """
     from_process = arguments is None
     with Interrupts(from_process) as interrupts:
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _flushed(code: int) -> int:
-    if sys.stdout is not None:  # standard output was closed
+    if sys.stdout is not None:  # None if standard output is closed
         sys.stdout.flush()
     return code
 
@@ -51,7 +51,8 @@ def _code_of(error: BaseException, interrupts: Interrupts) -> int | None:
     """Print an error and return its exit code; return None for an error of the program itself."""
     if isinstance(error, SystemExit):  # raised by the parser, which has printed the reason
         return error.code if isinstance(error.code, int) else BAD_INPUT
-    if isinstance(error, KeyboardInterrupt) or interrupts.pressed:  # from which errors may arise
+    # An interrupt may become another error within the compiler.
+    if isinstance(error, KeyboardInterrupt) or interrupts.pressed:
         if interrupts.result is not None:
             _say(f"jsparse: interrupted; {interrupts.result.where}")
             return interrupts.result.code
@@ -77,7 +78,7 @@ def _code_of(error: BaseException, interrupts: Interrupts) -> int | None:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):  # the exit code tells it too
+    with suppress(OSError):  # if standard error is closed, the exit code is enough
         print(text, file=sys.stderr)
 
 

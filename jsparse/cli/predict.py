@@ -26,16 +26,17 @@ def run(options: argparse.Namespace, model: Model) -> None:
     """Write the model's predictions, and print its error if the file has the target.
 
     Raises:
-        ValueError: if probabilities, intervals or sets are requested from a model without them.
-        TableError: as `encode`; a file to be written is then left as it was.
-        NumericalError: if the model's value of a row is not finite.
+        ValueError: if probabilities, intervals or sets are requested from a model that lacks the
+            calibration for them.
+        TableError: as `encode`; the output file is then unchanged.
+        NumericalError: if the model's value for a row is not finite.
         OutputError: if the file cannot be written.
     """
     if options.proba and model.inverse_temperatures is None:
         raise ValueError("--proba: expected a classifier with calibrated probabilities")
     if options.interval is not None:
         if model.conformal is None:
-            raise ValueError("--interval: expected a model whose errors on unseen rows are known")
+            raise ValueError("--interval: expected a model with errors on held-out rows")
         rank_of(options.interval, model.conformal.n_rows)
     schema = _schema(options, model) if model.columns is None else model.columns
     names, classes = model.labels, model.classes
@@ -81,7 +82,7 @@ def _answers(
 ) -> pa.Table:
     """Return predictions, scores, probabilities, and intervals or sets of a batch."""
     names = model.labels or ()
-    # Pairs instead of a dict, as the target may have the name of another column.
+    # These are pairs instead of a dict, as the target may have the name of another column.
     columns: list[tuple[str, Any]] = [(target, predictions)]
     if predictions.ndim == 2:  # several targets
         columns = [(f"{target} {i + 1}", each) for i, each in enumerate(predictions.T)]
@@ -90,8 +91,8 @@ def _answers(
     elif names:
         columns += [("decision_value", scores)]
     if options.proba:
-        each = probabilities(scores, np.asarray(model.inverse_temperatures))
-        columns += [(f"probability {name}", each[:, i]) for i, name in enumerate(names)]
+        of_class = probabilities(scores, np.asarray(model.inverse_temperatures))
+        columns += [(f"probability {name}", of_class[:, i]) for i, name in enumerate(names)]
     if options.interval is not None and names:
         inside = model.predict_set(X, options.interval)
         columns += [(f"in set {name}", inside[:, i]) for i, name in enumerate(names)]
@@ -105,15 +106,18 @@ def _answers(
 
 
 def _schema(options: argparse.Namespace, model: Model) -> Schema:
-    """Return a schema of the file's columns in order, for a model trained on arrays."""
+    """Return a schema with the columns of the file in their order, for a model without names."""
     d = model.expansion.prototypes.shape[1]
     names = next(iter(TableFile(options.file))).column_names
     if len(names) != d:
         raise ValueError(
-            f"{options.file!r}: expected {d} columns, as the model was trained on arrays of so "
-            f"many and knows no names; got {len(names)}"
+            f"{options.file!r}: expected {d} columns, as in the arrays that the model was trained "
+            f"on; got {len(names)}"
         )
-    print("jsparse: the model knows no names: columns are taken in their order", file=sys.stderr)
+    print(
+        "jsparse: the model has no column names: columns are taken in their order",
+        file=sys.stderr,
+    )
     task = "regression" if model.labels is None else "classification"
     target = "prediction"
     while target in names:
@@ -123,7 +127,7 @@ def _schema(options: argparse.Namespace, model: Model) -> Schema:
 
 
 def _tables(options: argparse.Namespace, schema: Schema) -> Iterable[pa.Table]:
-    """Read the file in one piece or in batches."""
+    """Return the tables of the file: the whole file, or batches."""
     if not options.stream:
         check_fits_memory(options.file)
         return [read_table(options.file, schema=schema)]
@@ -132,7 +136,7 @@ def _tables(options: argparse.Namespace, schema: Schema) -> Iterable[pa.Table]:
 
 @contextmanager
 def _writing(out: str | None) -> Iterator[Callable[[pa.Table], None]]:
-    """Write tables one after another to a file, which appears when complete, or to stdout."""
+    """Write tables in turn to standard output, or to a file that appears once it is complete."""
     with atomic_path(out) if out else nullcontext(sys.stdout.buffer) as sink, ExitStack() as open_:
         writer = None
 

@@ -1,7 +1,7 @@
-"""Real data: the package's own set, scikit-learn's bundled sets, and files of tables.
+"""Real data: a data set of the package, data sets of scikit-learn, and files of tables.
 
 `jsparse.data.table_files` reads CSV and Parquet files and `jsparse.data.encoding` turns them into
-arrays; both need pyarrow (`pip install 'jsparse[cli]'`) and so are imported by their own names.
+arrays; both need pyarrow (`pip install 'jsparse[cli]'`), so this module does not import them.
 """
 
 from .demo import DemoSet as DemoSet

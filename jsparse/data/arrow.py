@@ -1,4 +1,4 @@
-"""pyarrow, or the words that say how to get it."""
+"""Import pyarrow, or raise an error that says how to install it."""
 
 from typing import Any
 
@@ -11,6 +11,6 @@ try:
 except ImportError as error:
     raise ImportError("reading tables needs pyarrow: pip install 'jsparse[cli]'") from error
 
-pc: Any = pyarrow.compute  # its functions are made at import, unseen by type checkers
+pc: Any = pyarrow.compute  # creates its functions at import, so type checkers do not know them
 
 __all__ = ["pa", "pa_csv", "pa_dataset", "pa_parquet", "pc"]

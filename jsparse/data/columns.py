@@ -48,12 +48,12 @@ def float_column(
     Args:
         table: the table.
         name: the column's name.
-        rows: the rows' numbers in their file, for messages.
-        origin: for a column of dates or times, the microseconds that are subtracted.
+        rows: the rows' numbers in their file, counted from 0, for messages.
+        origin: for a column of dates or times, the microseconds to subtract.
 
     Raises:
-        TableError: for texts; for times without an origin or numbers with one; for an infinite
-            value; for a whole number that float64 does not hold.
+        TableError: for texts; for times without an origin, or numbers with an origin; for an
+            infinite value; for a whole number that float64 does not represent exactly.
     """
     values = plain_column(table, name)
     expected = "numbers" if origin is None else "dates or times"
@@ -87,7 +87,7 @@ def float_column(
 
 
 def microseconds(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return dates and timestamps as whole microseconds since 1970 in UTC; durations from zero."""
+    """Return times as whole microseconds: since 1970 in UTC, or since midnight, or a duration."""
     kind, types = times.type, pa.types
     unit = pa.timestamp("us")
     if types.is_time(kind):
@@ -100,7 +100,7 @@ def microseconds(times: pa.ChunkedArray) -> pa.ChunkedArray:
 def comparable_column(
     table: pa.Table, name: str, known: Sequence[Any]
 ) -> tuple[pa.ChunkedArray, pa.Array]:
-    """Return a column and the categories `known` from training in one type.
+    """Return a column and the categories that are `known` from training, cast to one type.
 
     Raises:
         TableError: if the column's values are of another kind than the categories.
@@ -143,7 +143,7 @@ def is_boolean(kind: pa.DataType) -> bool:
 
 
 def type_words(kind: pa.DataType) -> str:
-    """Return a type in words, for a message."""
+    """Return the plain-language name of a type, for a message."""
     if is_text(kind):
         return "texts"
     if is_boolean(kind):

@@ -33,16 +33,16 @@ class DemoSet(NamedTuple):
 
 
 def demo_set(name: str = "breast_cancer") -> DemoSet:
-    """Return a real data set without a download: the package's own, or one of scikit-learn's.
+    """Return a real data set of the package or of scikit-learn, without a download.
 
     Args:
-        name: "breast_cancer" (two classes; needs no scikit-learn, which takes longer to import than
-            the fit), "diabetes" (regression, unscaled), "digits", "iris" or "wine" (several
+        name: "breast_cancer" (two classes; it does without scikit-learn, whose import takes longer
+            than the fit), "diabetes" (regression, unscaled), "digits", "iris" or "wine" (several
             classes). Labels are the classes' names.
 
     Raises:
-        ValueError: for another name.
-        ImportError: if scikit-learn is needed, and not installed.
+        ValueError: for an unknown name.
+        ImportError: if scikit-learn is needed but not installed.
     """
     if name == "breast_cancer":
         return _bundled(name)
@@ -53,7 +53,7 @@ def demo_set(name: str = "breast_cancer") -> DemoSet:
         import sklearn.datasets
     except ImportError as error:
         raise ImportError(
-            "the other demo sets come with scikit-learn: pip install 'jsparse[sklearn]'"
+            f"the demo set {name!r} comes with scikit-learn: pip install 'jsparse[sklearn]'"
         ) from error
     options = {"scaled": False} if name == "diabetes" else {}
     bunch = getattr(sklearn.datasets, _DEMO_SETS[name])(**options)

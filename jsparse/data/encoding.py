@@ -1,19 +1,20 @@
-"""Tables to arrays: fix the encoding on the training table, apply it to any other.
+"""Tables to arrays: fix the encoding on the training table, and apply it to other tables.
 
 - Numbers stay numbers: integers, decimals and floating-point numbers become float64. A whole
-  number beyond 2^53 that float64 does not hold is refused.
+  number beyond 2^53 that float64 does not represent exactly is refused.
 - Texts, booleans and dictionary types are categories. Each category becomes one indicator column;
-  one not seen in training becomes zeros in all of them. For a kernel that compares categories they
-  are numbered in one column instead, with -1 for an unseen one, which agrees with none.
-- A column of texts most of which look like numbers is refused, so that neither a stray "?" nor an
-  unexpected decimal mark turns numbers into categories.
+  a category that training did not see becomes zeros in all indicator columns. For a kernel that
+  compares categories, the categories are numbered in one column instead. An unseen category then
+  has the number -1, which equals no other number.
+- A column of texts is refused if most of the texts look like numbers, so that neither a stray "?"
+  nor an unexpected decimal mark turns numbers into categories.
 - Dates and times are numbers: microseconds since the column's first value in training. Times with
-  a zone are taken in UTC.
-- Binary and nested types are refused by name, and so is a target of dates.
+  a time zone are converted to UTC.
+- Binary and nested types are refused with the name of the type, and so is a target of dates.
 - A missing value (null, or NaN) is refused with its column and row. On request, a missing number is
   replaced by its column's median in the training table and a missing category becomes a category
   of its own. An infinite value is always refused, and so is a missing target.
-- Constant columns stay; standardisation gives them scale 1.
+- Constant columns are kept; standardisation gives them scale 1.
 """
 
 from collections.abc import Sequence
@@ -42,17 +43,17 @@ _IMPUTE = (
     "fill them in, leave those rows out, or train with imputation (impute=True, jsparse fit "
     "--impute, jsparse compare --impute)"
 )
-# A sign, a currency and brackets about digits with marks of decimals and thousands, and a percent.
+# Digits with decimal and thousands marks; around them a sign, brackets, a currency or a percent.
 _LIKE_NUMBER = r"^\s*[-+(]?[$€£]?\s?[0-9][0-9.,' _]*([eE][-+]?[0-9]+)?\s?[%$€£)]?\s*$"
 
 
 class Encoded(NamedTuple):
-    """Inputs as numbers, and what was done to get there.
+    """Inputs as numbers, with counts of unseen categories and missing values.
 
     Attributes:
-        X: shape `n d`, in the order of `Schema.features`.
-        unseen: column to number of rows whose category was not seen in training.
-        imputed: column to number of rows whose missing value was filled in.
+        X: inputs, shape `n d`; the columns are in the order of `Schema.features`.
+        unseen: for each column, the number of rows whose category training did not see.
+        imputed: for each column, the number of rows whose missing value was filled in.
     """
 
     X: Float[np.ndarray, "n d"]
@@ -63,13 +64,13 @@ class Encoded(NamedTuple):
 
 
 def infer_task(table: pa.Table, target: str) -> tuple[str, str]:
-    """Return the task that a target column calls for, and the reason in words.
+    """Return the task that suits a target column, and the reason in words.
 
-    Texts and booleans are classes; so are numbers of exactly two values, both whole (0/1, 1/2,
-    -1/+1). All other numbers are a regression target.
+    Texts and booleans are classes. A column of numbers with exactly two distinct values, both whole
+    (0/1, 1/2, -1/+1), holds classes too. Any other column of numbers is a regression target.
 
     Raises:
-        TableError: if there is no such column or it can be neither.
+        TableError: if there is no such column, or if it suits neither task.
     """
     check_names(table, [target], "the target column")
     values = plain_column(table, target)
@@ -100,23 +101,24 @@ def fit_schema(
 
     Args:
         table: from `read_table`, or any pyarrow table.
-        target: name of the column to predict; every other column is an input.
+        target: name of the column to predict; all other columns are inputs.
         task: "classification" or "regression"; by default see `infer_task`.
-        impute: fill missing inputs in rather than refuse them.
+        impute: fill in missing inputs instead of refusing them.
         categorical: columns of numbers that are codes, and columns of texts that look like
             numbers.
         drop: columns to leave out.
-        max_categories: most categories a column (or classes the target) may have.
-        coded: number the categories of a column, for a kernel that compares them, instead of giving
-            each an indicator column.
-        csv: how CSV files were read, and are to be read later.
+        max_categories: upper limit of a column's categories, and of the target's classes.
+        coded: number the categories of a column, for a kernel that compares categories, instead of
+            giving each category an indicator column.
+        csv: the format of the CSV file that was read, and of files read later.
         rows: the rows' numbers in their file, counted from 0, for messages.
 
     Raises:
-        TableError: for a column that is missing (the nearest names are given), of a type that
-            cannot be used, without values, with too many categories, or of texts most of which
-            look like numbers; a target that is missing somewhere, has one class only or does not
-            suit the task. Missing and infinite inputs are found by `encode`.
+        TableError: for a missing column (the message has the nearest names), a column of a type
+            that cannot be used, a column without values, a column with too many categories, or a
+            column of texts most of which look like numbers. Also for a target that lacks a value in
+            some row, has only one class or does not suit the task. `encode` finds missing and
+            infinite inputs.
     """
     if table.num_rows == 0:
         raise TableError("expected a table with at least one row; it has none")
@@ -165,8 +167,8 @@ def encode(
 ) -> Encoded:
     """Return the inputs of a table, encoded by the schema.
 
-    Columns may come in any order; columns the schema does not know are ignored, and the target
-    need not be there.
+    The columns of the table may have any order. Columns that the schema does not know are ignored,
+    and the target column may be absent.
 
     Args:
         schema: the encoding.
@@ -176,13 +178,13 @@ def encode(
 
     Raises:
         TableError: for missing columns, values of another kind than in training, values that are
-            infinite (or too large for `dtype`), and missing values unless the schema imputes. All
-            columns are looked at before missing values are reported.
+            infinite (or too large for `dtype`), and missing values unless the schema imputes.
+            Missing values are reported last, for all columns together.
     """
     check_names(table, [column.name for column in schema.columns], "the columns")
     X = np.zeros((table.num_rows, len(schema.features)), dtype)
     unseen, imputed, first_missing = {}, {}, {}
-    at = 0
+    offset = 0  # number of encoded columns before this column
     for column in schema.columns:
         name, width = column.name, len(column.features)
         if column.categories is None:
@@ -191,9 +193,9 @@ def encode(
             if schema.impute and column.fill is not None:
                 values = np.where(missing, column.fill, values)
             with np.errstate(over="ignore"):
-                X[:, at] = values
-            if np.any(np.isinf(X[:, at])):
-                row = int(np.argmax(np.isinf(X[:, at])))
+                X[:, offset] = values
+            if np.any(np.isinf(X[:, offset])):
+                row = int(np.argmax(np.isinf(X[:, offset])))
                 raise TableError(
                     f"column {name!r}: expected numbers that fit {dtype}, got {values[row]} in row "
                     f"{row_number(rows, row)}"
@@ -203,14 +205,14 @@ def encode(
             missing = values.is_null().to_numpy()
             code = pc.index_in(values, value_set=categories).fill_null(-1).to_numpy()
             if column.coded:
-                X[:, at] = code
+                X[:, offset] = code
             else:
                 known = np.flatnonzero(code >= 0)
-                X[known, at + code[known]] = 1
+                X[known, offset + code[known]] = 1
             n_unseen = int(np.sum((code < 0) & ~missing))
             if n_unseen:
                 unseen[name] = n_unseen
-        at += width
+        offset += width
         if np.any(missing):
             imputed[name] = int(missing.sum())
             first_missing[name] = row_number(rows, int(np.argmax(missing)))
@@ -227,9 +229,9 @@ def encode(
 def encode_target(
     schema: Schema, table: pa.Table, rows: Sequence[int] | None = None
 ) -> Shaped[np.ndarray, " n"]:
-    """Return a table's targets: float64 for regression, labels in their own type for classes.
+    """Return a table's targets: float64 for regression, labels as they were read for classes.
 
-    A label not seen in training is returned as it is: no prediction will equal it.
+    A label that training did not see is returned unchanged; no prediction equals it.
 
     Raises:
         TableError: if the column is missing, has a missing or infinite value, or holds values of
@@ -247,7 +249,7 @@ def encode_target(
     if schema.classes is not None:
         values, _ = comparable_column(table, name, schema.classes)
     _refuse_missing_target(name, values.is_null().to_numpy(), rows)
-    # NumPy may make floats of a list of whole numbers.
+    # NumPy may make floats of a list of whole numbers, so convert whole numbers without a list.
     return values.to_numpy() if is_number(values.type) else np.asarray(values.to_pylist())
 
 
@@ -298,7 +300,7 @@ def _refuse_texts_like_numbers(
     distinct = values.unique().drop_null()
     alike = pc.match_substring_regex(distinct, _LIKE_NUMBER).to_numpy(zero_copy_only=False)
     if 2 * np.sum(alike) > len(distinct):
-        text = distinct[int(np.argmin(alike))]  # one that does not look like a number, if any
+        text = distinct[int(np.argmin(alike))]  # if any, a text that does not look like a number
         raise TableError(
             f"column {name!r}: expected numbers, as most of its texts look like numbers, got "
             f"{text.as_py()!r:.80} in row {row_number(rows, pc.index(values, text).as_py())}; turn "
@@ -309,7 +311,7 @@ def _refuse_texts_like_numbers(
 
 
 def _median(values: Float[np.ndarray, " n"]) -> float:
-    """Return the median of the values that are not NaN; the middle two cannot overflow."""
+    """Return the median of the values that are not NaN; large values do not overflow."""
     half = 0.5 if np.nanmax(np.abs(values)) > 2.0**1000 else 1.0
     return float(np.nanmedian(half * values) / half)
 

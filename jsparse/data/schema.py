@@ -1,4 +1,4 @@
-"""How a table becomes arrays: a plain record that is saved with the model."""
+"""The encoding of a table as arrays: a plain record that is saved with the model."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,17 @@ Value = str | bool | int | float | None
 NULL_VALUES = (
     *("", "#N/A", "#N/A N/A", "#NA", "N/A", "NA", "NULL", "NaN", "-NaN", "n/a", "nan", "null"),
 )
-"""What a CSV cell may hold to mean that its value is missing."""
+"""The contents of a CSV cell that mean a missing value."""
 
 
 class CsvFormat(NamedTuple):
     """How the cells of a CSV file are read.
 
     Attributes:
-        null_values: what a cell may hold to mean that its value is missing.
+        null_values: contents of a cell that mean a missing value.
         decimal: the decimal mark, "." or ",".
-        delimiter: the character between cells; by default the comma or, if the header has none,
-            the semicolon, tab or bar that it has most of.
+        delimiter: the character between cells. By default the comma or, if the header has no comma,
+            whichever of semicolon, tab and bar is most frequent in the header.
     """
 
     null_values: tuple[str, ...] = NULL_VALUES
@@ -41,14 +41,16 @@ class Column(NamedTuple):
     """One input column.
 
     Attributes:
-        name: its name in the table.
-        categories: the values of a column of categories, in the type they were read in, None
-            standing for a missing value; or None for a column of numbers or times.
-        fill: what replaces a missing number or time, or None if missing values are refused.
-        origin: for a column of dates or times, the first one of training, in whole microseconds
-            since 1970; the column's numbers are microseconds from there. None for others.
-        coded: whether the categories are numbered in one column, -1 for an unseen one, instead of
-            having an indicator column each.
+        name: the column's name in the table.
+        categories: the values of a column of categories, in the type in which they were read; the
+            last may be None, the category of missing values. For a column of numbers or times,
+            `categories` is None.
+        fill: the value that replaces a missing number or time; None if missing values are refused.
+        origin: for a column of dates or times, the first value in training, in whole microseconds
+            since 1970. The encoded numbers are microseconds since the origin. None for other
+            columns.
+        coded: whether one encoded column holds the numbers of the categories, with -1 for an unseen
+            category. Otherwise each category has an indicator column.
     """
 
     name: str
@@ -74,8 +76,9 @@ class Schema(NamedTuple):
         columns: the input columns, in the order in which they are encoded.
         target: name of the target column.
         task: "classification" or "regression".
-        classes: the labels in sorted order, in the type they were read in; None for regression.
-        impute: whether missing inputs are filled in rather than refused.
+        classes: the labels in sorted order, in the type in which they were read; None for
+            regression.
+        impute: whether missing inputs are filled in instead of being refused.
         csv: how the cells of CSV files are read.
     """
 
@@ -90,12 +93,12 @@ class Schema(NamedTuple):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the encoded columns, `d` of them."""
+        """Names of the `d` encoded columns."""
         return tuple(name for column in self.columns for name in column.features)
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """The encoded columns that hold numbers of categories."""
+        """Indices of the encoded columns that hold numbers of categories."""
         ends = np.cumsum([len(column.features) for column in self.columns]).tolist()
         return tuple(
             end - 1 for end, column in zip(ends, self.columns, strict=True) if column.coded
@@ -103,7 +106,7 @@ class Schema(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns of a table, with the target."""
+        """Names of the input columns of a table, and of the target as the last."""
         return (*(column.name for column in self.columns), self.target)
 
     def to_json(self) -> dict[str, Any]:
@@ -125,7 +128,7 @@ class Schema(NamedTuple):
         """Return the schema from the result of `to_json`.
 
         Raises:
-            ValueError: if `parts` is not of that form.
+            ValueError: if `parts` does not have the form of such a result.
         """
         try:
             columns = tuple(_column(c) for c in _list("columns", parts["columns"]))
@@ -145,7 +148,7 @@ class Schema(NamedTuple):
         if len({*names, schema.target}) <= len(names) or not names:
             raise ValueError("schema: expected at least one column, and distinct names")
         if schema.task not in (CLASSIFICATION, REGRESSION) or not isinstance(schema.impute, bool):
-            raise ValueError("schema: expected a task that is known, and impute to be a boolean")
+            raise ValueError("schema: expected a known task, and a boolean for impute")
         known = schema.classes or ()
         if (len(known) < 2) is (schema.task == CLASSIFICATION) or None in known:
             raise ValueError(f"schema: got {len(known)} classes for a task of {schema.task}")
@@ -178,7 +181,7 @@ def _csv_format(parts: Any) -> CsvFormat:
 
 
 def _values(name: str, values: Any) -> tuple[Any, ...]:
-    """Distinct values of one type that a table may hold; the last may be None."""
+    """Return the values, checked: distinct, and of one type of a table; the last may be None."""
     values = _list(name, values)
     present = values[:-1] if values and values[-1] is None else values
     if len({type(value) for value in present}) > 1 or len(set(present)) < len(present):

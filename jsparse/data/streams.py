@@ -1,4 +1,4 @@
-"""Rows that come in batches, and can be read again: arrays on disk and files larger than memory."""
+"""Streams of rows in batches that can be reread: arrays on disk, and files larger than memory."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -24,7 +24,7 @@ class Batch(NamedTuple):
 
 @runtime_checkable
 class RowStream(Protocol):
-    """Something that yields the same batches of rows every time it is iterated over."""
+    """An iterable that yields the same batches of rows in every iteration."""
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches, from the first row."""
@@ -36,13 +36,13 @@ class StreamError(ValueError):
 
 
 class ArrayStream:
-    """Arrays, of which one batch at a time is read: memory maps stay on disk.
+    """A stream of arrays that reads one batch at a time, so memory maps stay on disk.
 
     Args:
         X: inputs, shape `n d`.
         y: targets or labels, shape `n`.
         weights: row weights, shape `n`.
-        batch_rows: rows of a batch.
+        batch_rows: number of rows in a batch.
     """
 
     def __init__(
@@ -54,14 +54,16 @@ class ArrayStream:
         batch_rows: int = BATCH_ROWS,
     ) -> None:
         if not len(X) == len(y) == (len(y) if weights is None else len(weights)):
-            raise ValueError(f"expected as many rows of X, y and weights; got {len(X)}, {len(y)}")
+            raise ValueError(
+                f"X, y, weights: expected as many rows of each, got {len(X)} and {len(y)}"
+            )
         for name, array in (("X", X), ("y", y), ("weights", weights)):
             check_held(name, array)
         self.X, self.y, self.weights = X, y, weights
         self.batch_rows = whole_number("batch_rows", batch_rows, 1)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Slices of `batch_rows` rows."""
+        """Yield slices of `batch_rows` rows."""
         for start in range(0, len(self.X), self.batch_rows):
             rows = slice(start, start + self.batch_rows)
             X, y = np.asarray(self.X[rows]), np.asarray(self.y[rows])
@@ -96,8 +98,9 @@ class ReplayableStream:
         """Yield the batches of the stream as arrays.
 
         Raises:
-            StreamError: naming the rows, if the columns change, a value is missing or not finite, a
-                weight is negative, lengths differ, or there are not as many rows as the first time.
+            StreamError: if the columns change, a value is missing or not finite, a weight is
+                negative, lengths differ, or the number of rows differs from the first pass. The
+                message names the rows.
         """
         start = 0
         for part in self.stream:
@@ -157,7 +160,7 @@ class ReplayableStream:
 
 
 def counting(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Int[np.ndarray, " n"]]]:
-    """Yield the rows with a weight above 0, batch by batch, and their numbers in the stream."""
+    """Yield each batch without its rows of weight 0, and the numbers of its rows in the stream."""
     start = 0
     for X, y, weights in batches:
         rows = np.arange(start, start + len(X))

@@ -1,4 +1,4 @@
-"""Reading CSV files, Parquet files and folders of Parquet files, whole or in batches."""
+"""Read CSV files, Parquet files and folders of Parquet files, whole or in batches."""
 
 import functools
 import io
@@ -13,7 +13,7 @@ from .schema import CsvFormat, Schema, Value
 from .streams import BATCH_ROWS
 from .tables import TableError, check_names, listing
 
-_BLOCK = 1 << 24  # bytes of a CSV file that a stream reads at a time and infers its types from
+_BLOCK = 1 << 24  # bytes of a CSV file read at a time; the first block decides a stream's types
 _NOT_TABLES = {
     b"PK\x03\x04": "a zip archive or an Excel workbook; export it as CSV",
     b"ARROW1": "an Arrow (Feather) file; save it as Parquet",
@@ -34,23 +34,24 @@ def read_table(
 class TableFile:
     """A CSV file, a Parquet file or a folder of Parquet files.
 
-    Parquet is known by its first bytes. Anything else is read as CSV in UTF-8 with a header line,
-    compressed or not (`.gz`, `.bz2`), by pyarrow: quoted cells may hold line ends, blank lines are
-    skipped, and numbers, booleans and dates of ISO 8601 are recognised where a whole column has
-    them. Read in batches, a column has the type of its first rows; there, whole numbers are read as
-    floating-point numbers, and a column that is empty at first is one of numbers.
+    A Parquet file is recognised by its first bytes. pyarrow reads any other file as CSV in UTF-8
+    with a header line, compressed (`.gz`, `.bz2`) or not. Quoted cells may hold line ends, and
+    blank lines are skipped. A column holds numbers, booleans or dates (ISO 8601) if all its cells
+    do. If the file is read in batches, the first rows decide the type of a column. Whole numbers
+    then become floating-point numbers, and a column whose first rows are empty is a column of
+    numbers.
 
     Args:
         path: the file or folder.
-        schema: the training table's schema. Only its columns and target are read, with the types
-            that they had in training, so that a code such as "01" stays a text.
+        schema: the training table's schema. Only the columns and the target of the schema are read,
+            with their types in training, so that a code such as "01" stays a text.
         csv: how the cells of a CSV file are read; by default as for the training table.
-        keep: columns that hold codes or labels, whose whole numbers stay whole.
+        keep: columns of codes or labels; whole numbers in these columns stay whole numbers.
         drop: columns to leave out.
         batch_rows: largest number of rows of a batch.
 
     Raises:
-        TableError: if there is no such file, or its first bytes are not those of a table.
+        TableError: if there is no such file, or the first bytes are not the start of a table.
     """
 
     def __init__(
@@ -79,17 +80,17 @@ class TableFile:
         """Read all rows.
 
         Raises:
-            TableError: if the file is unreadable, has a row with too many or too few cells, no
-                rows, a repeated column name, or lacks a column of the schema.
+            TableError: if the file is unreadable, has a row with too many or too few cells, has no
+                rows, repeats a column name, or lacks a column of the schema.
         """
         kind = "Parquet" if self.parquet else "CSV"
         try:
             if self.path.is_dir():
                 table = self._folder.to_table()
             elif self.parquet:
-                # Not read_table, which takes a part of the path "a=1/" for a column.
+                # Do not use read_table, which takes a part "a=1/" of the path for a column.
                 table = pa_parquet.ParquetFile(self.path).read()
-                table.validate(full=True)  # texts may be anything but UTF-8
+                table.validate(full=True)  # texts may have another encoding than UTF-8
             else:
                 table = self._read_csv()
             names = table.column_names
@@ -146,7 +147,7 @@ class TableFile:
             raise TableError(
                 f"{self.name}: expected distinct column names; repeated: {listing(repeated)}"
             )
-        # pandas writes its row labels as such a column.
+        # pandas writes its row labels as a column with such a name.
         names = [name for name in names if not name.startswith("__index_level_")]
         header = pa.table({name: [] for name in names})
         wanted = names if self.schema is None else self.schema.names
@@ -165,7 +166,7 @@ class TableFile:
 
     @functools.cached_property
     def _folder(self) -> pa_dataset.Dataset:
-        """The files as one table of the selected columns, which every file must have."""
+        """The files as one table of the selected columns; every file must have these columns."""
         fragments = list(pa_dataset.dataset(self.path, format="parquet").get_fragments())
         names: dict[str, None] = {}
         for fragment in fragments:
@@ -188,7 +189,7 @@ class TableFile:
         return pa_dataset.dataset(self.path, format="parquet", schema=unified)
 
     def _parquet_batches(self) -> Iterator[pa.RecordBatch]:
-        # File by file, because a scan of the whole folder reads up to a gigabyte ahead.
+        # Read file by file, because a scan of the whole folder reads up to a gigabyte ahead.
         for fragment in self._folder.get_fragments():
             with pa_parquet.ParquetFile(fragment.path) as file:
                 names = self._folder.schema.names
@@ -210,12 +211,12 @@ class TableFile:
             return read(threads=True)
         except pa.ArrowInvalid:
             try:
-                return read(threads=False)  # fails likewise, and names the row
+                return read(threads=False)  # fails again, and its message names the row
             except pa.ArrowInvalid as error:
                 raise pa.ArrowInvalid(self._in_words(error)) from error
 
     def _csv_batches(self) -> Iterator[pa.RecordBatch]:
-        inferred = self._open_csv({}).schema  # by the first block
+        inferred = self._open_csv({}).schema  # of the first block
         types = {name: self._type(name, inferred) for name in self._selected(inferred.names)}
         try:
             yield from self._open_csv(types, include_columns=list(types))
@@ -229,11 +230,11 @@ class TableFile:
         if known is not None:
             return known
         if pa.types.is_integer(inferred) and name not in self.keep:
-            return pa.float64()  # whole numbers only by the first rows
+            return pa.float64()  # later rows may hold other numbers
         if not pa.types.is_null(inferred):
             return inferred
         if self.schema is not None and name != self.schema.target:
-            return pa.timestamp("us")  # the schema tells the type of every column but of times
+            return pa.timestamp("us")  # the schema knows the types of all other columns
         return pa.string() if name in self.keep else pa.float64()
 
     def _open_csv(
@@ -246,7 +247,7 @@ class TableFile:
         )
 
     def _in_words(self, error: pa.ArrowInvalid) -> str:
-        """Return Arrow's message with the column's name, and the row counted without the header."""
+        """Return Arrow's message with the name of the column, and the row without the header."""
         place = re.search(r"In CSV column #(\d+): (?:Row #(\d+): )?", str(error))
         if not place:
             return str(error)
@@ -271,7 +272,7 @@ class TableFile:
 
 
 def table_bytes(path: str | os.PathLike[str]) -> int:
-    """Estimate the memory that a file takes as a table; 0 if it cannot be read."""
+    """Estimate the bytes of memory that a file takes as a table; 0 if it cannot be read."""
     if not os.path.isfile(path):
         return 0
     try:
@@ -294,9 +295,9 @@ def _delimiter_of(path: Path) -> str:
 
 
 def _column_types(schema: Schema | None) -> dict[str, pa.DataType]:
-    """Return the type of the training table's columns, except times and a target of numbers.
+    """Return the types of the training table's columns, except times and a target of numbers.
 
-    A target without numbers does not hinder predictions, which are then not scored.
+    A regression target may hold texts: predictions are then computed, but not scored.
     """
     if schema is None:
         return {}
@@ -307,7 +308,7 @@ def _column_types(schema: Schema | None) -> dict[str, pa.DataType]:
 
 
 def _type_of(categories: Sequence[Value]) -> pa.DataType:
-    """Return the type that holds all categories; of numbers if there are none."""
+    """Return the type that holds all categories; without categories, the type of numbers."""
     sample = next((value for value in categories if value is not None), 0.0)
     if isinstance(sample, int) and not isinstance(sample, bool):
         # pandas writes whole numbers as 1.0 if one of them is missing.

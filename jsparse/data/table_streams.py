@@ -1,4 +1,4 @@
-"""Files larger than memory as a stream of arrays, and their encoding in one pass."""
+"""Files larger than memory as streams of arrays, and the schema of such a file in one pass."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from .streams import Batch
 from .table_files import TableFile
 from .tables import TableError, check_names
 
-SAMPLE_ROWS = 65536  # for the medians that replace missing values
+SAMPLE_ROWS = 65536  # rows from which the medians are computed that replace missing values
 
 
 class TableStream:
@@ -21,13 +21,13 @@ class TableStream:
 
     Args:
         file: the file.
-        schema: how its columns become numbers; see `stream_schema`.
-        dtype: of the inputs.
+        schema: how the file's columns become numbers; see `stream_schema`.
+        dtype: dtype of the inputs.
     """
 
     def __init__(self, file: TableFile, schema: Schema, dtype: str = "float64") -> None:
         self.file, self.schema, self.dtype = file, schema, dtype
-        self.imputed: dict[str, int] = {}  # missing values that the last pass replaced, by column
+        self.imputed: dict[str, int] = {}  # by column, values filled in in the last pass
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches, from the first row.
@@ -54,9 +54,10 @@ def stream_schema(
     categorical: Sequence[str] = (),
     max_categories: int = 100,
 ) -> tuple[Schema, str, int]:
-    """Fit a schema to a file in one pass; return it, the reason for the task, the number of rows.
+    """Fit a schema to a file in one pass; return schema, reason for the task and number of rows.
 
-    The schema is fitted to the rows that show something new: a category, a class, a missing value.
+    The schema is fitted to the rows that hold a new category, a new class or the first missing
+    value of a column.
     The medians that replace missing values come from a random sample of `SAMPLE_ROWS` rows.
 
     Raises:
@@ -64,11 +65,12 @@ def stream_schema(
     """
     rng = np.random.default_rng(0)
     known: dict[str, set] = {}  # values seen so far, by column
-    shown: list[tuple[pa.Table, np.ndarray]] = []  # rows with something new, and their numbers
-    sample: list[tuple[pa.Table, np.ndarray, np.ndarray]] = []  # the same, and random keys
+    new_parts: list[tuple[pa.Table, np.ndarray]] = []  # rows with a new value, and their numbers
+    # Rows of the random sample, their numbers, and the random keys by which they were drawn.
+    sample: list[tuple[pa.Table, np.ndarray, np.ndarray]] = []
     n_rows = 0
     for table in file:
-        if not shown:
+        if not new_parts:
             check_names(table, [target], "the target column")
             check_names(table, categorical, "the categorical columns")
         if table[target].null_count:
@@ -76,7 +78,7 @@ def stream_schema(
             raise TableError(
                 f"target column {target!r}: missing in row {row}; leave out rows without a target"
             )
-        new = {0} if not shown else set()
+        new = {0} if not new_parts else set()
         for name in table.column_names:
             values = plain_column(table, name)
             numeric = is_number(values.type) or pa.types.is_temporal(values.type)
@@ -85,13 +87,13 @@ def stream_schema(
             new |= _new_rows(values, seen, max_categories + 1 if discrete else 0)
         numbers = np.arange(n_rows, n_rows + table.num_rows)
         if new:
-            shown.append((table.take(sorted(new)), numbers[sorted(new)]))
+            new_parts.append((table.take(sorted(new)), numbers[sorted(new)]))
         if impute:
             sample.append((table, numbers, rng.random(table.num_rows)))
             if sum(part.num_rows for part, *_ in sample) > 2 * SAMPLE_ROWS:
-                sample = [_drawn(sample)]
+                sample = [_smallest_keys(sample)]
         n_rows += table.num_rows
-    parts = [*shown, *([_drawn(sample)[:2]] if sample else [])]
+    parts = [*new_parts, *([_smallest_keys(sample)[:2]] if sample else [])]
     rows, first = np.unique(np.concatenate([numbers for _, numbers in parts]), return_index=True)
     table = pa.concat_tables([part for part, _ in parts], promote_options="default").take(first)
     inferred, reason = infer_task(table, target)
@@ -107,16 +109,16 @@ def stream_schema(
     )
     if task is not None:
         reason = "as asked"
-    elif inferred == REGRESSION:  # only some of the numbers were kept
+    elif inferred == REGRESSION:  # the count of distinct numbers is of a part of the rows only
         reason = f"{target!r} holds numbers"
     return schema, reason, n_rows
 
 
 def _new_rows(values: pa.ChunkedArray, seen: set, limit: int) -> set[int]:
-    """Return the rows with a value not seen before, and add these values to `seen`.
+    """Return the rows with a value that is not in `seen`, and add these values to `seen`.
 
-    Up to `limit` distinct values count; if that is 0, only the first value and the first missing
-    one do.
+    Values are added until `seen` has more than `limit`. If `limit` is 0, only the first value and
+    the first missing value of the column count as new.
     """
     rows = set()
     if values.null_count and None not in seen:
@@ -133,7 +135,7 @@ def _new_rows(values: pa.ChunkedArray, seen: set, limit: int) -> set[int]:
     return rows
 
 
-def _drawn(
+def _smallest_keys(
     sample: list[tuple[pa.Table, np.ndarray, np.ndarray]],
 ) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     """Return the rows with the `SAMPLE_ROWS` smallest random keys."""

@@ -1,4 +1,4 @@
-"""What every reader of tables shares: the error, checks of names, and words for messages."""
+"""Code for all readers of tables: the error, the check of names, and words for messages."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ class TableError(ValueError):
 
 
 def row_number(rows: Sequence[int] | None, index: int) -> int:
-    """Return the number of a row for a message: its number in the file, counted from 1.
+    """Return the number of a row in its file, counted from 1, for a message.
 
     Args:
         rows: the numbers of the table's rows in their file, counted from 0; by default the table
@@ -26,7 +26,8 @@ def check_names(table: pa.Table, wanted: Iterable[str], what: str) -> None:
     """Check that a table has the columns `wanted`.
 
     Raises:
-        TableError: naming the missing columns and the most similar names of the table.
+        TableError: if columns are missing. The message has their names, and the most similar names
+            in the table.
     """
     missing = [name for name in wanted if name not in table.column_names]
     if not missing:

@@ -21,15 +21,15 @@ Batch = Callable[[Callable[[Array], Array]], Callable[[Array], Array]]
 
 
 class Schedule(NamedTuple):
-    """The temperatures and their control; traced numbers, so no value recompiles.
+    """The temperatures and their control, as traced numbers: a new value does not recompile.
 
-    The defaults of alpha and the target variance are from De Brabanter 2010, which gives no T_0,
-    T_0^ac and G. The defaults of these three were the best, or within noise of the best, on eight
-    cross-validation surfaces of an RBF machine at 90 evaluations.
+    The defaults of alpha and the target variance are from De Brabanter 2010, which gives no values
+    of T_0, T_0^ac and G. The defaults of these three were the best, or within noise of the best, on
+    eight cross-validation surfaces of an RBF machine at 90 evaluations.
     """
 
     generation: ScalarLike = 0.5  # T_0, in widths of the box
-    acceptance: ScalarLike = 0.3  # T_0^ac, in spreads of the first values, see `step`
+    acceptance: ScalarLike = 0.3  # T_0^ac, in units of `AnnealingState.scale`
     rate: ScalarLike = 0.05  # alpha, relative change of T^ac in a round
     target: ScalarLike = 0.99  # sigma_D^2, as a fraction of its maximum (q - 1) / q^2
     inner: ScalarLike = 1  # G, rounds at one pair of temperatures
@@ -48,7 +48,7 @@ class AnnealingState(NamedTuple):
     accepted: Bool[Array, " q"]  # which y_i became x_i
     best_theta: Float[Array, " p"]  # the best finite point ever evaluated
     best_value: Float[Array, ""]
-    scale: Float[Array, ""]  # unit of T^ac: spread of the first values that differ; 0 until then
+    scale: Float[Array, ""]  # unit of T^ac: spread of the first unequal values; 0 before them
     acceptance: Float[Array, ""]  # T_k^ac / scale
     variance: Float[Array, ""]  # sigma^2 of the acceptance probabilities
     schedule: Schedule  # T_0, T_0^ac, alpha, sigma_D^2, G
@@ -89,8 +89,9 @@ def init(
         low: lower bounds of the (log-)parameters, shape `p`. The search has their dtype.
         high: upper bounds, shape `p`.
         members: q, the number of solutions in the ensemble.
-        max_evaluations: the budget; it is rounded down to a multiple of q, as rounds are whole.
-        initial: first solutions, shape `q p`, which replace uniform random ones and `members`.
+        max_evaluations: the budget; it is rounded down to whole rounds of q evaluations.
+        initial: first solutions, shape `q p`, which also decide q; by default `members` solutions
+            are drawn uniformly from the box.
         schedule: temperatures and their control.
 
     Raises:
@@ -167,30 +168,32 @@ def step(
 ) -> AnnealingState:
     """Run one round: probe from every solution, evaluate, accept, adjust the temperatures.
 
-    One inner iteration of De Brabanter 2010, Appendix, Algorithm 6, steps 2-21. The first round
-    evaluates the first ensemble (step 1). A stopped state is returned unchanged.
+    A round is one inner iteration of De Brabanter 2010, Appendix, Algorithm 6, steps 2-21. The
+    first round evaluates the first ensemble (step 1). A stopped state is returned unchanged.
 
     Probes are `y = x + T_k w tan(pi (u - 1/2))` per coordinate, w the width of the box and u
     uniform (Cauchy, as in Xavier de Souza et al. 2010), reflected at the bounds, and
     `T_k = T_0/(k+1)`.
 
     **Acceptance.** The Appendix prints `A = exp(-E(y_i)/T) / (exp(-E(y_i)/T) + rho)`, yet its
-    variance `mean(A^2) - 1/q^2` and its target `0.99 (q - 1)/q^2` presuppose `sum A = 1`. Cooled,
-    the printed A tends to 0 for every probe worse than the best solution and its "variance" to
-    -1/q^2, so that T^ac falls for ever. The modified form of Xavier de Souza et al. 2010 (CSA-M),
+    variance `mean(A^2) - 1/q^2` and its target `0.99 (q - 1)/q^2` presuppose `sum A = 1`. As T
+    falls, the printed A tends to 0 for every probe worse than the best solution. The "variance" of
+    the printed A then tends to -1/q^2, so that T^ac falls for ever. The modified form of Xavier de
+    Souza et al. 2010 (CSA-M),
 
         A_i = exp(E(x_i) / T) / sum_j exp(E(x_j) / T),
 
     does sum to 1, and is used here. The worst solutions are the most likely to move uphill. With
-    q = 1 the probability is 1: the search is a random walk that remembers its best point.
+    q = 1 the probability is 1: the search is a random walk that records its best point.
 
-    **Units.** T^ac is measured in spreads (median minus smallest) of the first values that differ,
-    so that the search does not depend on the unit or origin of the objective. The median is used
-    because a cross-validation error can grow by six decades in a corner of the box. While all
-    values are equal the variance is 0 at any temperature, and T^ac stays constant.
+    **Units.** The unit of T^ac is the spread (median minus smallest) of the values of the solutions
+    in the first round after which they are not all equal. So the search does not depend on the unit
+    or origin of the objective. The median is used because a cross-validation error can grow by six
+    decades in a corner of the box. While all values are equal, the variance is 0 at any
+    temperature, and T^ac stays constant.
 
     Values that are not finite are never accepted and never the best. A solution without a finite
-    value takes the first finite probe, and counts as the worst in A.
+    value accepts the first finite probe. Until then it counts as the worst solution in A.
 
     Args:
         objective: `objective(theta (p,), args) -> scalar`, static. To avoid recompilation, pass
@@ -198,7 +201,7 @@ def step(
         args: any pytree, traced.
         state: from `init` or `step`.
         batch: maps a function of one theta to a function of an ensemble: `jax.vmap`, `in_turn`, or
-            any other (static).
+            another such function (static).
 
     Not differentiable in any useful sense.
     """
@@ -221,8 +224,8 @@ def run(
     `vmap` over keys, bounds and `args` works.
 
     Returns:
-        The last state, and every evaluation in order, as many as `max_evaluations` rounded down to
-        whole rounds.
+        The last state, and every evaluation in order. Their number is `max_evaluations`, rounded
+        down to whole rounds.
     """
     state = init(key, low, high, max_evaluations=max_evaluations, **options)
     rounds = max_evaluations // state.values.size
@@ -323,7 +326,7 @@ def acceptance_probabilities(
     finite = jnp.isfinite(values)
     worst = jnp.max(jnp.where(finite, values, -jnp.inf))
     gap = jnp.where(finite, values - worst, 0)
-    # Two quotients: the product of a small temperature and a small scale may underflow to 0.
+    # Divide twice, as the product of a small temperature and a small scale may underflow to 0.
     return jax.nn.softmax(gap / jnp.where(scale > 0, scale, 1) / temperature)
 
 

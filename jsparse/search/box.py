@@ -33,8 +33,8 @@ def bounds(low: ArrayLike, high: ArrayLike) -> tuple[Float[Array, " p"], Float[A
     """Return `low` and `high` as arrays of one floating dtype, shape `p`.
 
     Raises:
-        ValueError: if the shapes differ or are not `p >= 1`, or, when their values are known, if
-            they are not finite with low < high everywhere.
+        ValueError: if the shapes differ or are not `p` with p >= 1. Also, if the values are known
+            (outside `jit`), unless all are finite with low < high.
     """
     lower, upper = as_float(low), as_float(high)
     if lower.shape != upper.shape or lower.ndim != 1 or lower.size == 0:
@@ -53,7 +53,7 @@ def bounds(low: ArrayLike, high: ArrayLike) -> tuple[Float[Array, " p"], Float[A
 def check_inside(
     name: str, x: Float[Array, "*q p"], low: Float[Array, " p"], high: Float[Array, " p"]
 ) -> None:
-    """Raise a `ValueError` naming the argument if points are known to lie outside the box."""
+    """Raise a `ValueError` that names the argument if a point is known to lie outside the box."""
     if is_concrete(x) and is_concrete(low) and is_concrete(high):
         points, a, b = np.asarray(x), np.asarray(low), np.asarray(high)
         if not ((points >= a) & (points <= b)).all():
@@ -105,7 +105,7 @@ def run_to_end(
 ) -> tuple[State, Evaluations]:
     """Advance while the status is RUNNING; return the last state and every evaluation in order.
 
-    `steps` is the largest possible number of steps, for which there is room in the record.
+    `steps` is the largest possible number of steps; the record has room for all of them.
     """
 
     def body(carry: tuple[Any, State, Evaluations]) -> tuple[Any, State, Evaluations]:

@@ -20,15 +20,15 @@ from ..validation.folds import Folds
 from .strategies import Evaluator
 from .template import Template
 
-FOLDS = 5  # cross-validation folds; a sixth part of the rows is the validation split
+FOLDS = 5  # cross-validation folds, which share five sixths of the rows; the rest is validation
 
 
 class Smooth(eqx.Module):
-    """The constants of the error that a descent differentiates in a kernel's leaves and `C`."""
+    """The arguments of the error that are constant in a descent over a kernel's leaves and `C`."""
 
     template: Template
     points: Float[Array, "m d"]  # prototypes of the machine
-    parts: Parts  # rows that it is fitted to and scored on
+    parts: Parts  # rows that the machine is fitted to and scored on
     free: Bool[Array, " p"] | Bool[np.ndarray, " p"]  # elements of theta that are not held fixed
     origin: Float[Array, " p"] | Float[np.ndarray, " p"]  # theta of the template
 
@@ -55,8 +55,8 @@ class Batches:
         y: targets, shape `n c`.
         weights: row weights, shape `n`; rows of weight 0 are never drawn.
         points: candidates for the prototypes, shape `k d`; None to draw prototypes from the rows.
-        rows: the most rows of a step.
-        prototypes: the most prototypes.
+        rows: upper limit of the number of rows in a step.
+        prototypes: upper limit of the number of prototypes.
 
     Raises:
         ValueError: if fewer than 12 rows have a positive weight, or `rows` is below 12.
@@ -114,7 +114,7 @@ def _parts(
 
 @compiled
 def error_and_gradient(
-    of: Smooth, theta: Float[Array, " q"], prior_strength: ScalarLike
+    objective: Smooth, theta: Float[Array, " q"], prior_strength: ScalarLike
 ) -> tuple[Float[Array, ""], Float[Array, " q"], FoldErrors]:
     """Return the objective of the descent, its gradient, and the errors.
 
@@ -124,22 +124,23 @@ def error_and_gradient(
     """
 
     def error(theta: Float[Array, " q"]) -> tuple[Float[Array, ""], FoldErrors]:
-        kernel = of.template.at(theta[:-1])
-        return held_out_error(kernel, of.points, jnp.exp(theta[-1]), of.parts)
+        kernel = objective.template.at(theta[:-1])
+        return held_out_error(kernel, objective.points, jnp.exp(theta[-1]), objective.parts)
 
     def prior(theta: Float[Array, " q"]) -> Float[Array, ""]:
-        total, signed = jnp.zeros((), theta.dtype), of.template.signed
-        ends = np.cumsum([0, *(leaf.size for leaf in jax.tree.leaves(of.template.tuned))])
+        total, template = jnp.zeros((), theta.dtype), objective.template
+        ends = np.cumsum([0, *(leaf.size for leaf in jax.tree.leaves(template.tuned))])
         for begin, end in itertools.pairwise(ends):
-            part, free = theta[begin:end], of.free[begin:end]
+            part, free = theta[begin:end], objective.free[begin:end]
             count = jnp.maximum(jnp.sum(free), 1).astype(part.dtype)
             centre = jnp.sum(jnp.where(free, part, 0)) / count
-            if signed[begin]:  # the prior of a matrix element is centred at its initial value
-                centre = of.origin[begin:end]
+            if template.signed[begin]:  # centre the prior of a matrix at its initial value
+                centre = objective.origin[begin:end]
             distance = jnp.square(part - centre)
             total = total + jnp.sum(jnp.where(free, jnp.log1p(distance), 0))
-        # Minus twice the logs of the densities, divided by the number of rows.
-        return 2 * like(prior_strength, total) * total / jnp.sum(of.parts.w > 0).astype(total.dtype)
+        # The penalty is minus twice the logs of the prior densities, divided by the number of rows.
+        n_rows = jnp.sum(objective.parts.w > 0).astype(total.dtype)
+        return 2 * like(prior_strength, total) * total / n_rows
 
     gradient, errors = jax.grad(error, has_aux=True)(theta)
     penalty, penalty_gradient = jax.value_and_grad(prior)(theta)
@@ -159,9 +160,9 @@ def descend(
 ) -> None:
     """Run Adam (Kingma and Ba 2015) within a box until the budget or the patience is spent.
 
-    The vectors are short, so Adam runs on the host, in float64. optax's would add 0.2 s of import
-    and compilation to a first search of 4 s, and 50 us to each step. The learning rate falls to
-    zero along half a cosine wave.
+    The vectors are short, so Adam runs on the host, in float64. The Adam of optax would add 0.2 s
+    of import and compilation to a first search of 4 s, and 50 us to each step. The learning rate
+    falls to zero along half a cosine wave.
 
     Args:
         run: evaluates and records the slopes.
@@ -170,7 +171,7 @@ def descend(
         low: lower bounds of theta and log C.
         high: upper bounds; an element whose bounds are equal is held fixed.
         search: the `Gradient` with the learning rate, the patience and the prior.
-        budget: the most evaluations.
+        budget: upper limit of the number of evaluations.
         trail: list to which the theta of every evaluation and its validation error are appended.
     """
     theta, dtype, template = np.clip(begin, low, high), run.dtype, run.template
@@ -178,7 +179,7 @@ def descend(
     strength = np.asarray(search.prior_strength, dtype)
 
     def slope(theta: np.ndarray) -> Slope:
-        # In the dtype of the device, so that a resumed run finds the step in its history.
+        # Round to the dtype of the device, so that a resumed run finds the step in its history.
         leaves, C = theta[:-1].astype(dtype).astype(float), float(np.exp(theta[-1]))
 
         def evaluate() -> Slope:
@@ -220,17 +221,17 @@ def descend(
 
 
 def worth_scoring(trail: list[tuple[np.ndarray, float]]) -> list[np.ndarray]:
-    """Return which kernels of a descent to score: the one of least validation error, and the last.
+    """Return the kernels of a descent to score: the best in validation error, and the last.
 
-    A kernel is left out if its validation error is above the first kernel's, or if it is the first
-    kernel, which has a score already.
+    A kernel is left out if its validation error is above the validation error of the first kernel.
+    The first kernel itself is left out because it has a score already.
 
     Args:
         trail: theta and validation error of every evaluation.
     """
     if len(trail) < 2:
         return []
-    first = trail[0][0].tobytes()  # evaluated with several `C`
+    first = trail[0][0].tobytes()  # perhaps evaluated several times, with different `C`
     bound = min(error for theta, error in trail if theta.tobytes() == first)
     candidates = [min(trail, key=lambda step: step[1]), trail[-1]]
     kernels = {theta.tobytes(): theta for theta, error in candidates if error <= bound}

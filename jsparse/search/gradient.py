@@ -1,4 +1,4 @@
-"""Searches by gradient: over the metric of a kernel, and over the prototypes."""
+"""Gradient searches: over the metric of a kernel, and over the prototypes."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ from .template import Template
 # Margins of log lengthscales below and above the box of the profile. The upper margin is large
 # because the lengthscale of an irrelevant column must be able to grow to thousands.
 NARROWER, WIDER = np.log(10.0), np.log(100.0)
-ROWS_FOR_A_COLUMN = 100  # rows per column from which the steps recognise noise columns
+ROWS_FOR_A_COLUMN = 100  # with this many rows per column, the steps recognise noise columns
 WORSE = 1.25  # a score this many times the best shows that a relevant column was eliminated
 STEPS = 60  # default number of evaluations of the gradient
 PROTOTYPE_RATE = 0.1  # length of the first steps, in standard deviations of the columns
@@ -38,18 +38,19 @@ class Gradient(MetricSearch):
     First a profile varies one factor common to all leaves, as `Profile` varies one lengthscale.
     From the best kernels of the profile, Adam then minimises the squared error on held-out folds
     over the leaves and `C`. For classification this is the squared error of the one-versus-rest
-    values. The last kernels are scored in the metric, and the best kernel of all is the result. It
-    never scores worse than the best kernel of the profile.
+    values. The last kernel and the kernel of least validation error are then scored in the metric.
+    The result is the best of all scored kernels, so it is never worse than the best kernel of the
+    profile.
 
-    A gradient costs hardly more than the error, see `validation.held_out_error`. Whatever the
-    method, the machine whose error is differentiated has at most `prototypes` prototypes and at
-    most `rows` rows. Two things prevent overfitting when there are many columns: a Cauchy prior
-    that pulls the logs of the lengthscales towards their mean, and early stopping on a validation
-    split of a sixth of the rows. The kernel of least validation error is scored.
+    A gradient costs hardly more than the error, see `validation.error_gradient.held_out_error`.
+    Whatever the method, the machine whose error is differentiated has at most `prototypes`
+    prototypes and at most `rows` rows. Two things prevent overfitting when there are many columns:
+    a Cauchy prior that pulls the logs of the lengthscales towards their mean, and early stopping on
+    a validation split of a sixth of the rows.
 
     With fewer than 100 rows for each column, overfitting remains. Then recursive feature
-    elimination (Guyon et al. 2002) repeats profile and steps without the least relevant quarter of
-    the columns, until the score is a quarter above the best.
+    elimination (Guyon et al. 2002) repeats profile and steps, each time without the least
+    relevant quarter of the columns, until the score is a quarter above the best.
 
     Args:
         per_column: if the kernel is given by name, it has one lengthscale for each column. A kernel
@@ -60,16 +61,17 @@ class Gradient(MetricSearch):
             machine with one lengthscale varies most. The profile does not vary the matrix, and the
             prior pulls it towards its initial value. The matrices of a kernel object are always
             tuned. Without `tune_kernel`, `rank` has no effect.
-        starts: number of kernels of the profile, the best ones, from which steps begin.
-        prototypes: the most prototypes of the machine whose error is differentiated.
-        rows: the most rows of a step. If there are more rows, each step has a new sample.
+        starts: number of descents; they start from the best kernels of the profile.
+        prototypes: upper limit of the prototypes of the machine whose error is differentiated.
+        rows: upper limit of the rows of a step. From a larger table, each step draws a new sample.
         prior_strength: 0 for no prior; 1 for a Cauchy prior of scale 1 on the natural log.
         patience: stop when the validation error has not fallen for this many evaluations.
         learning_rate: length of the first steps, in logs of lengthscales; it falls to zero.
-        elimination: eliminate columns if there are few rows in memory and no `start`.
-        move_prototypes: afterwards, move the prototypes of a `FixedSize` of one size by the
-            gradient of the same error, with as many steps, if that improves the score. For few
-            prototypes.
+        elimination: eliminate columns if fewer than 100 rows for each column are in memory and
+            there is no `start`.
+        move_prototypes: after the kernel, tune the prototypes of a `FixedSize` of one size by as
+            many steps on the gradient of the same error. The moved prototypes are used if their
+            score is better. For machines of few prototypes.
         max_evaluations: budget of gradient evaluations for all starts together, and again for each
             elimination; 60 by default. The evaluations of the profile, and two for each start, come
             in addition.
@@ -96,7 +98,7 @@ class Gradient(MetricSearch):
                 raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
 
     def check_method(self, method: Method) -> None:
-        """See `Search.check_method`: some methods' prototypes cannot be moved."""
+        """See `Search.check_method`: the prototypes of some methods cannot be moved."""
         if self.move_prototypes:
             method.check_movable()
 
@@ -158,7 +160,7 @@ class Automatic(Search):
         return Gradient(**vars(self), patience=15)
 
     def batch_sizes(self, p: int) -> list[int]:
-        """See `Search.batch_sizes`: those of `Gradient`, before the rows are known."""
+        """See `Search.batch_sizes`; the sizes are for 100 rows or more."""
         return self.resolve(FEWEST_ROWS, on_mesh=False).batch_sizes(p)
 
     def run(self, run: Evaluator) -> None:
@@ -169,8 +171,9 @@ class Automatic(Search):
 class _Descents:
     """The run of a `Gradient` search: a profile, descents from its best kernels, and their scores.
 
-    These are repeated with fewer columns, as `Gradient.columns_left` says, until the score is
-    `WORSE` times the best. An eliminated column has its lengthscale fixed at the upper bound.
+    Profile, descents and scores are repeated with fewer columns, as `Gradient.columns_left` says,
+    until the score is `WORSE` times the best. The lengthscale of an eliminated column is fixed at
+    its upper bound.
     """
 
     def __init__(self, search: Gradient, run: Evaluator) -> None:
@@ -215,8 +218,8 @@ class _Descents:
     ) -> list[tuple[float, np.ndarray]]:
         """Return the score and theta of each kernel that a descent found worth scoring.
 
-        If there is none, return the step of least validation error with an infinite score; if no
-        step moved, an empty list.
+        If no kernel is worth scoring, return the step of least validation error with an infinite
+        score. If no step changed theta, return an empty list.
         """
         run, trail = self.evaluator, []
         stop: BaseException | None = None
@@ -233,7 +236,7 @@ class _Descents:
         return [(np.inf, min(moved, key=lambda step: step[1])[0])] if moved else []
 
     def _begin(self, excluded: np.ndarray) -> tuple[list[np.ndarray], float]:
-        """Return the initial points of the descents (theta and log C), and their least score.
+        """Return the initial points of the descents (theta and log C), and the least score.
 
         Args:
             excluded: indices in theta of the lengthscales of eliminated columns.
@@ -254,13 +257,13 @@ class PrototypeDescent(Search):
     """A search that moves the prototypes by Adam on the cross-validated squared error.
 
     The kernel is fixed. A sixth of the rows is the validation split. The prototypes of least
-    validation error, which may be the initial ones, are scored with every `C`.
+    validation error, perhaps the initial prototypes, are scored with every `C`.
     """
 
     moves_points: ClassVar[bool] = True
 
-    settings: Any = None  # the `Gradient` that tuned the kernel, with rows, patience and budget
-    tuning: Any = None  # the `Tuning` of that search
+    settings: Any = None  # the `Gradient` that tuned the kernel; gives rows, patience and budget
+    tuning: Any = None  # the `Tuning` that this `Gradient` returned
 
     def batch_sizes(self, p: int) -> list[int]:
         """See `Search.batch_sizes`."""

@@ -23,9 +23,9 @@ class Evaluation(NamedTuple):
     standard_errors: np.ndarray  # of the scores, from their spread over the folds, shape `s`
     status: np.ndarray  # stop codes, the worst over folds, shape `s`
     seconds: float  # from the beginning of the stage to the end of the evaluation
-    # Empty but for a step of `Gradient`, which stores here the objective (the log of the error plus
+    # Empty, except that a step of `Gradient` stores here the objective (the log of the error plus
     # the penalty of the prior), the validation error, and the gradient in theta and log C, shape
-    # `p + 3`. `C` and `scores` then repeat one number.
+    # `p + 3`. In such a step, `C` and `scores` each repeat one number.
     slope: np.ndarray = _NO_SLOPE
     stage: int = 0  # number of the stage, see `machines.stages`
 
@@ -35,8 +35,8 @@ class Evaluation(NamedTuple):
     def trusted(self) -> Float[np.ndarray, " s"]:
         """The scores, with infinity in place of scores that cannot be trusted.
 
-        A machine whose iteration limit was reached counts as trusted: its score is the error of the
-        machine as it is. `Tuning.status` tells whether the best machine is of this kind.
+        A machine that stopped at its iteration limit counts as trusted, as the score is the error
+        of exactly this machine. `Tuning.status` tells whether the best machine stopped in this way.
         """
         ok = (self.status < PRECISION_LOST) & np.isfinite(self.scores)
         return np.where(ok, self.scores, np.inf)

@@ -1,4 +1,4 @@
-"""What the searches that learn a metric share: settings, and the profile that they begin with."""
+"""The settings, and the initial profile, of all searches that learn a metric."""
 
 import dataclasses
 from typing import ClassVar
@@ -50,7 +50,7 @@ def scored_profile(
 
     Args:
         run: evaluates the kernels, as points of its template.
-        held: values of the elements of theta that are held fixed, NaN for the others.
+        held: values of the elements of theta that are held fixed; NaN for the varied elements.
     """
     middle, signed = run.template.theta.astype(float), run.template.signed
     scored: list[tuple[float, np.ndarray]] = []

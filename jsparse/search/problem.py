@@ -54,7 +54,7 @@ class _Scored(Protocol):
 
     @property
     def rows_scored(self) -> int:
-        """The number of rows that a score is a mean over."""
+        """The number of rows over which a score is averaged."""
         ...
 
     @property
@@ -203,7 +203,7 @@ class Problem:
         return middle - span, middle + span
 
     def scores(self, thetas: Table, C: Table, scoring: Scoring) -> Scores:
-        """See `Tunable`; of a path of sizes the score is the least error of all sizes."""
+        """See `Tunable`; the score of a path of sizes is the least error of all its sizes."""
         errors = self.errors(thetas, C, scoring)
         scores = [least_of_sizes(self.method, validation) for validation in errors]
         return Scores(*map(np.stack, zip(*scores, strict=True)))
@@ -211,9 +211,9 @@ class Problem:
     def errors(self, thetas: Table, C: Table, scoring: Scoring) -> list[Validation]:
         """Return the held-out errors of every kernel, one `Validation` each.
 
-        Methods with a path of sizes are first validated with shorter paths, see `Method.shorter`,
-        until every path has passed its end. The cost of a path grows with the square of its length,
-        so at most a third of the work is repeated.
+        A method with a path of sizes is first validated with a short path, then with longer and
+        longer paths (`Method.shorter`), until all paths end, see `Method.path_end`. The cost of a
+        path grows with the square of its length, so at most a third of the work is repeated.
         """
         for method in self.method.shorter():
             errors = self.source.errors(self.with_method(method), thetas, C, scoring)
@@ -227,7 +227,7 @@ class Problem:
         return dataclasses.replace(self, method=method)
 
     def with_metric(self, metric: Metric) -> "Problem":
-        """Return the problem that minimises `metric`, unless the user asked for another one."""
+        """Return the problem that minimises `metric`, unless the user stated a metric."""
         return dataclasses.replace(self, metric=self.metric or metric)
 
     def at_size(self, m: int) -> "Problem":
@@ -235,17 +235,17 @@ class Problem:
         assert self.points is not None
         method, part = self.method.at_size(m)
         rows = None if self.point_rows is None else self.point_rows[part]
-        points = as_array(np.asarray(self.points)[part])  # a slice on the device is a program
+        points = as_array(np.asarray(self.points)[part])  # a slice on the device would compile
         return dataclasses.replace(self, method=method, points=points, point_rows=rows)
 
     def on_its_points(self) -> "Problem":
-        """Return the problem whose rows are the points only, all of which are prototypes."""
+        """Return the problem whose only rows are the points, and all of them are prototypes."""
         assert self.point_rows is not None
         rows = self.source.only_rows(self.point_rows)
         return dataclasses.replace(self, points=None, source=rows)
 
     def on_a_sample(self, n_rows: int) -> "Problem":
-        """Return the problem on some random rows with weight, all of which are prototypes."""
+        """Return the problem on a random sample of rows with weight, all of them prototypes."""
         _, _, weights = self.source.rows_in_memory()
         seed = [2026, n_rows] if self.key is None else np.asarray(jax.random.key_data(self.key))
         rng = np.random.default_rng(np.asarray(seed).astype(np.uint32).tolist())

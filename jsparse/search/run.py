@@ -59,8 +59,8 @@ def hand_over(error: BaseException, history: Sequence[Evaluation]) -> None:
         with contextlib.suppress(AttributeError):  # the error's class may have slots
             error.history = ShortList(history)  # type: ignore[attr-defined]
             error.add_note(
-                f"jsparse: the {len(history)} evaluations done until then are in the attribute "
-                "`history` of this error"
+                f"jsparse: the {len(history)} evaluations done before this error are in its "
+                "attribute `history`"
             )
 
 
@@ -107,9 +107,9 @@ class Run:
         self.known = {self._name(e.theta, e.C, len(e.slope) > 0): e for e in history}
         self.unused = dict(self.known)  # given evaluations that this run has not reached yet
         self.history: list[Evaluation] = []
-        self.goes_on = False  # whether this run has evaluated a point that was not given
+        self.goes_on = False  # whether this run evaluated a point not in the given history
         self.start, self.deadline = time.perf_counter(), deadline
-        self.seconds_each = math.inf  # least time that this run has taken for a kernel's scores
+        self.seconds_each = math.inf  # least time that the scores of a kernel have taken
         self.stops: tuple[type[BaseException], ...] = (_Stop,)
         if search.start is not None and search.start.theta.shape != self.low.shape:
             raise ValueError(
@@ -244,8 +244,8 @@ class Run:
         rows = 2 / self.problem.rows_scored if self.scoring.metric == "misclassification" else 0
         if not np.allclose(new.trusted, old.trusted, rtol=1e-3, atol=rows):
             raise ValueError(
-                "history: expected evaluations of the same problem; the best score of its best "
-                f"kernel is {old.least:.6g}, here it is {new.least:.6g}"
+                "history: expected evaluations of the same problem; the best score in the history "
+                f"is {old.least:.6g}, on this problem the same kernel has {new.least:.6g}"
             )
         if first not in self.known:
             raise ValueError(

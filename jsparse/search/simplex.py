@@ -21,8 +21,8 @@ REFLECT = 1
 EXPAND = 2
 OUTSIDE = 3
 INSIDE = 4
-# By phase, the step t of the point c + t (c - x_p): x_p is the worst vertex, c the centroid of the
-# others.
+# For each phase, the factor t of the point c + t (c - x_p): x_p is the worst vertex, and c is the
+# centroid of the other vertices.
 _REACH = (0.0, 1.0, 2.0, 0.5, -0.5)
 _SHRINK = 0.5
 
@@ -38,7 +38,7 @@ class SimplexState(NamedTuple):
     values: Float[Array, " p+1"]  # f(x_0) ... f(x_p); infinity if not finite or not yet known
     candidate: Float[Array, " p"]  # the point to evaluate next
     phase: Int[Array, ""]  # role of the candidate: FILL, REFLECT, EXPAND, OUTSIDE or INSIDE
-    cursor: Int[Array, ""]  # in FILL, the index of the vertex that the candidate is
+    cursor: Int[Array, ""]  # in FILL, the index of the candidate among the vertices
     reflection: Float[Array, " p"]  # x_r
     reflection_value: Float[Array, ""]  # f(x_r)
     probe: Float[Array, " p"]  # the last point evaluated, in the box
@@ -79,10 +79,10 @@ def init(
         value0: the objective at `theta0` if it is known; saves one evaluation.
         size: edge of the first simplex along each parameter, a scalar or shape `p`, in widths of
             the box, at most 1/2. The default is large because cross-validation surfaces are rough
-            at small scales: 70 evaluations end lower with it than with the customary 1/20.
+            at small scales: after 70 evaluations the error is lower than with the customary 1/20.
         tolerance: stop when no vertex is further than this from the best, in widths of the box. By
-            default the square root of the machine epsilon: over smaller distances a smooth function
-            is constant to rounding around its minimum.
+            default the square root of the machine epsilon: at smaller distances from its minimum, a
+            smooth function is constant up to rounding.
         max_evaluations: the budget.
 
     Raises:
@@ -188,8 +188,8 @@ def run(
     `vmap` over starts, bounds and `args` works.
 
     Returns:
-        The last state, and every evaluation in order, shape `max_evaluations`, with NaN in the rows
-        that were not needed.
+        The last state, and every evaluation in order, shape `max_evaluations`, with NaN in unused
+        rows.
     """
     state = init(theta0, low, high, max_evaluations=max_evaluations, **options)
     return box.run_to_end(_advance, objective, args, state, max_evaluations)
@@ -230,10 +230,10 @@ def tell(
     failed = ((phase == OUTSIDE) & (value > f_r)) | ((phase == INSIDE) & (value >= f[p]))
     replace = ~filling & ~trial & ~failed
     fall_back = (phase == EXPAND) & (value >= f_r)
-    newcomer = jnp.where(fall_back, state.reflection, state.candidate)
+    new_vertex = jnp.where(fall_back, state.reflection, state.candidate)
     slot = jnp.where(filling, state.cursor, p)
     placed = filling | replace
-    vertices = jnp.where(placed, state.vertices.at[slot].set(newcomer), state.vertices)
+    vertices = jnp.where(placed, state.vertices.at[slot].set(new_vertex), state.vertices)
     values = jnp.where(placed, f.at[slot].set(jnp.where(fall_back, f_r, value)), f)
 
     # Sort a complete simplex by value; the new vertex comes after vertices of equal value.

@@ -94,13 +94,13 @@ def tune_sizes(
     """Tune machines of several sizes, and choose one of them by cross-validation.
 
     The heuristic of De Brabanter 2010, Section 5, chooses the best of k numbers of prototypes. The
-    paper compares them on the test set; this function compares them by cross-validation, with the
-    same folds for all sizes. Each size has its own kernel and `C`; see
+    paper compares these numbers on the test set; this function compares them by cross-validation,
+    with the same folds for all sizes. Each size has its own kernel and `C`; see
     `machines.stages.size_stages`.
 
     Args:
         problem: see `tuning_problem`, with the prototypes of the largest size, such as from
-            `prototypes.interleaved`. Each size takes the first of them.
+            `prototypes.interleaved`. A machine of size `m` has the first `m` of these prototypes.
         sizes: numbers of prototypes, increasing.
         key: random seed of the search.
         metric: see `tune`, also for `low`, `high`, `C`, `decoding` and `search`.
@@ -113,8 +113,8 @@ def tune_sizes(
         max_seconds: time limit; no evaluation starts later, and the remaining sizes are skipped.
         progress: called as `progress(done, planned, best_score)` after each evaluation.
         stop_when_flat: stop after a size that improves on the previous size by less than a tenth of
-            the previous size's standard error. Also stop before a size for which the time left is
-            too short, expecting four times the time of the previous size.
+            the previous size's standard error. Also stop if the time left is less than four times
+            the time of the last size, which is the time expected for the next size.
 
     Ctrl-C stops the search and keeps the sizes tuned so far.
 

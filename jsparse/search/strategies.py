@@ -35,7 +35,7 @@ class Evaluator(Protocol):
     grid: Float[np.ndarray, " s"]  # values of `C`
     low: Float[np.ndarray, " p"]  # lower bounds of theta
     high: Float[np.ndarray, " p"]  # upper bounds of theta
-    planned: int  # the most evaluations
+    planned: int  # upper limit of the number of evaluations
     deadline: float  # time limit, in seconds of `time.perf_counter`
     stops: tuple[type[BaseException], ...]  # exceptions that are raised when the time is up
 
@@ -55,7 +55,7 @@ class Evaluator(Protocol):
     def slope(self, theta: np.ndarray, C: float, evaluate: Callable[[], Any]) -> Any:
         """Return and record the `descent.Slope` at `theta` and `C`.
 
-        It comes from the given history if it is there, else from `evaluate()`.
+        If the given history has the slope, return it from there, else compute it by `evaluate()`.
         """
         ...
 
@@ -70,8 +70,8 @@ class Search(abc.ABC):
         history: evaluations of a stopped search (`Tuning.history`, or `load_history` of a file).
             With the same arguments the search resumes where it stopped, and gives the same result
             as without the stop. As a check, the best evaluation of each stage is computed again.
-        start: the `Tuning` of a similar problem, such as yesterday's rows. The search is then
-            local, with this warm start.
+        start: the `Tuning` of a similar problem, such as the fit to yesterday's data. The search
+            is then local, with this warm start.
     """
 
     # Settings of `Gradient`, with their values in all other searches.
@@ -112,10 +112,10 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def batch_sizes(self, p: int) -> list[int]:
-        """Return the most kernels of `p` parameters that each round evaluates together."""
+        """Return how many kernels of `p` parameters each round evaluates together, at most."""
 
     def planned(self, template: Template, n_rows: int) -> int:
-        """Return the most evaluations, if errors are means over `n_rows` rows."""
+        """Return the largest number of evaluations, if errors are means over `n_rows` rows."""
         return sum(self.batch_sizes(template.size))
 
     @abc.abstractmethod
@@ -146,7 +146,8 @@ class Profile(Search):
     Once a kernel's folds are decomposed, every further `C` costs little, so each evaluation takes a
     kernel and the whole vector `C`. For one parameter, six tenths of the evaluations are on an even
     grid over its range; the others halve the intervals around the best point. The default is 10
-    evaluations. Several parameters are searched as by `Annealing`, with 160 evaluations.
+    evaluations. For several parameters, annealing and the simplex search the kernel, as in
+    `Annealing`; the default is then 160 evaluations.
     """
 
     def batch_sizes(self, p: int) -> list[int]:
@@ -177,8 +178,8 @@ class Annealing(Search):
     """Coupled simulated annealing, then the simplex (De Brabanter 2010, Sections 6.3 and 8.2).
 
     The search is over kernel and `C` together. Annealing with five members has 90 of every 160
-    evaluations, and the simplex from its best point has 70; the default is 160 evaluations. Only
-    the least and the largest `C` matter, as the bounds of the search.
+    evaluations, and the simplex from the best point of the annealing has 70. The default is 160
+    evaluations. Of the values of `C`, only the least and the largest matter: they bound the search.
     """
 
     def check_method(self, method: Method) -> None:
@@ -214,8 +215,8 @@ class Rescaling(Search):
     """A search for a common factor of all leaves of a kernel that was tuned for a smaller machine.
 
     A kernel that suits few prototypes is too smooth for many. The factor starts at 1 and is divided
-    by `ratio` as long as the score falls; if it never falls, the factor is multiplied instead. Each
-    factor is scored with its best `C`. The default is 5 evaluations.
+    by `ratio` as long as the score falls; if it never falls, the factor is multiplied by `ratio`
+    instead. Each factor is scored with its best `C`. The default is 5 evaluations.
     """
 
     ratio: float = 1.4
@@ -300,7 +301,7 @@ def local_line_search(
 def annealing_search(
     run: Evaluator, low: np.ndarray, high: np.ndarray, start: np.ndarray | None, scores: Scores
 ) -> None:
-    """Spend 90 of every 160 evaluations on annealing, and 70 on the simplex from its best point.
+    """Spend 90 of every 160 evaluations on annealing, then 70 on the simplex from the best point.
 
     With a start, run only the simplex from the start, with 70 of every 160 evaluations.
     """

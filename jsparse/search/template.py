@@ -16,9 +16,9 @@ from ..kernels import Kernel
 class Template(eqx.Module):
     """A kernel split into the leaves to tune and the fixed leaves.
 
-    A search varies a vector `theta` of the tuned leaves. It holds logs, as these leaves are
-    positive, except for matrices of `kernels.Projected`: their elements may have any sign and are
-    held unchanged.
+    A search varies a vector `theta` of the tuned leaves. As tuned leaves are positive, `theta`
+    holds their logs. Only matrices of `kernels.Projected` have elements of any sign, and `theta`
+    holds these elements themselves.
     """
 
     tuned: Kernel  # the kernel with None in place of fixed leaves

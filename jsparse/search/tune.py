@@ -47,9 +47,9 @@ def tune(
         C: weights of the data-fit term, shape `s`.
         decoding: see `multiclass.distances`.
         search: `Profile`, `Annealing` or `Gradient`. With a `start` the search is local. For one
-            parameter it steps by the finest step of the whole search, until the best kernel lies
-            between two others. For several, it is the simplex without annealing, or the gradient
-            steps without the profile.
+            parameter, a local search moves by the finest step of the whole search, until the best
+            kernel lies between two others. For several parameters, it is the simplex without
+            annealing, or the gradient steps without the profile.
         max_seconds: time limit; no evaluation starts later, and the best result so far is returned.
         progress: called as `progress(done, planned, best_score)` after each evaluation.
 
@@ -155,8 +155,8 @@ class _StageRuns:
         run = Run(
             problem, search, problem.scoring, self.key, problem.C if C is None else C,
             problem.bounds, self.deadline, self._report(stage),
-            # A search that moves the points may move them elsewhere in this run: old errors of the
-            # moved points do not hold for it.
+            # A search that moves the points may move them elsewhere in this run, so the old errors
+            # of moved points are not reused.
             () if search.moves_points else known, number,
         )  # fmt: skip
         try:
@@ -169,7 +169,7 @@ class _StageRuns:
             return None
         finally:
             self.evaluations += run.done
-            if run.goes_on:  # later stages in the given history followed an unfinished outcome
+            if run.goes_on:  # the given later stages followed another outcome of this stage
                 self.known = []
         if self.stopped == "finished":
             self.stopped = tuning.stopped

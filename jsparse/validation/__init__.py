@@ -1,1 +1,1 @@
-"""Folds, and the held-out errors of machines: their errors on rows they were not fitted to."""
+"""Folds, and held-out errors: the errors of machines on rows that they were not fitted to."""

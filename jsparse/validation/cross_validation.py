@@ -69,9 +69,9 @@ def cross_validate(
 ) -> CrossValidation:
     """Cross-validate ridge regression in the features of a map, for every `C` at once.
 
-    De Brabanter 2010, Algorithm 3: one pass over the rows sums every fold. The sums over a fold's
-    training rows are the total less the fold's sums (eq. 20-21). `machines.ridge.held_out` explains
-    the two methods, subtraction and removal.
+    As in De Brabanter 2010, Algorithm 3, one pass over the rows computes the sums of every fold.
+    The sums over a fold's training rows are the total less the fold's sums (eq. 20-21). There are
+    two methods, subtraction and removal, which `machines.ridge.held_out` explains.
 
     Args:
         feature_map: a map whose penalty is the identity, such as `Nystroem(kernel, prototypes)`.
@@ -85,12 +85,12 @@ def cross_validate(
         intercept_penalty: see `ridge`.
         mesh: devices that share the rows of every fold (static). Each device sums and predicts its
             shard, and decomposes its share of the folds.
-        block_rows: rows of the feature matrix that are in memory at a time.
+        block_rows: number of rows of the feature matrix that are in memory at a time.
         method: "subtraction", "removal", or "auto" for the cheaper of the two. "subtraction" does
             not refine float32 solutions.
         code: output code of the binary problems, for several classes (`multiclass.output_code`).
-            "misclassification" counts wrongly decoded classes; the other metrics are means over the
-            binary problems that use the row.
+            "misclassification" counts wrongly decoded classes. In another metric, the
+            loss of a row is the mean over the binary problems that use the row.
         decoding: how the values of the binary problems give a class, see `multiclass.distances`.
         keep: index into `C`, or one index for each problem. The result then has the predictions for
             the selected `C` only, shape `n *c`, and the sums over all rows, from which `solve`
@@ -101,7 +101,7 @@ def cross_validate(
     and data sets works.
 
     Raises:
-        ValueError: for shapes that do not match, folds of another number of rows, an unknown
+        ValueError: for shapes that do not match, folds for another number of rows, an unknown
             metric, a map whose penalty is not the identity, or (outside `jit`) values out of range.
     """
     check_penalty(feature_map)

@@ -26,11 +26,11 @@ class Parts(NamedTuple):
 
 
 class RowLoss(eqx.Module):
-    """A differentiable loss of each row; its leaves are parameters."""
+    """A differentiable loss of each row. The leaves of the module are parameters of the loss."""
 
     @abc.abstractmethod
     def __call__(self, y: Float[Array, "r c"], f: Float[Array, "r c"]) -> Float[Array, " r"]:
-        """Return the loss of each row's values `f`, shape `r`."""
+        """Return the loss of the values `f` of every row, shape `r`."""
 
 
 class SquaredError(RowLoss):
@@ -42,7 +42,7 @@ class SquaredError(RowLoss):
 
 
 class CrossEntropy(RowLoss):
-    """The cross-entropy of the softmax of the values; `y` is +1 in the column of the class."""
+    """Cross-entropy of the softmax of the values. `y` is +1 in the column of the row's class."""
 
     inverse_temperature: Float[Array, ""]
 
@@ -53,10 +53,10 @@ class CrossEntropy(RowLoss):
 
 
 class FoldErrors(NamedTuple):
-    """Mean losses; of `SquaredError` in squared units of the targets in `Parts`."""
+    """Mean losses. The loss `SquaredError` has the squared unit of the targets in `Parts`."""
 
-    error: Float[Array, ""]  # on every fold, by the machine fitted to the other folds
-    validation: Float[Array, ""]  # on the validation split, by the machine fitted to all folds
+    error: Float[Array, ""]  # on every fold, of the machine fitted to the other folds
+    validation: Float[Array, ""]  # on the validation split, of the machine fitted to all folds
 
     __repr__ = short_repr
 
@@ -77,11 +77,11 @@ def held_out_error(
 ) -> tuple[Float[Array, ""], FoldErrors]:
     """Return a scalar whose gradient is the gradient of the cross-validated error, and both errors.
 
-    The scalar is the error of the folds plus a term that is zero up to rounding; the `FoldErrors`
+    The scalar is the error on the folds plus a term that is zero up to rounding. The `FoldErrors`
     have no derivatives. The gradient costs hardly more than the error. A machine
-    `f = K(., Z) a + b` minimises `J = 1/2 a'K(Z, Z)a + C/2 sum_i w_i (y_i - f(x_i))^2`, so it
-    depends on the kernel and `C` through `dJ = 0`. The derivative of an error `E` therefore equals
-    the derivative of the Lagrangian
+    `f = K(., Z) a + b` minimises `J = 1/2 a'K(Z, Z)a + C/2 sum_i w_i (y_i - f(x_i))^2`. So the
+    machine depends on the kernel and `C` through `dJ = 0`. The derivative of an error `E` therefore
+    equals the derivative of the Lagrangian
 
         E(a, b) - u' dJ(a, b),      d^2J u = dE/d(a, b),
 
@@ -95,8 +95,8 @@ def held_out_error(
     gram = kernel.gram(prototypes)
     machines, adjoints = _solutions(*jax.lax.stop_gradient((K, gram, C, parts, loss)))
 
-    # Evaluate every machine and every adjoint at every row. There are `v` machines, of which the
-    # last is fitted to all folds and has no adjoint.
+    # Evaluate every machine and every adjoint at every row. There are `v` machines. The last one is
+    # fitted to all folds and has no adjoint.
     a, u = machines.weights, adjoints.weights
     columns = jnp.concatenate([a, u])  # q m c
     q = len(columns)
@@ -107,8 +107,8 @@ def held_out_error(
     residuals = parts.y[None] - f  # machine, part, row, target
     left_out = jnp.arange(v)[:, None] == jnp.arange(v)[None, :]  # machine, part
     weight = parts.w[:, :, None]
-    at_home = jnp.diagonal(f, axis1=0, axis2=1)  # each part's values by the machine without it
-    losses = jax.vmap(loss)(parts.y, jnp.moveaxis(at_home, -1, 0))
+    held_out = jnp.diagonal(f, axis1=0, axis2=1)  # values of each part, by the machine without it
+    losses = jax.vmap(loss)(parts.y, jnp.moveaxis(held_out, -1, 0))
     sums, counts = jnp.sum(losses * parts.w, axis=1), jnp.sum(parts.w, axis=1)
     fold_error = jnp.sum(sums[:-1]) / jnp.sum(counts[:-1])
     validation = sums[-1] / jnp.maximum(counts[-1], 1)
@@ -131,8 +131,8 @@ def _solutions(
 ) -> tuple[_Machine, _Machine]:
     """Return `v` machines and `v - 1` adjoints.
 
-    The first `v - 1` machines are each fitted without one fold, the last to all folds. The adjoints
-    belong to the first `v - 1` machines.
+    Each of the first `v - 1` machines is fitted without one fold; the last machine is fitted to all
+    folds. The adjoints belong to the first `v - 1` machines.
     """
     (v, r, c), m = parts.y.shape, len(gram)
     identity = jnp.eye(m, dtype=K.dtype)
@@ -180,8 +180,8 @@ def _factor(sums: NormalEquations, C: Float[Array, ""]) -> Float[Array, "p p"]:
     """Return the Cholesky factor of the centred ridge system."""
     f = sums.feature_sum
     centred = sums.gram - f[:, None] * f[None, :] / sums.weight_sum
-    # Centring leaves rounding errors in proportion to each feature's sum of squares; a shift by 16
-    # of them keeps the system positive definite.
+    # Centring leaves rounding errors in proportion to each feature's sum of squares. A shift by 16
+    # such errors keeps the system positive definite.
     shift = 16 * epsilon(centred.dtype) * jnp.diagonal(sums.gram)
     return jnp.linalg.cholesky(centred + jnp.diag(1 / C + shift))
 

@@ -33,9 +33,9 @@ class Folds(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[np.ndarray], rows: int | None = None) -> "Folds":
-        """Return folds from the row numbers of each, on the host.
+        """Return folds from the row numbers of each fold, on the host.
 
-        Every fold is padded to `rows` rows, by default to the longest fold.
+        Every fold is padded to `rows` rows, by default to the length of the longest fold.
         """
         rows = max(map(len, parts)) if rows is None else rows
         index, valid = np.zeros((len(parts), rows), np.int32), np.zeros((len(parts), rows), bool)
@@ -53,10 +53,10 @@ class Folds(NamedTuple):
         return jnp.zeros((n, *values.shape[2:]), values.dtype).at[index].set(values, mode="drop")
 
     def check(self, n: int) -> None:
-        """Raise a `ValueError` if a row number is known to lie outside 0..n-1."""
+        """Raise a `ValueError` if a row number lies outside 0..n-1; under `jit`, check nothing."""
         rows = np.asarray(self.index) if is_concrete(self.index) else np.zeros(1)
         if not (rows.size and 0 <= rows.min() <= rows.max() < n):
-            raise ValueError(f"folds: expected row numbers 0 to {n - 1}, folds of other data came")
+            raise ValueError(f"folds: expected row numbers 0 to {n - 1}, got folds of other data")
 
 
 def plain_folds(key: KeyLike, n: int, v: int) -> Folds:
@@ -71,8 +71,8 @@ def plain_folds(key: KeyLike, n: int, v: int) -> Folds:
 def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
     """Return `v` random folds, stratified by class.
 
-    Rows are shuffled, sorted by class and assigned to the folds in turn. So the sizes of the folds
-    differ by at most one, and so do their numbers of rows of each class.
+    Rows are shuffled, sorted by class and assigned to the folds in turn. So any two folds differ by
+    at most one in their number of rows, and by at most one in their number of rows of a class.
 
     Args:
         key: an integer, or a key of `jax.random`.
@@ -80,7 +80,7 @@ def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
         v: number of folds, from 2 to `n`.
     """
     if is_concrete(labels):
-        # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
+        # Use NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
         numbers = np.unique(labels_of("labels", labels), return_inverse=True)[1].astype(np.int32)
     else:
         numbers = as_array(labels)
@@ -117,7 +117,7 @@ def _permutation(key: Key, n: int) -> Int[Array, " n"] | Int[np.ndarray, " n"]:
     if not is_concrete(key):
         return jax.random.permutation(key, n)
     order = np.arange(n, dtype=np.int32)
-    # As many rounds as JAX takes, so that two rows hardly ever have equal sort keys in all rounds.
+    # JAX sorts in as many rounds, so that two rows hardly ever have equal sort keys in all rounds.
     rounds = math.ceil(3 * math.log(n) / math.log(2**32 - 1))
     for keys in _sort_keys(key, capacity(n), rounds):
         order = order[np.argsort(np.asarray(keys)[:n], kind="stable")]

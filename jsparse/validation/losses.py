@@ -27,8 +27,8 @@ def losses(
 ) -> Float[Array, "r q"]:
     """Return the loss of each of `q` machines on every row.
 
-    "misclassification" is 1 where the decoded class is wrong. The other metrics are means over the
-    outputs; with a code, over the binary problems that use the row.
+    "misclassification" is 1 where the decoded class is wrong. A loss in another metric is a mean
+    over the outputs or, with a code, over the binary problems that use the row.
 
     Args:
         metric: a key of `LOSSES`.

@@ -1,4 +1,4 @@
-"""Shards of the rows on the devices of a mesh: each device holds a part of every fold."""
+"""Rows sharded over the devices of a mesh: each device holds a part of every fold."""
 
 import equinox as eqx
 import jax
@@ -45,10 +45,11 @@ def shard(
     y: Shaped[Array, " n"],
     weights: Float[Array, " n"] | None,
 ) -> tuple[Array, Array, Array, ShardedFolds]:
-    """Return inputs, targets and weights spread over the devices in fold order, and their folds.
+    """Return inputs, targets and weights spread over the devices, and the folds of the new order.
 
-    Folds are padded with rows of weight 0 to a multiple of the number of devices. If the mesh spans
-    several processes, each process passes all the rows.
+    The rows are reordered as `ShardedFolds` needs. Folds are padded with rows of weight 0 to a
+    multiple of the number of devices. If the mesh spans several processes, each process passes all
+    the rows.
     """
     fill = ((0, 0), (0, -folds.index.shape[1] % mesh.size))
     order = np.pad(np.asarray(folds.index), fill).T.reshape(-1)

@@ -27,7 +27,7 @@ from .sharding import ShardedFolds
 
 
 class Scoring(NamedTuple):
-    """How machines are scored. Programs are compiled for each value of it (static)."""
+    """The metrics and the decoding that score a machine (static: each value is compiled anew)."""
 
     metric: Metric
     decoding: Decoding = "loss"
@@ -35,7 +35,7 @@ class Scoring(NamedTuple):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics to compute: the one to minimise, then the reported one if it differs."""
+        """The metrics to compute: the metric to minimise, then the reported one if it differs."""
         if self.reported in (None, self.metric):
             return (self.metric,)
         return self.metric, self.reported
@@ -90,7 +90,7 @@ class Validation(NamedTuple):
 
 
 def mean_losses(held: HeldOut) -> Validation:
-    """Return the mean losses from the sums of `FoldLosses`; predictions stay laid out by folds."""
+    """Return the mean losses from the sums of `FoldLosses`; predictions stay in fold layout."""
     sums, weights = held.sums  # v s q k, v s k
     weight = weights[:, 0, 0]
     loss = jnp.moveaxis(sums, 0, 1)  # s v q k
@@ -176,7 +176,7 @@ def validate(
 
     Raises:
         ValueError: for shapes that do not match, values known to be out of range, a code that the
-            method cannot take, or a mesh with a method that needs more of the rows than sums.
+            method cannot take, or a mesh with a method that needs more than sums over rows.
     """
     method.check_code("code", code)
     if mesh is not None:
