@@ -135,7 +135,7 @@ def check_problem(
         raise ValueError(f"X: expected shape (n, d) with at least one row, got {X.shape}")
     if X.dtype not in (jnp.float32, jnp.float64):
         raise ValueError(
-            f"X: expected numbers of 32 or 64 bits, which alone can be solved with, got {X.dtype}"
+            f"X: expected numbers of 32 or 64 bits, as solvers accept no others, got {X.dtype}"
         )
     n = X.shape[0]
     if y.shape[:1] != (n,):
