@@ -47,7 +47,7 @@ class DictionaryColumns(FeatureMap):
     def expansion(
         self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """Return the machine as an expansion in uncentred atoms, with one prototype for each atom."""
+        """Return the machine in uncentred atoms: an expansion with one prototype for each atom."""
         intercept = intercept - jnp.tensordot(self.shift, weights, axes=1)
         return KernelExpansion(*every_atom(self.kernel, self.prototypes), weights, intercept)
 

@@ -18,11 +18,11 @@ from .method import Task, option
 from .pursuits import Pursuit, Selected, statuses
 
 Fitting = Literal["basic", "backfitting", "prefitting"]
-_STEPS = 50  # limit of steps of "basic" for each atom, as it may select an atom again
+_STEPS = 50  # limit of steps for each atom of "basic", which may select an atom again
 
 
 class KMP(Pursuit):
-    """Kernel matching pursuit (Vincent and Bengio 2002), with machines of every size.
+    """Kernel matching pursuit (Vincent and Bengio 2002): machines of every size on one path.
 
     Prototypes are selected one after another, and are not removed. Each target or binary problem
     has separate prototypes. `Pursuit` describes the settings that are not listed.
