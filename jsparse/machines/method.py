@@ -330,7 +330,7 @@ class Method(eqx.Module):
         Args:
             kernel: kernel of two points.
             points: from `choose_points`, shape `m d`; None if every row is a point.
-            C: weight of the data-fit term, shape `()`; or one for each problem of a code, shape `l`.
+            C: weight of the data-fit term, shape `()`; or one for each problem of a code, `l`.
             rows: the rows, in the units of the points.
             key: decides random draws.
         """
