@@ -567,9 +567,10 @@ class KernelMatchingPursuitClassifier(_Path, Classifier):
             |coefficients|^2`.
         fitting: "basic" selects the atom most correlated with the residual, and fits only its
             coefficient; it may select an atom again, which adds no prototype. "backfitting"
-            fits all coefficients after each step: orthogonal matching pursuit, or SCDP without
-            a penalty on atoms of unit length. "prefitting" selects the atom that leaves the
-            smallest residual when all coefficients are fitted: orthogonal least squares.
+            fits all coefficients after each step: orthogonal matching pursuit, which is SCDP
+            without a penalty, on atoms of unit length. "prefitting" selects the atom that
+            leaves the smallest residual when all coefficients are fitted: orthogonal least
+            squares.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -670,9 +671,10 @@ class KernelMatchingPursuitRegressor(_Path, Regressor):
             |coefficients|^2`.
         fitting: "basic" selects the atom most correlated with the residual, and fits only its
             coefficient; it may select an atom again, which adds no prototype. "backfitting"
-            fits all coefficients after each step: orthogonal matching pursuit, or SCDP without
-            a penalty on atoms of unit length. "prefitting" selects the atom that leaves the
-            smallest residual when all coefficients are fitted: orthogonal least squares.
+            fits all coefficients after each step: orthogonal matching pursuit, which is SCDP
+            without a penalty, on atoms of unit length. "prefitting" selects the atom that
+            leaves the smallest residual when all coefficients are fitted: orthogonal least
+            squares.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -2229,8 +2231,9 @@ class SparseReducedLSSVMClassifier(Classifier):
         start: the initial sizes in the reweighting: the "coefficients" of the first machine, or
             for "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights,
             although feature `j` is unrelated to prototype `j`.
-        loss: the squared errors of all "rows", or of the "prototypes" alone. The latter is the
-            SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the rows in memory.
+        loss: the squared errors of all "rows", or of the "prototypes" alone. With "prototypes"
+            the method is the SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the
+            rows in memory.
         rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as
             printed. "relative" scales the targets to variance 1, and starts no prototype with a
             penalty that would force it to vanish.
@@ -2334,8 +2337,9 @@ class SparseReducedLSSVMRegressor(Regressor):
         start: the initial sizes in the reweighting: the "coefficients" of the first machine, or
             for "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights,
             although feature `j` is unrelated to prototype `j`.
-        loss: the squared errors of all "rows", or of the "prototypes" alone. The latter is the
-            SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the rows in memory.
+        loss: the squared errors of all "rows", or of the "prototypes" alone. With "prototypes"
+            the method is the SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the
+            rows in memory.
         rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as
             printed. "relative" scales the targets to variance 1, and starts no prototype with a
             penalty that would force it to vanish.

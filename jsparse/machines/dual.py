@@ -65,7 +65,7 @@ class Dual(Method):
 
     tuned_with: int | None = option(
         None,
-        "tune the kernel with N random rows, then fit to all rows",
+        "tune the kernel for a machine of only N random rows, then fit to all rows",
         kind="count",
         metavar="N",
     )

@@ -223,7 +223,7 @@ def _inverse(K: Float[np.ndarray, "n n"], w: Float[np.ndarray, " n"], C: Any) ->
         factor = cho_factor(root[:, None] * K * root + one / C, lower=True)
     except np.linalg.LinAlgError as error:
         raise NumericalError(
-            "out_of_fold: the machines without each row cannot be told apart in this precision, as "
+            "out_of_fold: the machines without each row cannot be computed in this precision, as "
             "1 / C is below the rounding of the kernel matrix; use float64 or a smaller C"
         ) from error
     return root[:, None] * cho_solve(factor, one) * root

@@ -93,7 +93,7 @@ def nystroem_preconditioner(
 
 
 def right_sides(X: Float[Array, "n d"], y: Float[Array, " n *c"]) -> Float[Array, "n k"]:
-    """Return the right-hand sides `[1, y]`; their solutions give the intercept, `intercept_of`."""
+    """Return the right-hand sides `[1, y]`, whose solutions give the intercept: `intercept_of`."""
     n = X.shape[0]
     return jnp.concatenate([jnp.ones((n, 1), X.dtype), y.reshape(n, -1)], axis=1)
 

@@ -105,7 +105,7 @@ class Prototypes(Sized):
     def chosen_rows(self, key: Key, rows: TrainingRows) -> Points:
         """Return rows chosen by entropy or at random.
 
-        If `nested`, every beginning of their order is a good choice of so many rows.
+        If `nested`, the first `s` of these rows are a good choice of `s` rows, for every `s`.
         """
         m, labels = self.largest, rows.labels
         numbers, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights, rows.n)
@@ -141,7 +141,7 @@ class FixedSize(Prototypes, Ridge):
 
     tuned_with: int | None = option(
         None,
-        "tune the kernel with the first M prototypes, then fit with all prototypes",
+        "tune the kernel for a machine of only M prototypes, then fit with all prototypes",
         kind="count",
         metavar="M",
     )

@@ -39,7 +39,7 @@ class OnFold(Protocol):
 
         Returns:
             Sums over the rows, last axis `q`; and numbers kept of each row, first axis `r`. The
-            kept numbers are added up over calls for the same rows and other machines.
+            caller adds up the kept numbers of calls for the same rows and different machines.
         """
         ...
 

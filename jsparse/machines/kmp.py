@@ -32,9 +32,9 @@ class KMP(Pursuit):
             (Popovici et al. 2005). Not for "prefitting".
         fitting: "basic" selects the atom most correlated with the residual, and fits only its
             coefficient; it may select an atom again, which adds no prototype. "backfitting" fits
-            all coefficients after each step: orthogonal matching pursuit, or SCDP without a penalty
-            on atoms of unit length. "prefitting" selects the atom that leaves the smallest residual
-            when all coefficients are fitted: orthogonal least squares.
+            all coefficients after each step: orthogonal matching pursuit, which is SCDP without a
+            penalty, on atoms of unit length. "prefitting" selects the atom that leaves the smallest
+            residual when all coefficients are fitted: orthogonal least squares.
     """
 
     name: ClassVar[str] = "kmp"

@@ -308,7 +308,7 @@ class Method(eqx.Module):
 
     @property
     def shares_work_over_C(self) -> bool:
-        """Whether validation of many values of `C` takes hardly longer than of one value."""
+        """Whether validating many values of `C` takes hardly longer than validating one value."""
         return not self.several_sizes
 
     @abc.abstractmethod

@@ -82,8 +82,9 @@ class SparseReduction(Prototypes, FromSums):
         start: the initial sizes in the reweighting: the "coefficients" of the first machine, or for
             "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights, although
             feature `j` is unrelated to prototype `j`.
-        loss: the squared errors of all "rows", or of the "prototypes" alone. The latter is the
-            SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the rows in memory.
+        loss: the squared errors of all "rows", or of the "prototypes" alone. With "prototypes" the
+            method is the SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the rows in
+            memory.
         rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration
             as printed. "relative" scales the targets to variance 1, and starts no prototype with a
             penalty that would force it to vanish.
@@ -302,7 +303,7 @@ def fit(
 
     Raises:
         ValueError: for shapes that do not fit, values known to be out of range, unknown settings,
-            or if prototypes must be rows and none of them is.
+            or if prototypes must be rows and none of them is a row.
     """
     _check_C(C)
     prototypes = as_float(prototypes)

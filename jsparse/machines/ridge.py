@@ -60,9 +60,9 @@ def held_out(
 
     - subtraction: one decomposition for each fold serves every `C`. It is faster for few, large
       folds, and necessary if some problems of a code leave out rows.
-    - removal: one decomposition in all. Each fold is removed from the full solution by the block
-      form of the leave-one-out identity, `e_out = (I - H_ff)^(-1) e_f` with `H` the hat matrix. It
-      is faster for small folds or few `C`.
+    - removal: only one decomposition, of all rows. Each fold is removed from the full solution by
+      the block form of the leave-one-out identity, `e_out = (I - H_ff)^(-1) e_f` with `H` the hat
+      matrix. It is faster for small folds or few `C`.
 
     Args:
         features: feature map, penalised by the identity.

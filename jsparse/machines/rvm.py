@@ -161,7 +161,7 @@ def fit(
         `RelevanceFit`. Its status is the worst over targets: `CONVERGED`, `COMPLETED` with
         `max_prototypes`, `EXHAUSTED` at `max_iterations`, or `NOT_FINITE`.
 
-    Pure; works under `jit` and `vmap`. Not differentiable, as prototypes come and go.
+    Pure; works under `jit` and `vmap`. Not differentiable, as prototypes are added and removed.
 
     Raises:
         ValueError: for another likelihood, a limit below 1, shapes that do not fit, or (outside

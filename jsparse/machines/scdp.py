@@ -157,8 +157,8 @@ class SCDP(CandidatesFromSums):
     ) -> HeldOut:  # fmt: skip
         """See `FromSums.held_out_from_sums` (Karsmakers 2011, Algorithm 4).
 
-        On a CPU the folds run one after another, as one fold keeps it busy; elsewhere the paths of
-        all folds run as one batch.
+        On a CPU the folds run one after another, as one fold keeps the CPU busy. Elsewhere the
+        paths of all folds run as one batch.
         """
         columns, total = sums
         assert isinstance(columns, CandidateColumns)

@@ -120,7 +120,8 @@ def _step(state: State, problem: Problem, key: Key, subset: int) -> State:
     shares = shares + dot(before.directions[0], between[place]) / C
     square = jnp.sum(jnp.square(column)) + kernel.cross_gram(z, z)[0, 0] / C
     after = probabilistic.advance(before, choice, shares[None], square[None], square[None])
-    # The new direction is (e_s - sum_j shares_j p_j) / root; its image combines images likewise.
+    # The new direction is (e_s - sum_j shares_j p_j) / root, and its image is the same combination
+    # of images.
     added = after.size[0] > size
     root = jnp.sqrt(square - jnp.sum(jnp.square(shares)))
     image = column - _combined(state.images, shares, size)

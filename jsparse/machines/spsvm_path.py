@@ -125,7 +125,7 @@ def step(
 
 
 class Drawn(NamedTuple):
-    """Random candidates, and the decrease of the objective by the coefficient of each alone."""
+    """Random candidates, each with the decrease of the objective by its coefficient alone."""
 
     number: Int[Array, " r"]  # row numbers in the table of candidates
     free: Bool[Array, " r"]  # False for surplus draws, if fewer candidates are free
