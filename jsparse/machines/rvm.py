@@ -33,7 +33,7 @@ from .method import (
 )
 from .rows import Rows
 
-MAX_PROTOTYPES = 100  # default limit of prototypes
+MAX_PROTOTYPES = 100  # default limit of the number of prototypes
 
 
 class RelevanceFit(NamedTuple):
