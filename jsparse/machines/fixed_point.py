@@ -13,7 +13,7 @@ from ..kernels import Kernel
 from ..solvers.definite import cholesky, inverse_of_lower
 from .inner_problems import shifted_gram
 
-_TRIES = 6  # starts for each prototype
+_TRIES = 6  # number of starts for each prototype
 _MAX_STEPS = 100
 
 
@@ -87,7 +87,7 @@ def _fixed_point(
     def step(state: State) -> State:
         value, g = projection(state.z)
         total = jnp.sum(g, axis=1)
-        # `total` is the squared projection itself, never negative.
+        # `total` equals the squared projection, so it is never negative.
         target = dot(g, X) / jnp.where(total > 0, total, 1)[:, None]
         z = state.z + state.step_part[:, None] * (target - state.z)
         after, _ = projection(z)
