@@ -259,7 +259,10 @@ def _trained(
 
 
 def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split into training and test rows, stratified; each class has a training row."""
+    """Return the numbers of the training and of the test rows, chosen at random.
+
+    With `classes` the split is stratified, and each class has a training row.
+    """
     n, cut = len(y), round(test * len(y))
     if cut < 1 or n - cut < 3:
         raise ValueError(f"--test: expected rows on both sides, got {cut} of {n}")
@@ -267,7 +270,7 @@ def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.nda
     order = random.permutation(n)
     if not classes:
         return order[cut:], order[:cut]
-    # rank of a row within its class, from 0 to 1; the last one is a training row
+    # The rank of a row within its class, from 0 to 1; the last row becomes a training row.
     place = np.empty(n)
     labels = np.unique(y)
     if n - cut < len(labels):
