@@ -103,7 +103,7 @@ class Search(abc.ABC):
         return
 
     def check_C(self, grid: Float[np.ndarray, " s"]) -> None:
-        """Raise a `ValueError` for values of `C` that the search cannot use; by default none is refused."""
+        """Raise a `ValueError` for values of `C` that the search cannot use; by default none."""
         return
 
     def resolve(self, n_rows: int, *, on_mesh: bool) -> "Search":
