@@ -1,4 +1,4 @@
-"""What the estimators share: from parameters to `train`, and from a trained model to attributes."""
+"""The base classes of the estimators, which pass parameters to `train` and publish its result."""
 
 import dataclasses
 import reprlib
@@ -72,14 +72,14 @@ AClassifier = TypeVar("AClassifier", bound="Classifier")
 class Machine(BaseEstimator):
     """The base of all estimators: fitting and evaluation for any method and task.
 
-    Computations are in the precision of the data: float64 for float64, also where JAX's own
-    setting is float32.
+    Computations have the precision of the data. Data in float64 are computed in float64 even if
+    JAX's default is float32.
 
     Inputs are arrays or tables, as for `train`: pandas, Arrow, or a `data.frames.Frame` with
-    settings of its own. `model_.columns` says how a table is encoded. `prototypes_` and
-    lengthscales are of the encoded columns. A category not seen in training has no indicator, or
-    for the kernel none that is equal. The machine in `model_` takes the columns in any order; an
-    estimator takes them in the order of training, as scikit-learn demands.
+    settings for its columns. `model_.columns` says how a table is encoded. `prototypes_` and
+    lengthscales are of the encoded columns. A category not seen in training has no indicator, and
+    the kernel takes it as different from all other categories. The machine in `model_` takes the
+    columns in any order; an estimator takes them in the order of training, as scikit-learn demands.
     """
 
     # Set by the constructors of the subclasses.
@@ -431,7 +431,7 @@ class Regressor(RegressorMixin, Machine):
         return tags
 
     def fit(self: ARegressor, X: Any, y: Any, sample_weight: Any = None) -> ARegressor:
-        """Choose prototypes, tune what is "auto", fit.
+        """Choose prototypes, tune the parameters that are "auto", and fit the machine.
 
         Args:
             X: inputs, shape `(n_samples, n_features)`, an array or a table.
@@ -487,7 +487,7 @@ class Classifier(ClassifierMixin, Machine):
     class_weight: Any
 
     def fit(self: AClassifier, X: Any, y: Any, sample_weight: Any = None) -> AClassifier:
-        """Choose prototypes, tune what is "auto", fit, and calibrate probabilities.
+        """Choose prototypes, tune what is "auto", fit the machine, calibrate probabilities.
 
         Args:
             X: inputs, shape `(n_samples, n_features)`, an array or a table.
