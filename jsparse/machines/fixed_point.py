@@ -34,9 +34,10 @@ def fixed_points(
 ) -> Float[Array, "m d"]:
     """Return `m` prototypes that approximate `w = sum_i coefficients_i phi(x_i)`.
 
-    The prototypes are chosen one after another. The residual is `w` less its projection on the
-    earlier prototypes. Each prototype `z` maximises the projection of the residual on `phi(z)`, by
-    the iteration `z <- sum_i g_i x_i / sum_i g_i`.
+    The prototypes are chosen one after another. The residual `sum_i r_i phi(x_i)` is `w` less its
+    projection on the earlier prototypes, which are among its points. Each prototype `z` maximises
+    the projection of the residual on `phi(z)`, by the iteration `z <- sum_i g_i x_i / sum_i g_i`
+    with `g_i = k(z, x_i) r_i'p` and `p = sum_j r_j k(z, x_j)`.
 
     Args:
         key: decides the starts.

@@ -24,8 +24,8 @@ from .rows import FoldLayout, Rows
 class FromSums(Method):
     """A method that needs nothing of the rows but `NormalEquations`, which are additive.
 
-    Hence it works on streams and several devices, cross-validates by subtraction, and has
-    `partial_fit`.
+    Hence it works on streams and several devices, and cross-validates by subtraction. An estimator
+    of such a method can offer `partial_fit`.
     """
 
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C

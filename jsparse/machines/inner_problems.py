@@ -158,7 +158,10 @@ class LargeMargin(Supervised):
         self.loss, self.penalty = loss, penalty
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """Solve on the features `T' psi_z(x)` of eq. 41 by `interior_point.solve`."""
+        """Solve by `interior_point.solve`.
+
+        The features are `T' psi_z(x)` of eq. 41, or `psi_z(x)` with the penalty "coefficients".
+        """
         Phi, T = self.kernel.cross_gram(self.X, Z), None
         if self.penalty == "norm":
             T = whitener(self.kernel, Z)

@@ -150,7 +150,10 @@ class SparseReduction(Prototypes, FromSums):
         return reduction_columns(kernel, points)
 
     def sum_rows(self, kernel: Kernel, points: Float[Array, "M d"] | None, rows: Rows) -> Sums:
-        """See `FromSums.sum_rows`: add the targets of the prototypes if the variant needs them."""
+        """See `FromSums.sum_rows`.
+
+        The features also hold the targets of the prototypes, if the variant needs them.
+        """
         columns, equations = super().sum_rows(kernel, points, rows)
         if self.variant.needs_rows:
             assert isinstance(columns, ReductionColumns)
