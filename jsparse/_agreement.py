@@ -217,7 +217,7 @@ def _parts_of_function(function: types.FunctionType) -> dict[str, Any]:
 
 
 def checksum(array: jax.Array | np.ndarray) -> Checksum:
-    """Return the checksum of an array; an array spread over processes has no digest."""
+    """Return the checksum of an array; the digest is "none" if it is spread over processes."""
     form = f"{array.dtype} of shape {array.shape}"
     if isinstance(array, jax.Array):
         if is_spread_over_processes(array):

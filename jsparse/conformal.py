@@ -53,14 +53,19 @@ class ConformalScores(eqx.Module):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Return the basis of the guarantee of intervals and sets."""
+        """What the guarantee of intervals and sets rests on.
+
+        - "held out": on rows that the model was not fitted to.
+        - "folds": on the machines of the folds, each fitted without its fold.
+        - "none": nothing is guaranteed.
+        """
         if self.held_out:
             return "held out"
         return "none" if self.machines is None else "folds"
 
     @property
     def n_rows(self) -> int:
-        """Return the number of rows whose errors are known.
+        """The number of rows whose errors are known.
 
         Raises:
             ValueError: while the model's arrays are traced.
@@ -179,11 +184,14 @@ def intervals(centres: Rows, conformal: ConformalScores, coverage: float, xp: An
     al. 2021, eq. 6 and Section 3). The lower end is its mirror image.
 
     Args:
-        centres: values of the machines of the errors, one machine or one for each fold, shape `t v
-            *c`.
+        centres: values at `t` rows, shape `t v *c`, by the machines of `v` folds; by the model,
+            with `v = 1`, if there are no such machines.
         conformal: the errors.
-        coverage: share of new rows inside their intervals.
+        coverage: share of new rows whose target is inside their interval.
         xp: `numpy` or `jax.numpy`.
+
+    Raises:
+        ValueError: as `rank_of` for the coverage, and as `ConformalScores.n_rows`.
     """
     rank = rank_of(coverage, conformal.n_rows)
     errors, counts = xp.asarray(conformal.errors), _counts(conformal, xp)
@@ -202,13 +210,17 @@ def intervals(centres: Rows, conformal: ConformalScores, coverage: float, xp: An
 
 
 def sets(apart: Rows, conformal: ConformalScores, coverage: float, xp: Any = np) -> Rows:
-    """Return whether each class is in the set, shape `t k` (Romano et al. 2020, eq. 9).
+    """Return whether each class is in the prediction set, shape `t k` (Romano et al. 2020, eq. 9).
 
     Args:
-        apart: `margin_deficit` of the scores of the machines, shape `t v k`.
+        apart: `margin_deficit` of the scores of `t` rows and `k` classes, shape `t v k`, by the
+            machines of `v` folds; by the model, with `v = 1`, if there are no such machines.
         conformal: the errors.
-        coverage: share of new rows whose class is in the set.
+        coverage: share of new rows whose class is in their prediction set.
         xp: `numpy` or `jax.numpy`.
+
+    Raises:
+        ValueError: as `rank_of` for the coverage, and as `ConformalScores.n_rows`.
     """
     rank = rank_of(coverage, conformal.n_rows)
     errors, counts = xp.asarray(conformal.errors), _counts(conformal, xp)

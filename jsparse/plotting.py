@@ -123,7 +123,7 @@ def comparison(
         ax: axes to draw on; by default new axes.
         error: label of the axis of errors.
         path: numbers of prototypes and errors of one machine at many sizes, drawn as a line.
-        path_name: name of the machine of `path`, whose colour the line has.
+        path_name: name of the machine of `path`. The line has the colour of this machine.
         baseline: a machine without prototypes, such as a constant.
 
     Raises:
@@ -170,10 +170,12 @@ def compared(
 
     Args:
         trained: result of `train` for a path.
-        machines: see `comparison`; one machine has the name of the method of `trained`.
+        machines: see `comparison`; the machine named `trained.method.title` gives the line of
+            `path` its colour.
         baseline: see `comparison`.
         error: label of the axis of the machines' errors.
-        path: numbers of prototypes and errors of the path on the rows of the machines' errors.
+        path: sizes of the path of `trained`, and its error at each size on the rows that gave the
+            errors of the machines.
 
     Raises:
         ImportError: without matplotlib.

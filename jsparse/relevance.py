@@ -113,16 +113,17 @@ def relevance_of(
 
 def _grouped(parts: Mapping[str, Float[np.ndarray, " k"]]) -> Relevance:
     """Return the relevance, given the inverse squares of each column's lengthscales."""
-    lengths = {name: float(np.sqrt(part.sum())) for name, part in parts.items()}
-    largest = max(lengths.values())
-    values = {name: value / largest for name, value in lengths.items()}
+    inverse_lengths = {name: float(np.sqrt(part.sum())) for name, part in parts.items()}
+    largest = max(inverse_lengths.values())
+    values = {name: value / largest for name, value in inverse_lengths.items()}
     off = [name for name, value in values.items() if value < SWITCHED_OFF]
     values |= dict.fromkeys(off, 0.0)
-    by_length: dict[float, list[str]] = {}
+    by_inverse_square: dict[float, list[str]] = {}
     for name, part in parts.items():
         if name not in off and np.all(part == part[0]):
-            by_length.setdefault(float(part[0]), []).append(name)
-    groups = [by_length[length] for length in sorted(by_length, reverse=True)]
+            by_inverse_square.setdefault(float(part[0]), []).append(name)
+    # The largest inverse square belongs to the shortest lengthscale.
+    groups = [names for _, names in sorted(by_inverse_square.items(), reverse=True)]
     return Relevance(values, [group for group in groups if len(group) > 1], off)
 
 
@@ -134,8 +135,8 @@ def _inverse_squares(kernel: Kernel, d: int) -> Float[np.ndarray, " d"]:
         case Mixed() | Scaled():
             return _inverse_squares(kernel.kernel, d)
         case Projected():
-            lengths = _inverse_squares(kernel.kernel, len(kernel.matrix))
-            return lengths @ np.square(np.asarray(kernel.matrix, float))
+            inverse_squares = _inverse_squares(kernel.kernel, len(kernel.matrix))
+            return inverse_squares @ np.square(np.asarray(kernel.matrix, float))
         case Product():  # the product of two RBF kernels is an RBF kernel with these values
             return _inverse_squares(kernel.left, d) + _inverse_squares(kernel.right, d)
         case Sum():

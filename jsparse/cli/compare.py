@@ -260,7 +260,10 @@ def _trained(
 
 
 def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return training and test rows: a split stratified by class, with every class in training."""
+    """Return the numbers of the training and of the test rows, chosen at random.
+
+    With `classes` the split is stratified, and each class has a training row.
+    """
     n, cut = len(y), round(test * len(y))
     if cut < 1 or n - cut < 3:
         raise ValueError(f"--test: expected rows on both sides, got {cut} of {n}")

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace, model: Model) -> None:
     imputed, unseen = Counter[str](), Counter[str]()
     rows, errors, metric, unscored, has_target = 0, 0.0, "", None, False
     tables, due = _tables(options, schema), report.seldom()
-    with _writing(options.out) as write:
+    with _table_writer(options.out) as write_table:
         for table in tables:
             numbers = range(rows, rows + table.num_rows)
             encoded = encode(schema, table, options.precision, numbers)
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, model: Model) -> None:
             unseen.update(encoded.unseen)
             scores = model.scores(encoded.X, first=rows)
             predictions = scores if classes is None else classes[decisions(scores)]
-            write(_answers(options, model, schema.target, encoded.X, scores, predictions))
+            write_table(_answers(options, model, schema.target, encoded.X, scores, predictions))
             rows += table.num_rows
             if due():
                 report.note(f"{rows} rows so far")
@@ -135,18 +135,22 @@ def _tables(options: argparse.Namespace, schema: Schema) -> Iterable[pa.Table]:
 
 
 @contextmanager
-def _writing(out: str | None) -> Iterator[Callable[[pa.Table], None]]:
-    """Write tables in turn to standard output, or to a file that appears once it is complete."""
-    with atomic_path(out) if out else nullcontext(sys.stdout.buffer) as sink, ExitStack() as open_:
+def _table_writer(out: str | None) -> Iterator[Callable[[pa.Table], None]]:
+    """Yield a function that writes tables one after another as one CSV file.
+
+    The file `out` appears when it is complete. Without `out` the tables go to standard output.
+    """
+    sink_context = atomic_path(out) if out else nullcontext(sys.stdout.buffer)
+    with sink_context as sink, ExitStack() as closed_at_end:
         writer = None
 
-        def write(table: pa.Table) -> None:
+        def write_table(table: pa.Table) -> None:
             nonlocal writer
             with writing(out) if out else nullcontext():
                 if writer is None:
-                    writer = open_.enter_context(pa_csv.CSVWriter(sink, table.schema))
+                    writer = closed_at_end.enter_context(pa_csv.CSVWriter(sink, table.schema))
                 writer.write_table(table)
 
-        yield write
+        yield write_table
         with writing(out) if out else nullcontext():
-            open_.close()
+            closed_at_end.close()

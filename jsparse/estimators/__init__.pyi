@@ -32,10 +32,10 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
             "auto" doubles the number while the error falls and seconds are left. None takes a
             third of the rows, at least one for each class, and at most 300, or 20 where a
             descent moves the prototypes.
-        size_tolerance: among several numbers, choose the smallest whose error is within so many
-            standard errors of the smallest error.
-        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
-            next number would take more seconds than are left.
+        size_tolerance: among several numbers, choose the smallest whose error is within this
+            many standard errors of the smallest error.
+        stop_when_flat: try several numbers only until the error hardly falls, or until the next
+            number would take more seconds than are left.
         selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
             for the rows with the largest residual variance under the untuned kernel, whatever
             the class.
@@ -130,10 +130,10 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
             "auto" doubles the number while the error falls and seconds are left. None takes a
             third of the rows, at least one for each class, and at most 300, or 20 where a
             descent moves the prototypes.
-        size_tolerance: among several numbers, choose the smallest whose error is within so many
-            standard errors of the smallest error.
-        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
-            next number would take more seconds than are left.
+        size_tolerance: among several numbers, choose the smallest whose error is within this
+            many standard errors of the smallest error.
+        stop_when_flat: try several numbers only until the error hardly falls, or until the next
+            number would take more seconds than are left.
         selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
             for the rows with the largest residual variance under the untuned kernel, whatever
             the class.
@@ -215,21 +215,22 @@ class KernelBasisPursuitClassifier(_Path, Classifier):
     """Classification by kernel basis pursuit (Guigue et al. 2005), on targets -1 and +1.
 
     Args:
-        max_prototypes: length of the path; by default 300, or the number of candidates or of
-            training rows if it is smaller.
+        max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
+            the number of candidates or of training rows if that number is smaller.
         candidates: number of candidates; or "all" for every row with weight; or a table of
-            points in raw units, shape `M d`. By default the number of rows, rounded down so
-            that tables of similar size share programs, up to 1000.
+            points in raw units, shape `M d`. By default the number of rows, at most 1000,
+            rounded down so that tables of similar size share programs.
         candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
             "k_means", "renyi" or "uniform".
-        size_tolerance: choose the smallest size whose error is within so many standard errors
-            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
-            rule.
+        size_tolerance: choose the smallest size whose error is within this many standard errors
+            of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
+            one-standard-error rule.
         n_prototypes: number of atoms K, or several from which cross-validation chooses; None or
             "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
-            several kernels one prototype under one of them.
+            several kernels one prototype with one of the kernels.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        ridge: penalty; the machine minimises the mean squared error plus `ridge
+            |coefficients|^2`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -308,21 +309,22 @@ class KernelBasisPursuitRegressor(_Path, Regressor):
     """Regression by kernel basis pursuit (Guigue et al. 2005).
 
     Args:
-        max_prototypes: length of the path; by default 300, or the number of candidates or of
-            training rows if it is smaller.
+        max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
+            the number of candidates or of training rows if that number is smaller.
         candidates: number of candidates; or "all" for every row with weight; or a table of
-            points in raw units, shape `M d`. By default the number of rows, rounded down so
-            that tables of similar size share programs, up to 1000.
+            points in raw units, shape `M d`. By default the number of rows, at most 1000,
+            rounded down so that tables of similar size share programs.
         candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
             "k_means", "renyi" or "uniform".
-        size_tolerance: choose the smallest size whose error is within so many standard errors
-            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
-            rule.
+        size_tolerance: choose the smallest size whose error is within this many standard errors
+            of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
+            one-standard-error rule.
         n_prototypes: number of atoms K, or several from which cross-validation chooses; None or
             "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
-            several kernels one prototype under one of them.
+            several kernels one prototype with one of the kernels.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        ridge: penalty; the machine minimises the mean squared error plus `ridge
+            |coefficients|^2`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -561,28 +563,30 @@ class KernelMatchingPursuitClassifier(_Path, Classifier):
     """Classification by kernel matching pursuit (Vincent and Bengio 2002), on -1 and +1.
 
     Args:
-        max_prototypes: length of the path; by default 300, or the number of candidates or of
-            training rows if it is smaller.
+        max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
+            the number of candidates or of training rows if that number is smaller.
         candidates: number of candidates; or "all" for every row with weight; or a table of
-            points in raw units, shape `M d`. By default the number of rows, rounded down so
-            that tables of similar size share programs, up to 1000.
+            points in raw units, shape `M d`. By default the number of rows, at most 1000,
+            rounded down so that tables of similar size share programs.
         candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
             "k_means", "renyi" or "uniform".
         subset: number of random atoms examined in each step: stochastic kernel matching pursuit
             (Popovici et al. 2005). Not for "prefitting".
-        size_tolerance: choose the smallest size whose error is within so many standard errors
-            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
-            rule.
+        size_tolerance: choose the smallest size whose error is within this many standard errors
+            of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
+            one-standard-error rule.
         n_prototypes: number of atoms K, or several from which cross-validation chooses; None or
             "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
-            several kernels one prototype under one of them.
+            several kernels one prototype with one of the kernels.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        ridge: penalty; the machine minimises the mean squared error plus `ridge
+            |coefficients|^2`.
         fitting: "basic" selects the atom most correlated with the residual, and fits only its
             coefficient; it may select an atom again, which adds no prototype. "backfitting"
-            fits all coefficients after each step: orthogonal matching pursuit, or SCDP without
-            a penalty on atoms of unit length. "prefitting" selects the atom that leaves the
-            smallest residual when all coefficients are fitted: orthogonal least squares.
+            fits all coefficients after each step: orthogonal matching pursuit, which is SCDP
+            without a penalty, on atoms of unit length. "prefitting" selects the atom that
+            leaves the smallest residual when all coefficients are fitted: orthogonal least
+            squares.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -663,28 +667,30 @@ class KernelMatchingPursuitRegressor(_Path, Regressor):
     """Regression by kernel matching pursuit (Vincent and Bengio 2002).
 
     Args:
-        max_prototypes: length of the path; by default 300, or the number of candidates or of
-            training rows if it is smaller.
+        max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
+            the number of candidates or of training rows if that number is smaller.
         candidates: number of candidates; or "all" for every row with weight; or a table of
-            points in raw units, shape `M d`. By default the number of rows, rounded down so
-            that tables of similar size share programs, up to 1000.
+            points in raw units, shape `M d`. By default the number of rows, at most 1000,
+            rounded down so that tables of similar size share programs.
         candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
             "k_means", "renyi" or "uniform".
         subset: number of random atoms examined in each step: stochastic kernel matching pursuit
             (Popovici et al. 2005). Not for "prefitting".
-        size_tolerance: choose the smallest size whose error is within so many standard errors
-            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
-            rule.
+        size_tolerance: choose the smallest size whose error is within this many standard errors
+            of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
+            one-standard-error rule.
         n_prototypes: number of atoms K, or several from which cross-validation chooses; None or
             "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
-            several kernels one prototype under one of them.
+            several kernels one prototype with one of the kernels.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        ridge: penalty; the machine minimises the mean squared error plus `ridge
+            |coefficients|^2`.
         fitting: "basic" selects the atom most correlated with the residual, and fits only its
             coefficient; it may select an atom again, which adds no prototype. "backfitting"
-            fits all coefficients after each step: orthogonal matching pursuit, or SCDP without
-            a penalty on atoms of unit length. "prefitting" selects the atom that leaves the
-            smallest residual when all coefficients are fitted: orthogonal least squares.
+            fits all coefficients after each step: orthogonal matching pursuit, which is SCDP
+            without a penalty, on atoms of unit length. "prefitting" selects the atom that
+            leaves the smallest residual when all coefficients are fitted: orthogonal least
+            squares.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -762,17 +768,18 @@ class KernelSubspacePursuitClassifier(_Path, Classifier):
     Args:
         max_prototypes: the largest default K; None for 100.
         candidates: number of candidates; or "all" for every row with weight; or a table of
-            points in raw units, shape `M d`. By default the number of rows, rounded down so
-            that tables of similar size share programs, up to 1000.
+            points in raw units, shape `M d`. By default the number of rows, at most 1000,
+            rounded down so that tables of similar size share programs.
         candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
             "k_means", "renyi" or "uniform".
-        size_tolerance: choose the smallest size whose error is within so many standard errors
-            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
-            rule.
+        size_tolerance: choose the smallest size whose error is within this many standard errors
+            of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
+            one-standard-error rule.
         n_prototypes: K, or several numbers from which cross-validation chooses; None or "auto"
             for ten numbers up to `max_prototypes`.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        ridge: penalty; the machine minimises the mean squared error plus `ridge
+            |coefficients|^2`.
         max_iter: limit of the exchanges for one K, the paper's l_max.
         formed: whether fits to rows in memory use the normal equations.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
@@ -860,17 +867,18 @@ class KernelSubspacePursuitRegressor(_Path, Regressor):
     Args:
         max_prototypes: the largest default K; None for 100.
         candidates: number of candidates; or "all" for every row with weight; or a table of
-            points in raw units, shape `M d`. By default the number of rows, rounded down so
-            that tables of similar size share programs, up to 1000.
+            points in raw units, shape `M d`. By default the number of rows, at most 1000,
+            rounded down so that tables of similar size share programs.
         candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
             "k_means", "renyi" or "uniform".
-        size_tolerance: choose the smallest size whose error is within so many standard errors
-            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
-            rule.
+        size_tolerance: choose the smallest size whose error is within this many standard errors
+            of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
+            one-standard-error rule.
         n_prototypes: K, or several numbers from which cross-validation chooses; None or "auto"
             for ten numbers up to `max_prototypes`.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        ridge: penalty; the machine minimises the mean squared error plus `ridge
+            |coefficients|^2`.
         max_iter: limit of the exchanges for one K, the paper's l_max.
         formed: whether fits to rows in memory use the normal equations.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
@@ -1107,10 +1115,10 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
             scikit-learn's `SVC` with the same C and kernel. Where these are tuned, C is 1 and
             the lengthscale the root of half the number of columns. With several classes the
             share is of the mean over one against the rest.
-        size_tolerance: among several numbers, choose the smallest whose error is within so many
-            standard errors of the smallest error.
-        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
-            next number would take more seconds than are left.
+        size_tolerance: among several numbers, choose the smallest whose error is within this
+            many standard errors of the smallest error.
+        stop_when_flat: try several numbers only until the error hardly falls, or until the next
+            number would take more seconds than are left.
         selection: how the prototypes, or the start of a descent, are chosen: "k_means" for
             cluster means, or rows by "renyi" or "uniform". Copies of a row are chosen only if
             there are too few different rows (Section 5.6).
@@ -1207,10 +1215,10 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
             scikit-learn's `SVC` with the same C and kernel. Where these are tuned, C is 1 and
             the lengthscale the root of half the number of columns. With several classes the
             share is of the mean over one against the rest.
-        size_tolerance: among several numbers, choose the smallest whose error is within so many
-            standard errors of the smallest error.
-        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
-            next number would take more seconds than are left.
+        size_tolerance: among several numbers, choose the smallest whose error is within this
+            many standard errors of the smallest error.
+        stop_when_flat: try several numbers only until the error hardly falls, or until the next
+            number would take more seconds than are left.
         selection: how the prototypes, or the start of a descent, are chosen: "k_means" for
             cluster means, or rows by "renyi" or "uniform". Copies of a row are chosen only if
             there are too few different rows (Section 5.6).
@@ -1218,8 +1226,8 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
             prototypes (MRS), instead of keeping the coefficients of the approximation.
         loss: "hinge" or "squared_hinge".
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iter: limit of steps of the descent. It is the length of the history, so another
-            value compiles again.
+        max_iter: limit of steps of the descent. It is the length of the history, so a new value
+            compiles the programs again.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -1303,10 +1311,10 @@ class RelevanceVectorClassifier(Classifier):
     Args:
         max_prototypes: limit of the prototypes of each target or binary problem.
         candidates: number of random rows that may become prototypes; None for all rows.
-        tolerance: stop when no change raises the log evidence by more, in nats; 100 times as
-            large for a machine that has `max_prototypes`.
-        max_iter: limit of changes of the model. It is the length of the history, so another
-            value compiles again.
+        tolerance: stop when no change raises the log evidence by more than the tolerance, in
+            nats. For a machine that has `max_prototypes` the tolerance is 100 times as large.
+        max_iter: limit of changes of the model. It is the length of the history, so a new value
+            compiles the programs again.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -1384,10 +1392,10 @@ class RelevanceVectorRegressor(Regressor):
     Args:
         max_prototypes: limit of the prototypes of each target or binary problem.
         candidates: number of random rows that may become prototypes; None for all rows.
-        tolerance: stop when no change raises the log evidence by more, in nats; 100 times as
-            large for a machine that has `max_prototypes`.
-        max_iter: limit of changes of the model. It is the length of the history, so another
-            value compiles again.
+        tolerance: stop when no change raises the log evidence by more than the tolerance, in
+            nats. For a machine that has `max_prototypes` the tolerance is 100 times as large.
+        max_iter: limit of changes of the model. It is the length of the history, so a new value
+            compiles the programs again.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -1463,10 +1471,10 @@ class RobustLSSVMClassifier(Classifier):
             "auto" doubles the number while the error falls and seconds are left. None takes a
             third of the rows, at least one for each class, and at most 300, or 20 where a
             descent moves the prototypes.
-        size_tolerance: among several numbers, choose the smallest whose error is within so many
-            standard errors of the smallest error.
-        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
-            next number would take more seconds than are left.
+        size_tolerance: among several numbers, choose the smallest whose error is within this
+            many standard errors of the smallest error.
+        stop_when_flat: try several numbers only until the error hardly falls, or until the next
+            number would take more seconds than are left.
         selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
             for the rows with the largest residual variance under the untuned kernel, whatever
             the class.
@@ -1555,10 +1563,10 @@ class RobustLSSVMRegressor(Regressor):
             "auto" doubles the number while the error falls and seconds are left. None takes a
             third of the rows, at least one for each class, and at most 300, or 20 where a
             descent moves the prototypes.
-        size_tolerance: among several numbers, choose the smallest whose error is within so many
-            standard errors of the smallest error.
-        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
-            next number would take more seconds than are left.
+        size_tolerance: among several numbers, choose the smallest whose error is within this
+            many standard errors of the smallest error.
+        stop_when_flat: try several numbers only until the error hardly falls, or until the next
+            number would take more seconds than are left.
         selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
             for the rows with the largest residual variance under the untuned kernel, whatever
             the class.
@@ -1640,17 +1648,17 @@ class SCDPClassifier(_Path, Classifier):
     each by the residual, and cross-validation of the whole path chooses how many to keep.
 
     Args:
-        max_prototypes: length of the path; by default 300, or the number of candidates or of
-            training rows if it is smaller.
+        max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
+            the number of candidates or of training rows if that number is smaller.
         candidates: number of candidates; or "all" for every row with weight; or a table of
-            points in raw units, shape `M d`. By default the number of rows, rounded down so
-            that tables of similar size share programs, up to 1000.
+            points in raw units, shape `M d`. By default the number of rows, at most 1000,
+            rounded down so that tables of similar size share programs.
         candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
             "k_means", "renyi" or "uniform".
         subset: number of random candidates examined for each prototype (SCDPP); None for all.
-        size_tolerance: choose the smallest size whose error is within so many standard errors
-            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
-            rule.
+        size_tolerance: choose the smallest size whose error is within this many standard errors
+            of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
+            one-standard-error rule.
         selection: whether several problems or targets have the same prototypes, "joint", or
             "separate" ones.
         stopping: end a path once its error no longer changes (eq. 38), to save time; by default
@@ -1737,17 +1745,17 @@ class SCDPRegressor(_Path, Regressor):
     """Regression by a kernel machine as small as cross-validation lets it be (Karsmakers 2011).
 
     Args:
-        max_prototypes: length of the path; by default 300, or the number of candidates or of
-            training rows if it is smaller.
+        max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
+            the number of candidates or of training rows if that number is smaller.
         candidates: number of candidates; or "all" for every row with weight; or a table of
-            points in raw units, shape `M d`. By default the number of rows, rounded down so
-            that tables of similar size share programs, up to 1000.
+            points in raw units, shape `M d`. By default the number of rows, at most 1000,
+            rounded down so that tables of similar size share programs.
         candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
             "k_means", "renyi" or "uniform".
         subset: number of random candidates examined for each prototype (SCDPP); None for all.
-        size_tolerance: choose the smallest size whose error is within so many standard errors
-            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
-            rule.
+        size_tolerance: choose the smallest size whose error is within this many standard errors
+            of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
+            one-standard-error rule.
         selection: whether several problems or targets have the same prototypes, "joint", or
             "separate" ones.
         stopping: end a path once its error no longer changes (eq. 38), to save time; by default
@@ -1832,17 +1840,17 @@ class SpSVMClassifier(_Path, Classifier):
     hinge loss. Cross-validation chooses how many to keep.
 
     Args:
-        max_prototypes: length of the path; by default 300, or the number of candidates or of
-            training rows if it is smaller.
+        max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
+            the number of candidates or of training rows if that number is smaller.
         candidates: number of candidates; or "all" for every row with weight; or a table of
-            points in raw units, shape `M d`. By default the number of rows, rounded down so
-            that tables of similar size share programs, up to 1000.
+            points in raw units, shape `M d`. By default the number of rows, at most 1000,
+            rounded down so that tables of similar size share programs.
         candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
             "k_means", "renyi" or "uniform".
         subset: number of random candidates examined for each prototype; None for 59.
-        size_tolerance: choose the smallest size whose error is within so many standard errors
-            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
-            rule.
+        size_tolerance: choose the smallest size whose error is within this many standard errors
+            of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
+            one-standard-error rule.
         growth: see `fit`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
@@ -1926,23 +1934,23 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
     quotient. Coefficients and intercept are the support vector machine's.
 
     Args:
-        n_prototypes: see `Sized`; with "separate" prototypes, their number for each problem. Or
-            a share between 0 and 1 of the support vectors of scikit-learn's `SVC` with the same
-            C and kernel. Where these are tuned, C is 1 and the lengthscale the root of half the
+        n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem. Or a
+            share between 0 and 1 of the support vectors of scikit-learn's `SVC` with the same C
+            and kernel. Where these are tuned, C is 1 and the lengthscale the root of half the
             number of columns. With several classes the share is of the mean over one against
             the rest.
-        size_tolerance: among several numbers, choose the smallest whose error is within so many
-            standard errors of the smallest error.
-        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
-            next number would take more seconds than are left.
+        size_tolerance: among several numbers, choose the smallest whose error is within this
+            many standard errors of the smallest error.
+        stop_when_flat: try several numbers only until the error hardly falls, or until the next
+            number would take more seconds than are left.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
             first starts from points by `selection`, the others from random rows.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iter: limit of steps of the descent. It is the length of the history, so another
-            value compiles again.
+        max_iter: limit of steps of the descent. It is the length of the history, so a new value
+            compiles the programs again.
         loss: loss of the support vector machine, "hinge" or "squared_hinge".
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
@@ -2028,19 +2036,19 @@ class SparseKernelRidgeRegressor(Regressor):
     A descent moves the prototypes, which need not be rows.
 
     Args:
-        n_prototypes: see `Sized`; with "separate" prototypes, their number for each problem.
-        size_tolerance: among several numbers, choose the smallest whose error is within so many
-            standard errors of the smallest error.
-        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
-            next number would take more seconds than are left.
+        n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem.
+        size_tolerance: among several numbers, choose the smallest whose error is within this
+            many standard errors of the smallest error.
+        stop_when_flat: try several numbers only until the error hardly falls, or until the next
+            number would take more seconds than are left.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
             first starts from points by `selection`, the others from random rows.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iter: limit of steps of the descent. It is the length of the history, so another
-            value compiles again.
+        max_iter: limit of steps of the descent. It is the length of the history, so a new value
+            compiles the programs again.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -2120,23 +2128,23 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
     vector machine in their span is least.
 
     Args:
-        n_prototypes: see `Sized`; with "separate" prototypes, their number for each problem. Or
-            a share between 0 and 1 of the support vectors of scikit-learn's `SVC` with the same
-            C and kernel. Where these are tuned, C is 1 and the lengthscale the root of half the
+        n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem. Or a
+            share between 0 and 1 of the support vectors of scikit-learn's `SVC` with the same C
+            and kernel. Where these are tuned, C is 1 and the lengthscale the root of half the
             number of columns. With several classes the share is of the mean over one against
             the rest.
-        size_tolerance: among several numbers, choose the smallest whose error is within so many
-            standard errors of the smallest error.
-        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
-            next number would take more seconds than are left.
+        size_tolerance: among several numbers, choose the smallest whose error is within this
+            many standard errors of the smallest error.
+        stop_when_flat: try several numbers only until the error hardly falls, or until the next
+            number would take more seconds than are left.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
             first starts from points by `selection`, the others from random rows.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iter: limit of steps of the descent. It is the length of the history, so another
-            value compiles again.
+        max_iter: limit of steps of the descent. It is the length of the history, so a new value
+            compiles the programs again.
         loss: "hinge" or "squared_hinge".
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
@@ -2226,11 +2234,11 @@ class SparseReducedLSSVMClassifier(Classifier):
     Args:
         n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times
             the square root of the number of rows (Table III), at most 1000.
-        size_tolerance: choose the smallest `C` whose error is within so many standard errors of
-            the smallest error; a smaller `C` leaves fewer prototypes. It also chooses the
-            initial number among several.
-        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
-            next number would take more seconds than are left.
+        size_tolerance: choose the smallest `C` whose error is within this many standard errors
+            of the smallest error; a smaller `C` leaves fewer prototypes. The tolerance also
+            chooses among several initial numbers.
+        stop_when_flat: try several numbers only until the error hardly falls, or until the next
+            number would take more seconds than are left.
         selection: how the initial prototypes are chosen: "renyi" or "uniform".
         k: see `n_prototypes`.
         initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows
@@ -2239,11 +2247,12 @@ class SparseReducedLSSVMClassifier(Classifier):
         start: the initial sizes in the reweighting: the "coefficients" of the first machine, or
             for "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights,
             although feature `j` is unrelated to prototype `j`.
-        loss: the squared errors of all "rows", or of the "prototypes" alone. The latter is the
-            SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the rows in memory.
-        rule: the stopping rule, see `solvers.reweighted`. "paper" also starts as printed.
-            "relative" scales the targets to variance 1, and starts no prototype with a penalty
-            that would force it to vanish.
+        loss: the squared errors of all "rows", or of the "prototypes" alone. With "prototypes"
+            the method is the SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the
+            rows in memory.
+        rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as
+            printed. "relative" scales the targets to variance 1, and starts no prototype with a
+            penalty that would force it to vanish.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -2331,11 +2340,11 @@ class SparseReducedLSSVMRegressor(Regressor):
     Args:
         n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times
             the square root of the number of rows (Table III), at most 1000.
-        size_tolerance: choose the smallest `C` whose error is within so many standard errors of
-            the smallest error; a smaller `C` leaves fewer prototypes. It also chooses the
-            initial number among several.
-        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
-            next number would take more seconds than are left.
+        size_tolerance: choose the smallest `C` whose error is within this many standard errors
+            of the smallest error; a smaller `C` leaves fewer prototypes. The tolerance also
+            chooses among several initial numbers.
+        stop_when_flat: try several numbers only until the error hardly falls, or until the next
+            number would take more seconds than are left.
         selection: how the initial prototypes are chosen: "renyi" or "uniform".
         k: see `n_prototypes`.
         initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows
@@ -2344,11 +2353,12 @@ class SparseReducedLSSVMRegressor(Regressor):
         start: the initial sizes in the reweighting: the "coefficients" of the first machine, or
             for "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights,
             although feature `j` is unrelated to prototype `j`.
-        loss: the squared errors of all "rows", or of the "prototypes" alone. The latter is the
-            SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the rows in memory.
-        rule: the stopping rule, see `solvers.reweighted`. "paper" also starts as printed.
-            "relative" scales the targets to variance 1, and starts no prototype with a penalty
-            that would force it to vanish.
+        loss: the squared errors of all "rows", or of the "prototypes" alone. With "prototypes"
+            the method is the SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the
+            rows in memory.
+        rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as
+            printed. "relative" scales the targets to variance 1, and starts no prototype with a
+            penalty that would force it to vanish.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits

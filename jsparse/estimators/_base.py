@@ -1,4 +1,4 @@
-"""What the estimators share: from parameters to `train`, and from a trained model to attributes."""
+"""The base classes of the estimators, which pass parameters to `train` and publish its result."""
 
 import dataclasses
 import reprlib
@@ -72,14 +72,14 @@ AClassifier = TypeVar("AClassifier", bound="Classifier")
 class Machine(BaseEstimator):
     """The base of all estimators: fitting and evaluation for any method and task.
 
-    Computations are in the precision of the data: float64 for float64, also where JAX's own
-    setting is float32.
+    Computations have the precision of the data. Data in float64 are computed in float64 even if
+    JAX's default is float32.
 
     Inputs are arrays or tables, as for `train`: pandas, Arrow, or a `data.frames.Frame` with
-    settings of its own. `model_.columns` says how a table is encoded. `prototypes_` and
-    lengthscales are of the encoded columns. A category not seen in training has no indicator, or
-    for the kernel none that is equal. The machine in `model_` takes the columns in any order; an
-    estimator takes them in the order of training, as scikit-learn demands.
+    settings for its columns. `model_.columns` says how a table is encoded. `prototypes_` and
+    lengthscales are of the encoded columns. A category not seen in training has no indicator, and
+    the kernel takes it as different from all other categories. The machine in `model_` takes the
+    columns in any order; an estimator takes them in the order of training, as scikit-learn demands.
     """
 
     # Set by the constructors of the subclasses.
@@ -236,13 +236,13 @@ class Machine(BaseEstimator):
 
     @property
     def expansion_(self) -> KernelExpansion:
-        """The machine; takes raw inputs."""
+        """The machine, which takes raw inputs."""
         check_is_fitted(self)
         self._wake()
         return self.model_.expansion
 
     def __getstate__(self) -> dict[str, Any]:
-        # As NumPy: float64 arrays of JAX's would be read back from a pickle as float32.
+        # Pickle NumPy arrays, because JAX arrays of float64 would be read back as float32.
         state: dict[str, Any] = {**cast(dict[str, Any], super().__getstate__())}
         for name in _TREES & set(state):
             state[name] = jax.tree.map(
@@ -251,7 +251,7 @@ class Machine(BaseEstimator):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Not yet JAX's, see `_wake`: in a forked process, to make one would never end.
+        # Make no JAX arrays yet, see `_wake`: in a forked process this would never end.
         super().__setstate__(state)
 
     def _wake(self) -> None:
@@ -397,7 +397,7 @@ def _assignment(splits: Any, n: int) -> np.ndarray:
 
 
 def _held_out(parts: Any, n: int) -> np.ndarray:
-    """Rows that a split holds out."""
+    """Return the numbers of the rows that a split holds out."""
     try:
         _, test = parts
         return np.atleast_1d(np.arange(n)[np.asarray(test)])
@@ -409,7 +409,7 @@ def _held_out(parts: Any, n: int) -> np.ndarray:
 
 
 def _reporter() -> Progress:
-    """Lines on standard error; the first evaluation is mostly compilation, and says so."""
+    """Return a callback that prints progress to standard error; say first that JAX compiles."""
     begin = time.perf_counter()
     print("jsparse: compiling", file=sys.stderr, flush=True)
 
@@ -425,7 +425,7 @@ def _reporter() -> Progress:
 
 
 def _is_calibrated(estimator: Machine) -> bool:
-    """Whether cross-validation calibrates probabilities; raise AttributeError if not."""
+    """Return True if cross-validation calibrates probabilities; else raise AttributeError."""
     if estimator.out_of_fold is False:
         raise AttributeError(
             "out_of_fold: expected True or 'machines' for probabilities, intervals and sets, which "
@@ -435,7 +435,7 @@ def _is_calibrated(estimator: Machine) -> bool:
 
 
 def _knows_errors(estimator: Machine) -> bool:
-    """Whether errors on unseen rows are or will be known; raise AttributeError if not."""
+    """Return True if errors on held-out rows are or will be known; else raise AttributeError."""
     model: Model | None = getattr(estimator, "model_", None)
     return (model is not None and model.conformal is not None) or _is_calibrated(estimator)
 
@@ -446,13 +446,13 @@ class Regressor(RegressorMixin, Machine):
     oob_prediction_: np.ndarray
 
     def __sklearn_tags__(self) -> Any:
-        """With it scikit-learn knows that several targets will do."""
+        """Return the tags of scikit-learn, with support for several targets."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
     def fit(self: ARegressor, X: Any, y: Any, sample_weight: Any = None) -> ARegressor:
-        """Choose prototypes, tune what is "auto", fit.
+        """Choose prototypes, tune the parameters that are "auto", and fit the machine.
 
         Args:
             X: inputs, shape `(n_samples, n_features)`, an array or a table.
@@ -480,7 +480,7 @@ class Regressor(RegressorMixin, Machine):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Values at the rows of `X`, shape `(n_samples,)` or `(n_samples, n_targets)`."""
+        """Return the values at `X`, shape `(n_samples,)` or `(n_samples, n_targets)`."""
         X = self._rows(X)
         return self.model_.scores(X)
 
@@ -488,8 +488,8 @@ class Regressor(RegressorMixin, Machine):
     def interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """Return the ends of intervals that hold new targets with probability about `coverage`.
 
-        They come from the errors of `oob_prediction_`. `jsparse.Model.interval` says what is
-        guaranteed: with `out_of_fold="machines"`, or by `model_.calibrated`, more than else.
+        The intervals come from the errors of `oob_prediction_`. `jsparse.Model.interval` states the
+        guarantee, which is stronger with `out_of_fold="machines"` or after `model_.calibrated`.
 
         Returns:
             Shape `(n_samples, 2)` or `(n_samples, n_targets, 2)`.
@@ -508,7 +508,7 @@ class Classifier(ClassifierMixin, Machine):
     class_weight: Any
 
     def fit(self: AClassifier, X: Any, y: Any, sample_weight: Any = None) -> AClassifier:
-        """Choose prototypes, tune what is "auto", fit, and calibrate probabilities.
+        """Choose prototypes, tune what is "auto", fit the machine, calibrate probabilities.
 
         Args:
             X: inputs, shape `(n_samples, n_features)`, an array or a table.
@@ -545,7 +545,7 @@ class Classifier(ClassifierMixin, Machine):
             self.oob_decision_function_ = _unseen_probabilities(trained, sample_weight)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Scores, the largest for the predicted class.
+        """Return scores, which are largest for the predicted class.
 
         Returns:
             Shape `(n_samples,)` for two classes, positive for the second; for more
@@ -561,12 +561,11 @@ class Classifier(ClassifierMixin, Machine):
 
     @available_if(_is_calibrated)
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes in the order of `classes_`, shape `(n_samples, n_classes)`.
+        """Return the probabilities of `classes_`, shape `(n_samples, n_classes)`.
 
-        The softmax of the scores times a slope, one for each predicted class, fitted to the scores
-        that cross-validation gave for rows the machine had not seen, and to the rows' weights
-        (with class weights, as in the machine itself). The most probable class is the
-        predicted one.
+        They are the softmax of the scores times a slope. Each predicted class has a slope, fitted
+        to the held-out scores of cross-validation with the row and class weights of the machine.
+        The predicted class is the most probable class.
 
         Raises:
             AttributeError: with `out_of_fold=False`.
@@ -578,9 +577,9 @@ class Classifier(ClassifierMixin, Machine):
     def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """Return sets of classes that hold the class with probability about `coverage`.
 
-        They come from the errors that cross-validation made on rows the machine had not seen.
-        `jsparse.Model.predict_set` says what is guaranteed: with `out_of_fold="machines"`, or by
-        `model_.calibrated`, more than else.
+        The sets come from the errors of cross-validation on held-out rows. `jsparse.Model.interval`
+        states the guarantee, which is stronger with `out_of_fold="machines"` or after
+        `model_.calibrated`.
 
         Returns:
             Whether each class is in the set, in the order of `classes_`, shape
@@ -593,7 +592,7 @@ class Classifier(ClassifierMixin, Machine):
 
 
 def vector_of(y: np.ndarray) -> np.ndarray:
-    """Targets; one column of them as a vector, of which scikit-learn asks for a warning."""
+    """Return targets; a single column becomes a vector, with the warning of scikit-learn."""
     if y.ndim == 1 or y.shape[1] != 1:
         return y
     warnings.warn(
@@ -605,7 +604,7 @@ def vector_of(y: np.ndarray) -> np.ndarray:
 
 
 def _unseen_probabilities(trained: Trained, sample_weight: Any) -> np.ndarray:
-    """Of each row by machines that have not seen it; NaN for rows of weight 0."""
+    """Return each row's probabilities by machines fitted without it; NaN for rows of weight 0."""
     values, classes = trained.out_of_fold, trained.classes
     assert values is not None
     assert classes is not None

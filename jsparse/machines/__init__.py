@@ -1,4 +1,4 @@
-"""The learners of the papers: pure functions, and a `Method` of each for training to call."""
+"""The learners of the papers: pure functions, and a `Method` for each, which training calls."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

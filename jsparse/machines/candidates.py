@@ -33,7 +33,7 @@ from .method import (
 )
 from .rows import Rows
 
-CANDIDATES = 1000  # default number of candidates, at most
+CANDIDATES = 1000  # upper limit of the default number of candidates
 CandidateMethod = Literal["k_center", "k_means", "renyi", "uniform"]
 
 
@@ -41,44 +41,48 @@ class Candidates(Method):
     """The settings of methods that select prototypes one after another out of candidates.
 
     Args:
-        max_prototypes: length of the path; by default 300, or the number of candidates or of
-            training rows if it is smaller.
+        max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
+            the number of candidates or of training rows if that number is smaller.
         candidates: number of candidates; or "all" for every row with weight; or a table of points
-            in raw units, shape `M d`. By default the number of rows, rounded down so that tables
-            of similar size share programs, up to 1000.
+            in raw units, shape `M d`. By default the number of rows, at most 1000, rounded down so
+            that tables of similar size share programs.
         candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011), "k_means",
             "renyi" or "uniform".
         subset: number of random candidates examined for each prototype; "auto" for 59, the number
             of Karsmakers 2011, Section 3.5.2; None for the default of the method.
-        size_tolerance: choose the smallest size whose error is within so many standard errors of
-            the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error rule.
+        size_tolerance: choose the smallest size whose error is within this many standard errors of
+            the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
+            one-standard-error rule.
     """
 
     several_sizes: ClassVar[bool] = True
     shares_C: ClassVar[bool] = True
     size_argument: ClassVar[str] = "candidates"
-    usual_length: ClassVar[int] = 300  # default of `max_prototypes`, at most
+    usual_length: ClassVar[int] = 300  # upper limit of the default `max_prototypes`
 
     max_prototypes: int | None = option(
-        None, "the longest path; default: 300, or as many as there are", kind="count", metavar="K"
+        None,
+        "largest number of prototypes; default: 300, or fewer if there are fewer candidates",
+        kind="count",
+        metavar="K",
     )
     candidates: Any = option(
         None,
-        "choose prototypes from so many rows far from each other; default: 1000, or as many as "
-        "there are",
+        "choose prototypes from N rows far from each other; default: 1000, or about the number of "
+        "rows if that is smaller",
         kind="count",
         metavar="N",
     )
     candidate_method: CandidateMethod = setting("k_center")
     subset: int | Literal["auto"] | None = option(
         None,
-        "look at N random candidates for each prototype, or 'auto': 59",
+        "examine N random candidates for each prototype; 'auto' for 59",
         kind="count or auto",
         metavar="N",
     )
     size_tolerance: float = option(  # type: ignore[assignment]
         0.1,
-        "of several sizes, the smallest within T standard errors of the best",
+        "choose the smallest size whose error is within T standard errors of the smallest error",
         kind="not negative",
         metavar="T",
     )
@@ -112,7 +116,8 @@ class Candidates(Method):
             candidates = M = whole_number("candidates", M, 1, shape.present, what)
         most, k = min(M, shape.training), self.max_prototypes
         k = min(self.usual_length, rounded_down(most)) if k is None else k
-        k = whole_number("max_prototypes", k, 1, most, "the candidates and the rows without a fold")
+        what = "the number of candidates or of training rows"
+        k = whole_number("max_prototypes", k, 1, most, what)
         subset = self.resolved_subset(M)
         return replaced(self, max_prototypes=k, candidates=candidates, subset=subset)
 
@@ -126,7 +131,7 @@ class Candidates(Method):
             return None
         if isinstance(self.subset, str) and self.subset == "auto":
             return min(SUBSET, M)
-        return whole_number("subset", self.subset, 1, M, "the candidates")
+        return whole_number("subset", self.subset, 1, M, "the number of candidates")
 
     def _count(self, shape: Shape) -> Any:
         """Return the number of candidates that the settings state, unchecked."""

@@ -33,7 +33,7 @@ def columns_in_one_dtype(
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Check arguments, and return points, `C`, inputs, targets and weights in the dtype of `X`.
 
-    Each column of targets may have a `C` and a column of weights.
+    Each column of targets may have a separate `C` and separate weights.
 
     Args:
         name: the name of the argument that holds the points, for error messages.
@@ -114,7 +114,10 @@ def check_labels(labels: Array, k: int) -> None:
         )
     values = np.asarray(labels) if is_concrete(labels) else np.zeros(1)
     if not (values.min() >= 0 and values.max() < k):
-        raise ValueError(f"labels: expected class numbers 0 to {k - 1}, got others")
+        raise ValueError(
+            f"labels: expected class numbers 0 to {k - 1}, got "
+            f"numbers from {values.min()} to {values.max()}"
+        )
 
 
 def check_problem(
@@ -135,7 +138,7 @@ def check_problem(
         raise ValueError(f"X: expected shape (n, d) with at least one row, got {X.shape}")
     if X.dtype not in (jnp.float32, jnp.float64):
         raise ValueError(
-            f"X: expected numbers of 32 or 64 bits, which alone can be solved with, got {X.dtype}"
+            f"X: expected numbers of 32 or 64 bits, as solvers accept no others, got {X.dtype}"
         )
     n = X.shape[0]
     if y.shape[:1] != (n,):

@@ -19,7 +19,7 @@ class DictionaryColumns(FeatureMap):
     """Features `k(x, z) - constant`, one for each atom: a prototype `z` with a kernel `k`.
 
     The constant of an atom is its mean over the prototypes, for the reason that `CandidateColumns`
-    states; without an intercept it is 0.
+    states. Without an intercept all constants are 0.
 
     Attributes:
         kernel: kernel of two points, or a `Mixture` for a dictionary of several.
@@ -47,7 +47,7 @@ class DictionaryColumns(FeatureMap):
     def expansion(
         self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """Return the machine as an expansion in uncentred atoms, with a prototype for each."""
+        """Return the machine in uncentred atoms: an expansion with one prototype for each atom."""
         intercept = intercept - jnp.tensordot(self.shift, weights, axes=1)
         return KernelExpansion(*every_atom(self.kernel, self.prototypes), weights, intercept)
 
@@ -55,7 +55,7 @@ class DictionaryColumns(FeatureMap):
 def dictionary_columns(
     kernel: Kernel, points: Float[Array, "m d"], *, intercept: bool
 ) -> DictionaryColumns:
-    """Return the atoms at some points; with an intercept, less their means over the points."""
+    """Return the `DictionaryColumns` of some points; without an intercept, with constants of 0."""
     values = atoms(kernel, points, points)
     shift = jnp.mean(values, axis=0) if intercept else jnp.zeros_like(values[0])
     return DictionaryColumns(kernel, points, shift)
@@ -75,8 +75,8 @@ class System(NamedTuple):
 class Design(NamedTuple):
     """The least-squares problem `min |D w - y|^2` whose normal equations are a `System`."""
 
-    D: Float[Array, "n p"]  # atoms at the rows, times the roots of the row weights
-    y: Float[Array, "n c"]  # targets, times the roots of the row weights
+    D: Float[Array, "n p"]  # atoms at the rows, times the square roots of the weights
+    y: Float[Array, "n c"]  # targets, times the square roots of the weights
 
     __repr__ = short_repr
 

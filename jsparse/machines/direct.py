@@ -79,8 +79,8 @@ def marginal(
 class State(NamedTuple):
     """A descent on `W` by L-BFGS with a line search by bisection; `step` evaluates `W` once.
 
-    `gradient`, `direction` and `slope` are derivatives of `W / unit` in `Z / spread`. The path thus
-    does not depend on the units of the targets and of the inputs.
+    `gradient`, `direction` and `slope` belong to `W / unit` as a function of `Z / spread`. The path
+    thus does not depend on the units of the targets and of the inputs.
     """
 
     Z: Float[Array, "m d"]  # the last accepted prototypes
@@ -88,10 +88,10 @@ class State(NamedTuple):
     solved: Solved  # the solution of the inner problem for Z
     spread: Float[Array, " d"]  # standard deviation of each input column
     unit: Float[Array, ""]  # norm of the gradient of W at the start
-    gradient: Float[Array, "m d"]  # at Z
+    gradient: Float[Array, "m d"]  # gradient at Z
     memory: Any  # the state of L-BFGS
-    steepest: Bool[Array, ""]  # whether the direction is steepest descent, not from the memory
-    direction: Float[Array, "m d"]  # of the line search
+    steepest: Bool[Array, ""]  # whether the direction is steepest descent, not from L-BFGS
+    direction: Float[Array, "m d"]  # direction of the line search
     slope: Float[Array, ""]  # directional derivative of W / unit at Z
     t: Float[Array, ""]  # the next step length to try
     low: Float[Array, ""]  # the longest step length known to be too short: W still falls steeply
@@ -150,9 +150,10 @@ def minimise(
         max_iterations: limit of steps; also the length of the history (static).
 
     Returns:
-        `Minimum`. Its status is the worse of the descent's and the last inner problem's:
-        `EXHAUSTED` at the limit of steps, `PRECISION_LOST` if the line search finds no lower `W`
-        although the derivative predicts one, `NOT_FINITE` if `W` is not finite at the start.
+        `Minimum`. Its status is the worse status of the descent and of the last inner problem. A
+        descent ends with `EXHAUSTED` at the limit of steps, with `PRECISION_LOST` if the line
+        search finds no lower `W` although the derivative predicts one, and with `NOT_FINITE` if `W`
+        is not finite at the start.
 
     A change of the unit of the targets, or of the inputs together with the lengthscales, changes
     the path by rounding only. `W` has the unit of squared targets. If the dtype cannot hold squared
@@ -161,7 +162,7 @@ def minimise(
     Pure; works under `jit` and `vmap`, over problems or starts.
 
     Raises:
-        ValueError: if `max_iterations` is below 1, or the start is no table.
+        ValueError: if `max_iterations` is below 1, or `start` does not have two axes.
     """
     if max_iterations < 1:
         raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
@@ -181,10 +182,10 @@ def best_of(
 
     One start alone may end in a poor local minimum. On a CPU the descents run one after another,
     elsewhere as one batch. A minimum that is not finite is returned only if no minimum is finite.
-    Everything else is as in `minimise`.
+    Everything else is as for `minimise`.
 
     Raises:
-        ValueError: as `minimise`, or if there is no start.
+        ValueError: as for `minimise`, or if there is no start.
     """
     if starts.ndim not in (2, 3) or len(starts) < 1:
         raise ValueError(f"starts: expected shape (s, m, d) or (m, d), got {starts.shape}")
@@ -230,11 +231,11 @@ def init(problem: InnerProblem, start: Float[Array, "m d"], max_iterations: int)
     zero, none = jnp.zeros((), start.dtype), jnp.zeros((), jnp.int32)
     shapes = jax.eval_shape(problem.solve, start)
     unsolved = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-    flat, infinite = jnp.zeros_like(start), zero + jnp.inf
+    zeros, infinite = jnp.zeros_like(start), zero + jnp.inf
     return State(
         Z=start, value=infinite, solved=unsolved, unit=zero + 1,
         spread=jnp.broadcast_to(problem.spread(), start.shape[1:]),
-        gradient=flat, memory=_lbfgs().init(start), steepest=jnp.asarray(True), direction=flat,
+        gradient=zeros, memory=_lbfgs().init(start), steepest=jnp.asarray(True), direction=zeros,
         slope=zero, t=zero, low=zero, high=infinite, trials=none,
         history=jnp.full(max_iterations + 1, jnp.nan, start.dtype), steps=none - 1,
         evaluations=none, status=none + RUNNING,

@@ -65,7 +65,7 @@ class Dual(Method):
 
     tuned_with: int | None = option(
         None,
-        "search the kernel with so many of the rows, and fit to all",
+        "tune the kernel for a machine of only N random rows, then fit to all rows",
         kind="count",
         metavar="N",
     )
@@ -77,12 +77,12 @@ class Dual(Method):
 
     @property
     def n_features(self) -> Literal["all"]:
-        """See `Method.n_features`: the kernel matrix."""
+        """See `Method.n_features`: memory holds the kernel matrix."""
         return "all"
 
     @property
     def shares_work_over_C(self) -> bool:
-        """See `Method.shares_work_over_C`: with `tuned_with` each `C` has a Cholesky factor."""
+        """See `Method.shares_work_over_C`: with `tuned_with` each `C` needs a Cholesky factor."""
         return self.tuned_with is None
 
     def check(self, task: Task) -> None:
@@ -99,7 +99,7 @@ class Dual(Method):
             return (yield from super().stages_of_one_size(problem, search))
         few = self.tuned_with < problem.source.n_rows
         sample = problem.on_a_sample(self.tuned_with) if few else problem
-        # The misclassification of a sample is too coarse to choose among metrics.
+        # The misclassification of a sample is too coarse to choose among kernels.
         sample = sample.with_metric("mse").with_method(replaced(self, tuned_with=None))
         first = yield Stage(sample, search, planned_later=1)
         assert first is not None
@@ -159,7 +159,10 @@ class Dual(Method):
 
 
 def _near(grid: Float[np.ndarray, " s"], C: float, most: float) -> Float[np.ndarray, " t"]:
-    """Return three values of the grid around `C`, or below `most` if that is smaller."""
+    """Return three consecutive values of the grid around `C`, or the last three below `most`.
+
+    If fewer than three values are below `most`, return these; if none is, the smallest value.
+    """
     grid = np.sort(grid)
     allowed = grid[: max(1, np.searchsorted(grid, most))]
     begin = int(np.argmin(np.abs(np.log(allowed / C)))) - 1
@@ -247,9 +250,9 @@ def fit(
     `eps**-0.25` times the distances among them.
 
     Raises:
-        ValueError: for shapes that do not fit, `max_iterations` that is no whole number of at least
-            1, or (outside `jit`) values that are not finite, `C` not positive, or negative
-            weights.
+        ValueError: for shapes that do not fit, if `max_iterations` is not a whole number of at
+            least 1, or (outside `jit`) for values that are not finite, `C` not positive, or
+            negative weights.
     """
     X, y, weights = in_one_dtype(X, y, weights)
     check_problem(None, C, X, y, weights)
@@ -294,7 +297,7 @@ def fit_classes(
         An expansion with one column for each problem, and the worst diagnostics over problems.
 
     Raises:
-        ValueError: as `fit`, or for labels that are not class numbers.
+        ValueError: as for `fit`, or for labels that are not class numbers.
     """
     check_labels(labels, code.matrix.shape[0])
     X = as_float(X)

@@ -84,8 +84,9 @@ def leave_one_out(
     return predictions.reshape(s, n, *y.shape[1:]), status_of(~finite, lost)
 
 
-# An eigendecomposition serves every C and takes the time of five Cholesky factors with their
-# inverses (measured for 2000 rows on two cores). Small systems gain nothing.
+# With up to FEW_C values of C, a Cholesky factor for each value is faster: one eigendecomposition
+# serves every C, but takes the time of five Cholesky factors with their inverses (measured for 2000
+# rows on two cores). Systems of fewer than MANY_ROWS rows gain nothing.
 FEW_C, MANY_ROWS = 4, 1024
 
 
@@ -114,7 +115,7 @@ def leave_one_out_by_cholesky(
         factor = factorise(root * K * root.T, 1 / C)
         inverse = inverse_by_blocks(factor.lower)
         g = dot(inverse.T, dot(inverse, rhs))
-        # The product with K instead of `factor.matrix`, whose memory is free after the factor.
+        # Multiply by K, not by `factor.matrix`, whose memory is free once the factor is computed.
         residual = rhs - root * dot(K, root * g) - factor.shift * g
         g = g + dot(inverse.T, dot(inverse, residual))
         ones, total = g[:, :1], jnp.sum(root * g[:, :1])
@@ -129,7 +130,8 @@ def leave_one_out_by_cholesky(
         )
         predictions = jnp.where(present, left_out, absent + b)
         finite = jnp.all(jnp.isfinite(predictions))
-        # As in `leave_one_out`: the diagonal of the matrix of residuals, in units of 1.
+        # `diagonal / C` is the `diagonal` that `leave_one_out` compares with rounding: its largest
+        # possible value is 1.
         rounded = jnp.any(jnp.where(present, diagonal / C, 1) < 32 * epsilon(X.dtype))
         return predictions, status_of(~finite, factor.lost | rounded)
 
@@ -221,7 +223,7 @@ def _inverse(K: Float[np.ndarray, "n n"], w: Float[np.ndarray, " n"], C: Any) ->
         factor = cho_factor(root[:, None] * K * root + one / C, lower=True)
     except np.linalg.LinAlgError as error:
         raise NumericalError(
-            "out_of_fold: the machines without each row cannot be told apart in this precision, as "
+            "out_of_fold: the machines without each row cannot be computed in this precision, as "
             "1 / C is below the rounding of the kernel matrix; use float64 or a smaller C"
         ) from error
     return root[:, None] * cho_solve(factor, one) * root

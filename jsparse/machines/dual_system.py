@@ -26,8 +26,8 @@ def solve_weighted(
     """Solve `K alpha + e = rhs`, `alpha = C W e` for multipliers `alpha` and residuals `e`.
 
     These equations are linear in the weights, so that derivatives are right at weights of 0. The
-    solution comes from `(D K D + I/C) g = D rhs` with `D = W^(1/2)`, which is positive definite
-    also if weights are 0.
+    solution comes from `(D K D + I/C) g = D rhs` with `D = W^(1/2)`. The matrix of this system is
+    positive definite even if some weights are 0.
 
     Args:
         product: returns `K v` for a table `v`.
@@ -37,7 +37,7 @@ def solve_weighted(
         rhs: right-hand sides, one for each column.
 
     Returns:
-        `alpha`; `e`; and a pair of the residual of the system in `g`, and the diagnostics of
+        `alpha`; `e`; and a pair: the residual of the system for `g`, and the diagnostics of
         `inverse`.
     """
     fixed_w, fixed_C = jax.lax.stop_gradient((w, C))
@@ -93,7 +93,7 @@ def nystroem_preconditioner(
 
 
 def right_sides(X: Float[Array, "n d"], y: Float[Array, " n *c"]) -> Float[Array, "n k"]:
-    """Return the right-hand sides `[1, y]`; their solutions give the intercept, `intercept_of`."""
+    """Return the right-hand sides `[1, y]`, whose solutions give the intercept: `intercept_of`."""
     n = X.shape[0]
     return jnp.concatenate([jnp.ones((n, 1), X.dtype), y.reshape(n, -1)], axis=1)
 

@@ -73,7 +73,10 @@ class Family(eqx.Module):
             ValueError: if there is no machine of that size, or under `jit` if the sizes are traced.
         """
         if not is_concrete(self.sizes):
-            raise ValueError("n_prototypes: expected to be asked for outside jit")
+            raise ValueError(
+                "n_prototypes: expected sizes that are known, got traced ones; choose a size "
+                "outside jit"
+            )
         sizes = np.asarray(self.sizes)
         place = int(np.searchsorted(sizes, size))
         if place == len(sizes) or sizes[place] != size:
@@ -87,19 +90,19 @@ class Family(eqx.Module):
         path ended early, every larger size is the last machine of the path.
 
         Raises:
-            ValueError: as `place_of`.
+            ValueError: as for `place_of`.
         """
         return self._machine(self.place_of(size))
 
     def status_at(self, size: int) -> int:
-        """Return the stop code of the machine of a size; raise as `place_of`."""
+        """Return the stop code of the machine of a size; errors are as for `place_of`."""
         return int(np.asarray(self.statuses)[self.place_of(size)])
 
     def active_points(self, size: int | None = None) -> Int[np.ndarray, " m"]:
         """Return the indices in `points` of a machine's prototypes; on the host.
 
         Args:
-            size: of the machine; None for the largest.
+            size: size of the machine; None for the largest.
         """
         place = self.n_sizes - 1 if size is None else self.place_of(size)
         return self._active_atoms(place) % len(self.points)
@@ -177,7 +180,7 @@ class Family(eqx.Module):
         return KernelExpansion(kernel, *jax.device_put(arrays))
 
     def _traced_machine(self, place: int) -> KernelExpansion:
-        """Return a machine with all atoms of all groups: under `jit` none can be dropped."""
+        """Return a machine with all atoms of all groups, as none can be dropped under `jit`."""
         g, _, q, _ = self.coefficients.shape
         intercept = self.intercepts[:, place].reshape(self.outputs)
         if self.support is None:
@@ -283,7 +286,7 @@ def diagnostics(fit: Any) -> dict[str, Any]:
 
 
 def _listed(sizes: Int[np.ndarray, " k"]) -> str:
-    """Return the sizes as an error message lists them: a range, or one by one."""
+    """Return the sizes as text for an error message: a range, or a list."""
     first, last = int(sizes[0]), int(sizes[-1])
     if len(sizes) > 1 and len(sizes) == last - first + 1:
         return f"{first} to {last}"

@@ -28,7 +28,9 @@ from .sized import Sized
 Selection = Literal["k_means", "renyi", "uniform"]
 Sharing = Literal["shared", "separate"]
 _REPEATED = 1e-6  # factor of the weight of repeated rows, so that they are chosen last
-_APART = 0.1  # distance between copies, in standard deviations: ten copies keep float64's digits
+# Distance to which copies of a point are moved apart, in standard deviations. At this distance the
+# kernel matrix of ten copies is still resolved in float64.
+_APART = 0.1
 
 
 class FewPrototypes(Sized):
@@ -41,7 +43,7 @@ class FewPrototypes(Sized):
             means, or rows by "renyi" or "uniform". Copies of a row are chosen only if there are too
             few different rows (Section 5.6).
         starts: number of sets of points; all sets but the first are random rows. A method without a
-            descent uses the first set.
+            descent uses only the first set.
     """
 
     selection: Selection = setting("k_means")
@@ -131,7 +133,7 @@ def _fit(
     rows: Rows,
 ) -> Family:
     sets = method.starts
-    if method.n_features is None or len(points) != sets * method.largest:  # one set
+    if method.n_features is None or len(points) != sets * method.largest:  # points are one set
         sets = 1
     starts = points.reshape(sets, -1, points.shape[1])
     machine = method.fit_targets(kernel, starts, rows.X, rows.targets, C, rows.problem_weights)
@@ -174,15 +176,15 @@ class DirectMethod(FewPrototypes):
     descent for every kernel, `C` and fold would take far longer. `C` is tuned for the method.
 
     Args:
-        n_prototypes: see `Sized`; with "separate" prototypes, their number for each problem.
+        n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The first
             starts from points by `selection`, the others from random rows.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iterations: limit of steps of the descent. It is the length of the history, so another
-            value compiles again.
+        max_iterations: limit of steps of the descent. It is the length of the history, so a new
+            value compiles the programs again.
     """
 
     starts: int = setting(3)
@@ -190,7 +192,7 @@ class DirectMethod(FewPrototypes):
     tolerance: ScalarLike = direct.TOLERANCE
     max_iterations: int = setting(direct.MAX_ITERATIONS)
 
-    max_rows: ClassVar[int | None] = 1000  # a descent for every fold and C
+    max_rows: ClassVar[int | None] = 1000  # validation takes a descent for every fold and C
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""

@@ -13,7 +13,7 @@ from ..kernels import Kernel
 from ..solvers.definite import cholesky, inverse_of_lower
 from .inner_problems import shifted_gram
 
-_TRIES = 6  # starts for each prototype
+_TRIES = 6  # number of starts for each prototype
 _MAX_STEPS = 100
 
 
@@ -34,9 +34,10 @@ def fixed_points(
 ) -> Float[Array, "m d"]:
     """Return `m` prototypes that approximate `w = sum_i coefficients_i phi(x_i)`.
 
-    The prototypes are chosen one after another. The residual is `w` less its projection on the
-    earlier prototypes. Each prototype `z` maximises the projection of the residual on `phi(z)`, by
-    the iteration `z <- sum_i g_i x_i / sum_i g_i`.
+    The prototypes are chosen one after another. The residual `sum_i r_i phi(x_i)` is `w` less its
+    projection on the earlier prototypes, which are among its points. Each prototype `z` maximises
+    the projection of the residual on `phi(z)`, by the iteration `z <- sum_i g_i x_i / sum_i g_i`
+    with `g_i = k(z, x_i) r_i'p` and `p = sum_j r_j k(z, x_j)`.
 
     Args:
         key: decides the starts.
@@ -87,7 +88,7 @@ def _fixed_point(
     def step(state: State) -> State:
         value, g = projection(state.z)
         total = jnp.sum(g, axis=1)
-        # `total` is the squared projection itself, never negative.
+        # `total` equals the squared projection, so it is never negative.
         target = dot(g, X) / jnp.where(total > 0, total, 1)[:, None]
         z = state.z + state.step_part[:, None] * (target - state.z)
         after, _ = projection(z)

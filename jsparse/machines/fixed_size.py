@@ -52,7 +52,9 @@ from .sized import Sized
 from .stages import Chosen, Outcome, Stage, better_by
 
 Selection = Literal["renyi", "uniform", "pivoted_cholesky"]
-LARGER_GAIN = 0.5  # standard errors by which all prototypes must beat the first `tuned_with`
+# Standard errors by which the machine of all prototypes must beat the machine of `tuned_with`
+# prototypes.
+LARGER_GAIN = 0.5
 
 
 class Prototypes(Sized):
@@ -79,11 +81,14 @@ class Prototypes(Sized):
         check_choice("selection", self.selection, Selection)
 
     def resolve(self, shape: Shape) -> "Prototypes":
-        """See `Method.resolve`: the features of the linear kernel need one point."""
+        """See `Method.resolve`: for the linear kernel one point is enough."""
         if shape.linear and self.n_prototypes == "auto":
             return replaced(self, n_prototypes=1)
         if shape.linear and self.sizes:
-            raise ValueError("n_prototypes: expected one number for the linear kernel, it has none")
+            raise ValueError(
+                "n_prototypes: expected one number for the linear kernel, whose features are the "
+                f"inputs, got {self.sizes}"
+            )
         return cast(Prototypes, super().resolve(shape))
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
@@ -98,7 +103,10 @@ class Prototypes(Sized):
         return self.chosen_rows(key, rows)
 
     def chosen_rows(self, key: Key, rows: TrainingRows) -> Points:
-        """Return rows chosen by entropy or at random, in an order that is nested if need be."""
+        """Return rows chosen by entropy or at random.
+
+        If `nested`, the first `s` of these rows are a good choice of `s` rows, for every `s`.
+        """
         m, labels = self.largest, rows.labels
         numbers, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights, rows.n)
         if self.nested:
@@ -133,7 +141,7 @@ class FixedSize(Prototypes, Ridge):
 
     tuned_with: int | None = option(
         None,
-        "search the kernel with so many of the prototypes, and fit with all of them",
+        "tune the kernel for a machine of only M prototypes, then fit with all prototypes",
         kind="count",
         metavar="M",
     )
@@ -148,11 +156,11 @@ class FixedSize(Prototypes, Ridge):
 
     @property
     def shares_work_over_C(self) -> bool:
-        """See `Method.shares_work_over_C`: with `tuned_with` each `C` has a Cholesky factor."""
+        """See `Method.shares_work_over_C`: with `tuned_with` each `C` needs a Cholesky factor."""
         return self._small() is None
 
     def check_movable(self) -> None:
-        """See `Method.check_movable`: the prototypes can move if there is one size."""
+        """See `Method.check_movable`: allowed for one size, unless `tuned_with` is smaller."""
         if self.sizes or self.n_prototypes == "auto" or self._small() is not None:
             super().check_movable()
 
@@ -207,7 +215,7 @@ class FixedSize(Prototypes, Ridge):
     def _grown(
         self, small: "FixedSize", problem: Any, search: Any
     ) -> Generator[Stage, Outcome | None, Chosen]:
-        """Tune the smaller machine; then `C` and one common factor of the kernel, for all points.
+        """Tune the smaller machine; then `C` and a common scale of the kernel for all prototypes.
 
         The second stage tries only values of `C` within a factor of 5 of the best one, as each
         value needs a factorisation for each fold.
@@ -431,11 +439,11 @@ def _fit(
     block_rows: int | None,
 ) -> FixedSizeFit:
     """Fit to `rows`: inputs; targets, or labels with a code; and weights."""
-    how = {"mesh": mesh, "block_rows": block_rows}
+    options = {"mesh": mesh, "block_rows": block_rows}
     if code is None:
-        equations = accumulate(feature_map, *rows, **how)
+        equations = accumulate(feature_map, *rows, **options)
     else:
-        equations = accumulate_code(code, feature_map, *rows, **how)
+        equations = accumulate_code(code, feature_map, *rows, **options)
     return _solve(feature_map, equations, C, code, intercept_penalty)
 
 
@@ -466,4 +474,4 @@ def _solve(
 
 def _check_scalar(C: ScalarLike) -> None:
     if jnp.ndim(C) != 0:
-        raise ValueError(f"C: expected one number, got shape {jnp.shape(C)}; for many, vmap")
+        raise ValueError(f"C: expected one number, got shape {jnp.shape(C)}; use vmap for several")

@@ -46,7 +46,7 @@ def expansion_of_folds(
 
 
 def _atoms(machine: KernelExpansion) -> Float[np.ndarray, "m q"]:
-    """Return the prototypes; with several kernels, column 0 is the number of each one's kernel."""
+    """Return the prototypes; with several kernels, column 0 is the number of the kernel."""
     prototypes = np.asarray(machine.prototypes)
     if not isinstance(machine.kernel, Mixture):
         return prototypes

@@ -24,8 +24,8 @@ from .rows import FoldLayout, Rows
 class FromSums(Method):
     """A method that needs nothing of the rows but `NormalEquations`, which are additive.
 
-    Hence it works on streams and several devices, cross-validates by subtraction, and has
-    `partial_fit`.
+    Hence it works on streams and several devices, and cross-validates by subtraction. An estimator
+    of such a method can offer `partial_fit`.
     """
 
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
@@ -45,10 +45,10 @@ class FromSums(Method):
     def solve(
         self, sums: Sums, C: CLike, code: Code | None = None, key: Key | None = None
     ) -> Family:
-        """Fit machines to the rows that `sums` sum; other arguments as for `fit`."""
+        """Fit machines to the rows that were summed; other arguments are as for `fit`."""
 
     def sum_rows(self, kernel: Kernel, points: PointTable, rows: Rows) -> Sums:
-        """Return the sums over rows, which may be spread over devices; arguments as for `fit`."""
+        """Return the sums over rows, which may be on several devices; arguments as for `fit`."""
         assert points is not None
         features = self.features(kernel, points)
         return Sums(features, accumulate_rows(features, rows))
@@ -134,7 +134,10 @@ def rows_by_number(X: Array, y: Array, numbers: Int[Array, " r"]) -> tuple[Array
 
 
 def accumulate_rows(features: FeatureMap, rows: Rows) -> NormalEquations:
-    """Return the sums over rows; for each class if some problems of a code leave out rows."""
+    """Return the sums over rows.
+
+    If some problems of a code leave out rows, there are separate sums for each class.
+    """
     if rows.code is None:
         return accumulate(features, rows.X, rows.y, rows.weights, mesh=rows.mesh)
     return accumulate_code(rows.code, features, rows.X, rows.y, rows.weights, mesh=rows.mesh)

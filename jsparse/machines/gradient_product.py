@@ -31,8 +31,9 @@ def agop(
     Algorithm 1).
 
     A column of codes, which a `Mixed` kernel compares, has no derivative. Its diagonal entry is
-    half the mean squared difference between the values at a row and at the row with an unseen
-    category: two indicator vectors have the squared distance 2. Its other entries are 0.
+    half the mean squared change of the machine's values when the row's category is replaced by an
+    unseen one. The factor of one half is for the squared distance of two indicator vectors, which
+    is 2. The other entries of the column are 0.
 
     Args:
         expansion: the machine.
@@ -57,7 +58,7 @@ def agop(
         >>> grid = jnp.linspace(-1.0, 1.0, 8)
         >>> X = jnp.stack(jnp.meshgrid(grid, grid), axis=-1).reshape(64, 2)
         >>> machine = fixed_size.fit(RBF(1.0), X, 1e4, X, 3 * X[:, 0]).expansion
-        >>> agop(machine, X, diagonal=True).round().astype(int).tolist()  # the squared slope 3
+        >>> agop(machine, X, diagonal=True).round().astype(int).tolist()  # slope 3, squared
         [9, 0]
     """
     rows, dtype = as_float(X), expansion.prototypes.dtype

@@ -39,7 +39,7 @@ class OnFold(Protocol):
 
         Returns:
             Sums over the rows, last axis `q`; and numbers kept of each row, first axis `r`. The
-            kept numbers are added up over calls for the same rows and other machines.
+            caller adds up the kept numbers of calls for the same rows and different machines.
         """
         ...
 
@@ -118,7 +118,7 @@ def each_fold(
 
 
 def each_C(C: Float[Array, " s"]) -> Which:
-    """Return the `Which` of values of one machine for each `C`."""
+    """Return the `Which` for one machine of each `C`."""
     places = jnp.arange(C.shape[0], dtype=jnp.int32)
     return Which(places, jnp.zeros_like(places))
 
@@ -129,7 +129,7 @@ def one_size(sums: PyTree) -> PyTree:
 
 
 def each_size(place_of_C: Int[Array, ""], n_sizes: int) -> Which:
-    """Return the `Which` of values of one machine for each size, all with the same `C`."""
+    """Return the `Which` for one machine of each size, all with the same `C`."""
     sizes = jnp.arange(n_sizes, dtype=jnp.int32)
     return Which(jnp.full_like(sizes, place_of_C), sizes)
 
@@ -143,7 +143,8 @@ def each_fold_and_C(
     """Predict every fold for every `C`, by one fit for each; on a CPU one fit after another.
 
     Args:
-        fit: returns the machines fitted with one `C` and without the fold of a number.
+        fit: a function of one `C` and the number of a fold, which returns the machines fitted
+            without this fold.
         C: weights of the data-fit term, shape `s`.
         parts: rows laid out by folds.
         on_fold: reduces the predictions of each fold.

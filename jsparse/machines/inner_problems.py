@@ -35,7 +35,7 @@ class Solved(NamedTuple):
     __repr__ = short_repr
 
     def times_power(self, exponent: Int[Array, ""]) -> "Solved":
-        """Return the solution for targets times `2^exponent`, with equal multipliers."""
+        """Return the solution for targets times `2^exponent`; the multipliers do not change."""
         once, twice = exponent[None], 2 * exponent[None]
         return self._replace(
             value=times_power(self.value[None], twice)[0],
@@ -108,8 +108,8 @@ class Supervised(InnerProblem):
         C: ScalarLike | Float[Array, " l"],
         weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
     ) -> None:
-        # Replace each absent row by a copy of a present row: its values would affect the rounding
-        # of distances, which a descent amplifies.
+        # Replace each absent row by a copy of a present row: the values of absent rows would affect
+        # the rounding of distances, which a descent amplifies.
         w = jnp.ones(len(X), X.dtype) if weights is None else weights
         heaviest = w if w.ndim == 1 else jnp.max(w, axis=1)
         self.kernel, self.C, self.weights = kernel, jnp.asarray(C, X.dtype), w
@@ -158,7 +158,10 @@ class LargeMargin(Supervised):
         self.loss, self.penalty = loss, penalty
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """Solve on the features `T' psi_z(x)` of eq. 41 by `interior_point.solve`."""
+        """Solve by `interior_point.solve`.
+
+        The features are `T' psi_z(x)` of eq. 41, or `psi_z(x)` with the penalty "coefficients".
+        """
         Phi, T = self.kernel.cross_gram(self.X, Z), None
         if self.penalty == "norm":
             T = whitener(self.kernel, Z)
@@ -365,9 +368,9 @@ def norm_squared(
 
 
 def _shift(gram: Float[Array, "m m"]) -> Float[Array, ""]:
-    """Return the shift of a Gram matrix, relative to its trace.
+    """Return the shift of a Gram matrix, which is proportional to its trace.
 
-    It is differentiated too, so that derivatives of `W(Z)` are exact.
+    Derivatives pass through the shift, so that derivatives of `W(Z)` are exact.
     """
     return 4 * epsilon(gram.dtype) * jnp.trace(gram) + float(jnp.finfo(gram.dtype).tiny)
 
@@ -394,7 +397,10 @@ def _or_one(total: Float[Array, ""]) -> Float[Array, ""]:
 def _class_means(
     y: Float[Array, " n"], w: Float[Array, " n"], values: Float[Array, " n *m"]
 ) -> tuple[Bool[Array, " n"], tuple[Array, Array], Bool[Array, ""]]:
-    """Return whether each row is +1, the mean values of +1 and -1, and whether both have rows."""
+    """Return whether each row is of class +1, the mean values of both classes, and a flag.
+
+    The flag says whether both classes have rows.
+    """
     up = y > 0
     up_weights, down_weights = jnp.where(up, w, 0), jnp.where(up, 0, w)
     up_weights = up_weights / _or_one(jnp.sum(up_weights))

@@ -21,8 +21,8 @@ from .pursuits import Pursuit, Selected, statuses
 class KBP(Pursuit):
     """Kernel basis pursuit (Guigue et al. 2005): least angle regression stopped after K steps.
 
-    The atoms are scaled to unit length, and no atom is removed again. The coefficients are shrunk.
-    Each target or binary problem has separate prototypes.
+    The atoms are scaled to unit length, and selected atoms are never removed. The coefficients are
+    shrunk towards 0. Each target or binary problem has separate prototypes.
 
     `Pursuit` describes the settings. There is no `subset`: every step examines all candidates. The
     path is computed for the system that includes the `ridge`.
@@ -35,7 +35,7 @@ class KBP(Pursuit):
         """See `Method.check`."""
         super().check(task)
         if self.subset is not None:
-            raise ValueError("subset: expected None with KBP, which looks at all candidates")
+            raise ValueError("subset: expected None with KBP, which examines all candidates")
 
     def select(self, system: System, key: Key | None) -> Selected:
         """See `Pursuit.select`."""
@@ -54,7 +54,7 @@ class KBP(Pursuit):
                 max_iterations=k,
                 lasso=False,
             )
-            path = scale.undone_alone(path)
+            path = scale.undone_of_single(path)
             # The path ends before the first atom whose coefficients would be rounding noise.
             error = epsilon(b.dtype) * path.condition[1:]
             noise = error > 1

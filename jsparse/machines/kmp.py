@@ -18,11 +18,11 @@ from .method import Task, option
 from .pursuits import Pursuit, Selected, statuses
 
 Fitting = Literal["basic", "backfitting", "prefitting"]
-_STEPS = 50  # limit of steps of "basic" for each atom, as it may select an atom again
+_STEPS = 50  # limit of steps for each atom of "basic", which may select an atom again
 
 
 class KMP(Pursuit):
-    """Kernel matching pursuit (Vincent and Bengio 2002), with machines of every size.
+    """Kernel matching pursuit (Vincent and Bengio 2002): machines of every size on one path.
 
     Prototypes are selected one after another, and are not removed. Each target or binary problem
     has separate prototypes. `Pursuit` describes the settings that are not listed.
@@ -32,9 +32,9 @@ class KMP(Pursuit):
             (Popovici et al. 2005). Not for "prefitting".
         fitting: "basic" selects the atom most correlated with the residual, and fits only its
             coefficient; it may select an atom again, which adds no prototype. "backfitting" fits
-            all coefficients after each step: orthogonal matching pursuit, or SCDP without a penalty
-            on atoms of unit length. "prefitting" selects the atom that leaves the smallest residual
-            when all coefficients are fitted: orthogonal least squares.
+            all coefficients after each step: orthogonal matching pursuit, which is SCDP without a
+            penalty, on atoms of unit length. "prefitting" selects the atom that leaves the smallest
+            residual when all coefficients are fitted: orthogonal least squares.
     """
 
     name: ClassVar[str] = "kmp"

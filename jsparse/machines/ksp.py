@@ -21,7 +21,7 @@ from .method import Method, Task, setting
 from .pursuits import Pursuit, Selected
 from .rows import FoldLayout, Rows
 
-SIZES = 10  # how many numbers of atoms are tried by default; each needs a separate pursuit
+SIZES = 10  # default count of the sizes that are tried; each size needs a separate pursuit
 ITERATIONS = 5  # l_max of the paper
 
 
@@ -32,11 +32,11 @@ class KSP(Pursuit):
     prototypes until the error on the rows stops falling. Each target or binary problem has separate
     prototypes.
 
-    By default the pursuit solves the normal equations, whose condition number is the square of the
-    atoms', see `pursuit.subspace_pursuit_gram`; in float32 the coefficients are computed again from
-    the rows. With `formed=False`, every fit to rows in memory, also for cross-validation, runs
-    Algorithm 1 on the rows, which is more precise. It is about ten times slower, and memory holds
-    the values of all candidates at all rows.
+    By default the pursuit solves the normal equations, see `pursuit.subspace_pursuit_gram`. Their
+    condition number is the square of the condition number of the atoms. In float32 the coefficients
+    are therefore computed again from the rows. With `formed=False`, every fit to rows in memory,
+    also for cross-validation, runs Algorithm 1 on the rows. This is more precise, but about ten
+    times slower, and memory holds the values of all candidates at all rows.
 
     `Pursuit` describes the settings that are not listed.
 
@@ -62,7 +62,7 @@ class KSP(Pursuit):
         if is_concrete(self.max_iterations):
             whole_number("max_iterations", self.max_iterations, 1)
         if self.subset is not None:
-            raise ValueError("subset: expected None with KSP, which looks at all candidates")
+            raise ValueError("subset: expected None with KSP, which examines all candidates")
 
     def default_sizes(self, longest: int) -> tuple[int, ...]:
         """See `Pursuit.default_sizes`: ten sizes in geometric progression."""
@@ -80,7 +80,7 @@ class KSP(Pursuit):
         )  # fmt: skip
 
     def select_with_rows(self, design: Design, system: System, key: Key | None) -> Selected:
-        """See `Pursuit.select_with_rows`; with `formed=False` the rows select as well."""
+        """See `Pursuit.select_with_rows`; with `formed=False`, also select from the rows."""
         if self.formed:
             selected = self.select(system, key)
             if epsilon(design.D.dtype) < 1e-10:  # in double precision

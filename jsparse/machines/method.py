@@ -75,7 +75,7 @@ class TrainingRows(NamedTuple):
 
 
 def rows_at(X: Float[Array, "r d"], numbers: Int[np.ndarray, " m"]) -> Float[Array, "m d"]:
-    """Return the rows with the given numbers. On a CPU, NumPy does it: nothing compiles."""
+    """Return the rows with the given numbers. On a CPU, NumPy selects them: nothing compiles."""
     if jax.default_backend() == "cpu":
         return as_array(np.asarray(X)[numbers])
     return _rows_at(X, numbers)
@@ -137,7 +137,7 @@ class Method(eqx.Module):
     name: ClassVar[str]  # name on the command line
     title: ClassVar[str]  # name in tables of results
     max_rows: ClassVar[int | None] = None  # `compare` skips the method if there are more rows
-    usual_prototypes: ClassVar[int] = 300  # upper limit in `default_prototypes`
+    usual_prototypes: ClassVar[int] = 300  # upper limit of the default number of prototypes
     tasks: ClassVar[tuple[Task, ...]] = ("classification", "regression")
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C  # values that tuning chooses from
     has_C: ClassVar[bool] = True  # whether the fit depends on `C`
@@ -146,7 +146,7 @@ class Method(eqx.Module):
     robust: ClassVar[bool] = False  # whether targets are scaled by a unit that outliers barely move
     shares_rows: ClassVar[bool] = False  # whether every binary problem must see every row
     size_argument: ClassVar[str] = "n_prototypes"  # the setting that holds the number of points
-    # Units of the diagnostics in `Family.info`: name to power of the targets' unit, by default 0.
+    # Unit of each diagnostic in `Family.info`, as a power of the targets' unit; 0 if not listed.
     info_powers: ClassVar[dict[str, int]] = {}
 
     __repr__ = short_repr
@@ -190,8 +190,8 @@ class Method(eqx.Module):
         """
         if present < len(classes):
             raise ValueError(
-                f"classes: expected rows of all of them with {type(self).__name__}, got none of "
-                f"some of {classes.tolist()}"
+                f"classes: expected rows of all of them with {type(self).__name__}, got rows of "
+                f"only {present} of the classes {classes.tolist()}"
             )
 
     def check_movable(self) -> None:
@@ -209,22 +209,22 @@ class Method(eqx.Module):
         """
         if C is not None and not self.has_C:
             raise ValueError(
-                f"C: expected None with {type(self).__name__}, which is tuned by its sizes "
-                f"alone, got {C!r}"
+                f"C: expected None with {type(self).__name__}, whose fit does not depend on C, "
+                f"got {C!r}"
             )
         return self.default_C if C is None else C
 
     def reported_C(self, C: Any) -> Any:
-        """Return `C`; None for a method without, whatever `C` it was given."""
+        """Return `C`, or None if the method has no `C`."""
         return C if self.has_C else None
 
     def C_to_validate(
         self, C: Float[np.ndarray, "*l"], grid: Float[np.ndarray, " s"]
     ) -> Float[np.ndarray, " t"]:
-        """Return the values to validate together for the held-out values of machines with `C`.
+        """Return the values of `C` to validate together, to get the held-out values for `C`.
 
-        The values of `C`, or the whole grid that holds them if its other values cost hardly more:
-        so the program of the search is used again, and none is compiled.
+        These are the values of `C`. But if the whole grid holds them and costs hardly more, return
+        the grid: the program that the search compiled for the grid is then used again.
         """
         return grid if self.shares_work_over_C and np.all(np.isin(C, grid)) else np.unique(C)
 
@@ -233,7 +233,7 @@ class Method(eqx.Module):
         if self.shares_C:
             raise ValueError(
                 f"C_per_problem: expected False with {type(self).__name__}, whose problems share "
-                "one"
+                "one C"
             )
 
     def check_sums(self, argument: str) -> Any:
@@ -242,7 +242,7 @@ class Method(eqx.Module):
         Raises:
             ValueError: naming the argument, if the method needs more than sums over rows.
         """
-        raise sums_needed(self, argument, ", which sees all rows together")
+        raise sums_needed(self, argument, ", which needs all rows together")
 
     def resolve(self, shape: Shape) -> "Method":
         """Return the method with its defaults replaced by values that depend on the shape.
@@ -302,13 +302,13 @@ class Method(eqx.Module):
         return f"{name}: {self.n_features} {name.removeprefix('n_')}"
 
     def check_sample(self, sample_rows: int) -> None:
-        """Raise a `ValueError` if the points are more than the rows of a stream's sample."""
+        """Raise a `ValueError` if there are more points than rows in the sample of a stream."""
         if self.n_features is not None:
             whole_number(self.size_argument, self.n_features, 1, sample_rows, "sample_rows")
 
     @property
     def shares_work_over_C(self) -> bool:
-        """Whether validation of many values of `C` takes hardly longer than of one value."""
+        """Whether validating many values of `C` takes hardly longer than validating one value."""
         return not self.several_sizes
 
     @abc.abstractmethod
@@ -330,7 +330,7 @@ class Method(eqx.Module):
         Args:
             kernel: kernel of two points.
             points: from `choose_points`, shape `m d`; None if every row is a point.
-            C: weight of the data-fit term, shape `()`, or `l` for one of each problem of a code.
+            C: weight of the data-fit term, shape `()`; or one for each problem of a code, `l`.
             rows: the rows, in the units of the points.
             key: decides random draws.
         """
@@ -416,7 +416,7 @@ class Method(eqx.Module):
         """Yield the stages of tuning one after the other, and return the chosen outcome.
 
         Each `yield` evaluates to the outcome of the stage, or to None if an optional stage failed
-        or was skipped. By default they are the stages of one size.
+        or was skipped. By default these are the stages for one size.
 
         Args:
             problem: the tuning problem, see `search.problem.Problem`.
@@ -427,9 +427,9 @@ class Method(eqx.Module):
     def stages_of_one_size(
         self, problem: Any, search: Any
     ) -> Generator[Stage, Outcome | None, Chosen]:
-        """Yield the stages of machines of one size; by default one, the user's search.
+        """Yield the stages for machines of one size; by default one stage, the user's search.
 
-        Arguments and values are as for `stages`.
+        The arguments, the yielded values and the result are as for `stages`.
         """
         outcome = yield Stage(problem, search)
         assert outcome is not None

@@ -36,7 +36,7 @@ def nested_family(
         outputs: the shape of one row's values.
         support: candidates in the order of selection, -1 after the last.
         coefficients: entry `g i` holds the machine of `i + 1` prototypes.
-        intercepts: of each machine.
+        intercepts: intercept of each machine.
         condition: condition number of each machine's system.
         coefficient_error: relative error of the coefficients that rounding causes.
         coefficient_status: stop code of the solution for the coefficients.
@@ -44,7 +44,7 @@ def nested_family(
         path_status: stop code of the selection.
     """
     size = jnp.arange(1, support.shape[1] + 1, dtype=jnp.int32)
-    # Candidates that were passed over or ended the path do not affect its smaller machines.
+    # Candidates that were skipped, or that ended the path, do not affect its smaller machines.
     ended_later = (path_status == TRUNCATED) | (path_status == INDEFINITE)
     ended_later = ended_later[:, None] & (size[None, :] < path_length[:, None])
     path_codes = jnp.where(ended_later, COMPLETED, path_status[:, None])

@@ -49,8 +49,8 @@ def fit(
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
 
     Raises:
-        ValueError: for a negative tolerance, a cap below 1, shapes that do not fit, or (outside
-            `jit`) `nu` not between 0 and 1, NaN, infinity or negative weights.
+        ValueError: for a negative tolerance, `max_iterations` below 1, shapes that do not fit, or
+            (outside `jit`) `nu` not between 0 and 1, NaN, infinity or negative weights.
     """
     if is_concrete(nu) and not 0 < float(nu) < 1:
         raise ValueError(f"nu: expected a number above 0 and below 1, got {nu}")

@@ -47,19 +47,20 @@ class Pursuit(CandidatesFromSums):
     Args:
         n_prototypes: number of atoms K, or several from which cross-validation chooses; None
             or "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
-            several kernels one prototype under one of them.
+            several kernels one prototype with one of the kernels.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        ridge: penalty; the machine minimises the mean squared error plus
+            `ridge |coefficients|^2`.
     """
 
     has_C: ClassVar[bool] = False
     default_C: ClassVar[Float[np.ndarray, " s"]] = np.ones(1)
-    max_rows: ClassVar[int | None] = 20_000  # the atoms at all rows are in memory
+    max_rows: ClassVar[int | None] = 20_000  # memory holds the values of the atoms at all rows
 
     n_prototypes: Any = option(
         None,
-        "numbers of prototypes to choose from, with commas between them; default: up to the "
-        "longest path",
+        "numbers of prototypes to choose from, with commas between them; default: numbers up to "
+        "--max-prototypes",
         kind="sizes",
         metavar="M[,M...]",
     )
@@ -130,10 +131,10 @@ class Pursuit(CandidatesFromSums):
 
     @abc.abstractmethod
     def select(self, system: System, key: Key | None) -> Selected:
-        """Return the machines of every size, given the normal equations, for each target alone."""
+        """Return machines of every size for each target separately, given the normal equations."""
 
     def select_with_rows(self, design: Design, system: System, key: Key | None) -> Selected:
-        """Return the machines of every size for rows in memory; by default as `select`."""
+        """Return machines of every size for rows in memory; by default, call `select`."""
         return self.select(system, key)
 
     def solve(
@@ -177,9 +178,9 @@ def fit(
         A `Family` of the sizes `n_prototypes`, without `support`: every atom has a coefficient.
 
     Pure; works under `jit` and `vmap`, and nothing compiles again when values change, the method's
-    `ridge` included. Differentiable in forward mode in all floating arguments, in weights and a
-    `ridge` only above 0, where the selection does not change; not in reverse mode, as the number of
-    steps depends on values. `refit` is differentiable in both modes.
+    `ridge` included. Differentiable in forward mode in all floating arguments where the selection
+    does not change, but in weights and `ridge` only where they are above 0. Not differentiable in
+    reverse mode, as the number of steps depends on values; `refit` is differentiable in both modes.
 
     Raises:
         ValueError: for inputs whose shapes do not fit, values known to be out of range, or more
@@ -220,7 +221,7 @@ def refit(
     intercept: bool = True,
     ridge: ScalarLike = 0.0,
 ) -> KernelExpansion:
-    """Solve least squares on given prototypes, the last step of `KSP` and `KMP` with back-fitting.
+    """Solve least squares on given prototypes: the last step of `KSP` and of backfitting `KMP`.
 
     Args:
         kernel: kernel of two points, or the `Mixture` of a machine.
@@ -229,7 +230,8 @@ def refit(
         y: targets, shape `n` or `n c`.
         weights: row weights, shape `n`, at least 0.
         intercept: whether the machine has an intercept (static).
-        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        ridge: penalty; the machine minimises the mean squared error plus
+            `ridge |coefficients|^2`.
 
     Returns:
         The machine. If the atoms are linearly dependent, its coefficients have the smallest norm.
@@ -316,7 +318,7 @@ def _family(
 
 
 def sizes_of(numbers: Any, most: int, what: str) -> tuple[int, ...]:
-    """Return one number of atoms or several as a tuple; raise a `ValueError` unless increasing."""
+    """Return the numbers of atoms as a tuple; raise a `ValueError` unless they are increasing."""
     return increasing(
         "n_prototypes", numbers if isinstance(numbers, tuple) else (numbers,), most, what
     )
@@ -337,12 +339,12 @@ def statuses(
         status: stop code of the path.
         length: number of atoms of the path's last machine.
         lost: whether the machine of 1, 2, .. atoms lost its digits to rounding.
-        places: which machines: numbers of atoms less 1.
+        places: the machines, each as its number of atoms less 1.
     """
     status, length = status[..., None], length[..., None]
     # PRECISION_LOST is a property of machines. A path with this code skipped atoms: TRUNCATED.
     status = jnp.where(status == PRECISION_LOST, TRUNCATED, status)
-    after = (status == TRUNCATED) | (status == EXHAUSTED) | (status == INDEFINITE)
+    of_last = (status == TRUNCATED) | (status == EXHAUSTED) | (status == INDEFINITE)
     inside = places.reshape(*[1] * (length.ndim - 1), -1) < length
-    codes = jnp.where(after & inside, COMPLETED, status)
+    codes = jnp.where(of_last & inside, COMPLETED, status)
     return jnp.where(lost[..., places], jnp.maximum(codes, PRECISION_LOST), codes).astype(jnp.int32)

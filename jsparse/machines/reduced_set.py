@@ -39,7 +39,7 @@ from .reduced_svm import ReducedSVM
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 Approach = Literal["fixed_point", "gradient"]
-_GAP = 300  # duality gap of the large machine, in epsilons; float32 does not always reach 40
+_GAP = 300  # duality gap of the large machine, in epsilons: float32 does not always reach 40
 
 
 class ReducedSet(NamedTuple):
@@ -63,8 +63,8 @@ class ReducedSetSVM(FewPrototypes):
             prototypes (MRS), instead of keeping the coefficients of the approximation.
         loss: "hinge" or "squared_hinge".
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iterations: limit of steps of the descent. It is the length of the history, so another
-            value compiles again.
+        max_iterations: limit of steps of the descent. It is the length of the history, so a new
+            value compiles the programs again.
     """
 
     refit: bool = setting(False)
@@ -94,7 +94,7 @@ class ReducedSetSVM(FewPrototypes):
         problem = LargeMargin(kernel, *data, loss=self.loss)
         # The rows of the Cholesky factor of K are features whose Gram matrix is K.
         features = cholesky(shifted_gram(kernel, problem.X))
-        # A duality gap far below the error of the approximation.
+        # This duality gap is far below the error of the approximation.
         gap = max(interior_point.default_tolerance(features.dtype), _GAP * epsilon(features.dtype))
         svm = interior_point.solve(
             features, problem.y, problem.C, problem.weights, loss=self.loss, tolerance=gap
@@ -139,7 +139,7 @@ def fit(
 
     Arguments and errors are as for `slmc.fit`, with one start, shape `m d`. With `refit` (static)
     the coefficients are fitted as a support vector machine in the span of the prototypes (MRS,
-    Wu et al. 2006, eq. 45), instead of kept from the approximation (eq. 47).
+    Wu et al. 2006, eq. 45). Otherwise they are the coefficients of the approximation (eq. 47).
 
     Returns:
         `ReducedSet`, with the worst status of the large machine, the descent and the refit. A
@@ -200,7 +200,7 @@ def simplify(
     check_choice("approach", approach, Approach)
     if approach == "fixed_point" and (start is not None or not isinstance(machine.kernel, RBF)):
         raise ValueError(
-            "approach: expected 'gradient' with a start of one's own or a kernel that is not RBF, "
+            "approach: expected 'gradient' if a start is passed or the kernel is not RBF, "
             f"got {approach!r} and {type(machine.kernel).__name__}"
         )
     if start is not None and start.shape != (m, d):
@@ -235,7 +235,7 @@ def _approximate(
     approach: Approach,
     max_iterations: int,
 ) -> ReducedSet:
-    """Approximate a machine on the prototypes `start`, or on the end of a descent from them."""
+    """Approximate a machine on the prototypes `start`, or on the end of a descent from `start`."""
     problem = Approximation(machine.kernel, machine.prototypes, machine.coefficients)
     problem, exponent = problem.scaled()
     Z, status = start, jnp.asarray(CONVERGED, jnp.int32)

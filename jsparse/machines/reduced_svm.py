@@ -20,7 +20,7 @@ class ReducedFit(NamedTuple):
     """A machine fitted on given prototypes."""
 
     expansion: KernelExpansion
-    objective: Float[Array, ""]  # its minimum, added up over targets
+    objective: Float[Array, ""]  # minimum of the objective, added up over targets
     status: Int[Array, ""]
 
     __repr__ = short_repr
@@ -81,7 +81,7 @@ def fit(
         weights: row weights, shape `n`, or `n l` for weights of each target; a row of weight 0 is
             absent.
         loss: "hinge" or "squared_hinge" (static).
-        penalty: "norm" for `|w|^2`, or "coefficients" for the sum of their squares (static).
+        penalty: "norm" for `|w|^2`, or "coefficients" for the sum of squared coefficients (static).
 
     Returns:
         `ReducedFit`, with the status of `interior_point.solve`.

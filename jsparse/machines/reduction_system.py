@@ -68,8 +68,8 @@ class ReductionColumns(CandidateColumns):
     """Kernel columns of the prototypes and, if the variant needs them, the prototypes' targets.
 
     In float32 the columns are rotated to the eigenvectors of `K(Z, Z)`, where they are nearly
-    orthogonal. Sums of squares then keep the digits of every direction, even if it is far smaller
-    than the largest, and the factor of the system is as precise as the columns.
+    orthogonal. Sums of squares then keep the digits even of directions that are far smaller than
+    the largest, and the factor of the system is as precise as the columns.
 
     Attributes:
         rotation: eigenvectors of `K(Z, Z)`, shape `M M`; None in float64.
@@ -148,7 +148,7 @@ class ReducedFit(NamedTuple):
 
     expansion: KernelExpansion
     count: Int[Array, ""]  # number of prototypes that are left
-    stationarity: Float[Array, ""]  # of the last solution, see `Reweighted`
+    stationarity: Float[Array, ""]  # stationarity of the last solution, see `Reweighted`
     steps: Int[Array, ""]  # number of ridge systems solved
     status: Int[Array, ""]
 
@@ -190,8 +190,8 @@ def solve(
     # A size at the level of rounding would leave its coefficient without a penalty.
     penalty = jnp.maximum(sizes, epsilon(C.dtype) * jnp.max(sizes))
     if variant.rule == "relative":
-        # Start each coefficient at or above the smallest size that it can have at a minimum:
-        # otherwise all coefficients might vanish.
+        # Start each coefficient at or above the smallest size that it can have at a minimum,
+        # as all coefficients might vanish otherwise.
         penalty = jnp.minimum(penalty / variance**1.5, weight * jnp.diagonal(system.A))
     start = weight, 1 / jnp.sqrt(penalty)
     if system.factor is None:
@@ -223,7 +223,7 @@ class System(NamedTuple):
 
     A: Float[Array, "M M"]
     b: Float[Array, "M c"]
-    # F and g with `A = F'F` and `b = F'g`: float32 does not resolve A, which is squared.
+    # F and g with `A = F'F` and `b = F'g`: float32 resolves F, but not the squares in A.
     factor: tuple[Float[Array, "M M"], Float[Array, "M c"]] | None = None
 
     __repr__ = short_repr

@@ -57,7 +57,7 @@ from .rows import Rows
 from .sized import Sized
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 
-MOST = 1000  # default number of initial prototypes, at most
+MOST = 1000  # upper limit of the default number of initial prototypes
 
 
 class SparseReduction(Prototypes, FromSums):
@@ -72,9 +72,9 @@ class SparseReduction(Prototypes, FromSums):
         n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times the
             square root of the number of rows (Table III), at most 1000.
         selection: how the initial prototypes are chosen: "renyi" or "uniform".
-        size_tolerance: choose the smallest `C` whose error is within so many standard errors of the
-            smallest error; a smaller `C` leaves fewer prototypes. It also chooses the initial
-            number among several.
+        size_tolerance: choose the smallest `C` whose error is within this many standard errors of
+            the smallest error; a smaller `C` leaves fewer prototypes. The tolerance also chooses
+            among several initial numbers.
         k: see `n_prototypes`.
         initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows (Algorithm
             3), or "dual" for an LS-SVM of the prototypes alone (eq. 6, Algorithm 4), which needs
@@ -82,11 +82,12 @@ class SparseReduction(Prototypes, FromSums):
         start: the initial sizes in the reweighting: the "coefficients" of the first machine, or for
             "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights, although
             feature `j` is unrelated to prototype `j`.
-        loss: the squared errors of all "rows", or of the "prototypes" alone. The latter is the
-            SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the rows in memory.
-        rule: the stopping rule, see `solvers.reweighted`. "paper" also starts as printed.
-            "relative" scales the targets to variance 1, and starts no prototype with a penalty that
-            would force it to vanish.
+        loss: the squared errors of all "rows", or of the "prototypes" alone. With "prototypes" the
+            method is the SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the rows in
+            memory.
+        rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration
+            as printed. "relative" scales the targets to variance 1, and starts no prototype with a
+            penalty that would force it to vanish.
     """
 
     name: ClassVar[str] = "reduction"
@@ -97,12 +98,13 @@ class SparseReduction(Prototypes, FromSums):
 
     k: float = option(
         4.0,
-        "begin with K times the root of the number of rows, if --prototypes is not given",
+        "initial number of prototypes, in units of the square root of the number of rows, if "
+        "--prototypes is not given",
         kind="not negative",
         metavar="K",
     )
     initialization: Initialization = option(
-        "primal", "the machine it begins with", choices=("primal", "dual")
+        "primal", "the first machine, before prototypes are dropped", choices=("primal", "dual")
     )
     start: Start = setting("coefficients")
     loss: Loss = setting("rows")
@@ -144,11 +146,14 @@ class SparseReduction(Prototypes, FromSums):
         return self.chosen_rows(key, rows)
 
     def features(self, kernel: Kernel, points: Float[Array, "M d"]) -> ReductionColumns:
-        """See `FromSums.features`: the kernel's columns."""
+        """See `FromSums.features`: the kernel columns."""
         return reduction_columns(kernel, points)
 
     def sum_rows(self, kernel: Kernel, points: Float[Array, "M d"] | None, rows: Rows) -> Sums:
-        """See `FromSums.sum_rows`: add the targets of the prototypes if the variant needs them."""
+        """See `FromSums.sum_rows`.
+
+        The features also hold the targets of the prototypes, if the variant needs them.
+        """
         columns, equations = super().sum_rows(kernel, points, rows)
         if self.variant.needs_rows:
             assert isinstance(columns, ReductionColumns)
@@ -219,7 +224,7 @@ class SparseReduction(Prototypes, FromSums):
             coefficients, intercepts, status = map_systems(one, C)
             flat = jnp.moveaxis(coefficients, 0, 1).reshape(M, -1), intercepts.reshape(-1)
             machines = KernelExpansion(columns.kernel, columns.prototypes, *flat)
-            # The error on the fold is valid even if a machine lost digits or all its prototypes.
+            # The error on the fold is valid even if a machine lost digits or all prototypes.
             valid = (status == PRECISION_LOST) | (status == VANISHED)
             status = jnp.where(valid, jnp.int32(TRUNCATED), status)
             return machines(rows.X).reshape(len(rows), len(C), -1), status
@@ -301,7 +306,7 @@ def fit(
 
     Raises:
         ValueError: for shapes that do not fit, values known to be out of range, unknown settings,
-            or if prototypes must be rows and none of them is.
+            or if prototypes must be rows and none of them is a row.
     """
     _check_C(C)
     prototypes = as_float(prototypes)
@@ -331,7 +336,7 @@ def subsampled_dual(
 ) -> dual.DualFit:
     """Fit the SD-LSSVM, an LS-SVM of the prototypes alone (Mall and Suykens 2015, eq. 6).
 
-    Arguments as for `fit`. A prototype that is no row of weight above 0 has the coefficient 0.
+    Arguments are as for `fit`. A prototype that is not a row with weight has the coefficient 0.
     """
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
     targets = prototype_targets(prototypes, X, y, w)

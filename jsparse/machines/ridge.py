@@ -60,9 +60,9 @@ def held_out(
 
     - subtraction: one decomposition for each fold serves every `C`. It is faster for few, large
       folds, and necessary if some problems of a code leave out rows.
-    - removal: one decomposition in all. Each fold is removed from the full solution by the block
-      form of the leave-one-out identity, `e_out = (I - H_ff)^(-1) e_f` with `H` the hat matrix. It
-      is faster for small folds or few `C`.
+    - removal: only one decomposition, of all rows. Each fold is removed from the full solution by
+      the block form of the leave-one-out identity, `e_out = (I - H_ff)^(-1) e_f` with `H` the hat
+      matrix. It is faster for small folds or few `C`.
 
     Args:
         features: feature map, penalised by the identity.
@@ -92,9 +92,10 @@ def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
         r: rows in a fold.
         s: number of values of `C`.
     """
-    if p > LARGE:  # a Cholesky factor for each fold and C, and no decomposition at all
+    if p > LARGE:  # subtraction then needs a Cholesky factor for each fold and C, no decomposition
         return "subtraction"
-    decompose = 25 * p**3  # operations of a matrix product that takes as long, measured on a CPU
+    # A decomposition takes as long as matrix products of this many operations (measured on a CPU).
+    decompose = 25 * p**3
     remove = 2 * p**2 * r + s * (2 * p * r**2 + 3 * r**3)  # rotate; hat matrices; Cholesky
     return "removal" if remove <= decompose else "subtraction"
 
@@ -107,9 +108,9 @@ def _sums_by_class(
     group = jnp.arange(v, dtype=jnp.int32)[:, None] * k + parts.y
 
     def by_group(features: FeatureMap, w: Array, X: Array, group: Array) -> NormalEquations:
-        nothing = jnp.zeros((X.shape[0], 0), X.dtype)
+        no_targets = jnp.zeros((X.shape[0], 0), X.dtype)
         return accumulate_groups(
-            features, X, nothing, w, group, n_groups=v * k, block_rows=block_rows
+            features, X, no_targets, w, group, n_groups=v * k, block_rows=block_rows
         )
 
     arrays = parts.weights, parts.X, group
@@ -216,15 +217,15 @@ class _Removal(NamedTuple):
     features: FeatureMap
     C: Float[Array, " s"]
     intercept_penalty: Float[Array, ""]
-    total: NormalEquations  # of all rows
+    total: NormalEquations  # normal equations of all rows
     full: RidgeSolution  # solves `total` for every `C`
-    centred: Spectrum  # of the centred Gram matrix of `total`
+    centred: Spectrum  # spectrum of the centred Gram matrix of `total`
 
 
 def _without_fold(
     shared: _Removal, rows: Rows, _: None
 ) -> tuple[Float[Array, "r s l"], Int[Array, " s"]]:
-    """Predict the rows of one fold without the fold, for every `C`; return also stop codes."""
+    """Predict the rows of one fold by machines fitted without it; return also stop codes."""
     features, C, intercept_penalty, total, full, centred = shared
     f, N, shifts = total.feature_sum, total.weight_sum, 1 / C
     alpha = rank_one_weight(N, intercept_penalty, C)[:, None, None]
@@ -248,14 +249,14 @@ def _without_fold(
     hat = hat + (1 / (N + intercept_penalty * shifts))[:, None, None]
 
     fitted = dot(values[None], full.weights) + full.intercept[:, None, :]
-    near = (w > 0) | jnp.all(jnp.isfinite(fitted), axis=(0, 2))[:, None]
+    predictable = (w > 0) | jnp.all(jnp.isfinite(fitted), axis=(0, 2))[:, None]
     y = present_targets(rows.target_columns, rows.weights)
-    error = jnp.where(near[None], y[None] - fitted, 0)
+    error = jnp.where(predictable[None], y[None] - fitted, 0)
     root = jnp.sqrt(jax.lax.stop_gradient(w))
 
-    # Solve (I - H W) e = error for the errors e without the fold. This form is linear in the
-    # weights, so that derivatives are right at weights of 0. Its solution comes from a Cholesky
-    # factor of the symmetric I - W^(1/2) H W^(1/2).
+    # Solve (I - H W) e = error for the errors e of the machine fitted without the fold. This form
+    # is linear in the weights, so that derivatives are right at weights of 0. Its solution comes
+    # from a Cholesky factor of the symmetric I - W^(1/2) H W^(1/2).
     def without(system: tuple[Array, Array]) -> tuple[Float[Array, "r c"], Float[Array, ""]]:
         hat, error = system
         fixed = jax.lax.stop_gradient(hat)
@@ -280,7 +281,7 @@ def _without_fold(
     # `unbatched_lapack`. A batch of one uses XLA's triangular solve, which beats BLAS's on
     # small systems.
     out, pivots = jax.lax.map(without, (hat, error), batch_size=systems_at_once())
-    predictions = jnp.swapaxes(jnp.where(near[None], y[None], fitted) - out, 0, 1)
+    predictions = jnp.swapaxes(jnp.where(predictable[None], y[None], fitted) - out, 0, 1)
     # If a pivot 1 - h is at the level of rounding, the full solution interpolates the fold's rows,
     # and rounding decides the predictions without them.
     lost = jnp.square(pivots) < 16 * noise

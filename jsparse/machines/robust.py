@@ -39,11 +39,11 @@ class Robust(Prototypes):
     name: ClassVar[str] = "robust"
     title: ClassVar[str] = "robust machine"
     robust: ClassVar[bool] = True
-    max_rows: ClassVar[int | None] = 1000  # a fit for every fold and C
+    max_rows: ClassVar[int | None] = 1000  # validation takes a fit for every fold and C
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
     info_powers: ClassVar[dict[str, int]] = {"threshold": 1, "objective": 2}
 
-    loss: Loss = option("huber", "of large residuals", choices=("huber", "absolute"))
+    loss: Loss = option("huber", "loss of the residuals", choices=("huber", "absolute"))
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""
@@ -117,10 +117,11 @@ def fit(
         loss: "absolute" or "huber" (static).
         threshold: Huber's d, in units of y. By default it is `TUNING` times a robust standard
             deviation of the residuals, from their median absolute value; threshold and solution are
-            found together. With few rows there may be no such threshold: the status is then
+            found together. With few rows such a threshold may not exist: the status is then
             `EXHAUSTED`.
-        tolerance: the relative duality gap at which to stop, where outliers do not add to the
-            objective; by default 1e-6, or the square root of the dtype's epsilon.
+        tolerance: the duality gap at which to stop, relative to an objective in which a residual
+            counts as at most one deviation; by default 1e-6, or the square root of the dtype's
+            epsilon if that is larger.
         max_iterations: limit of interior-point steps.
         block_rows: rows summed at a time (static).
 
@@ -132,8 +133,8 @@ def fit(
     when numbers change. Not differentiable in reverse mode (an iteration of unknown length).
 
     Raises:
-        ValueError: as `fixed_size.fit`, or if the loss is unknown, the threshold not positive, the
-            tolerance negative, or `max_iterations` no whole number of at least 1.
+        ValueError: as for `fixed_size.fit`, or if the loss is unknown, the threshold not positive,
+            the tolerance negative, or `max_iterations` not a whole number of at least 1.
     """
     check_choice("loss", loss, Loss)
     check_penalty(feature_map)
@@ -149,8 +150,8 @@ def fit(
         whole_number("max_iterations", max_iterations, 1)
     tol = default_tolerance(X.dtype) if tolerance is None else tolerance
     delta = None if threshold is None else like(threshold, X)
-    cap, C = jnp.asarray(max_iterations, jnp.int32), jnp.asarray(C, X.dtype)
-    return _fit(feature_map, C, X, y, weights, delta, like(tol, X), cap, loss, block_rows)
+    limit, C = jnp.asarray(max_iterations, jnp.int32), jnp.asarray(C, X.dtype)
+    return _fit(feature_map, C, X, y, weights, delta, like(tol, X), limit, loss, block_rows)
 
 
 @functools.partial(compiled, static_argnames=("loss", "block_rows"))

@@ -73,7 +73,7 @@ class Rows(eqx.Module):
 
     @property
     def target_columns(self) -> Float[Array, "*v n l"]:
-        """Real targets with a column for each output, also if there is one output."""
+        """Real targets with a column for each output, even if there is only one output."""
         return self.targets.reshape(*self.weights.shape, -1)
 
     @property
@@ -97,7 +97,7 @@ class Rows(eqx.Module):
     def by_fold(self, layout: FoldLayout) -> "Rows":
         """Return the rows laid out by folds; padding has weight 0.
 
-        Targets of zero-weight rows that are not finite become 0, so that they cannot reach sums.
+        In rows of weight 0, targets that are not finite become 0, so that they cannot reach sums.
         """
         y = as_array(self.y)
         if self.code is None:

@@ -33,19 +33,19 @@ from .method import (
 )
 from .rows import Rows
 
-MAX_PROTOTYPES = 100  # default limit of prototypes
+MAX_PROTOTYPES = 100  # default limit of the number of prototypes
 
 
 class RelevanceFit(NamedTuple):
     """A machine on all candidates, most of whose coefficients are 0.
 
-    If the dtype cannot hold squared targets, `noise` is 0 or infinite; all else is sound.
+    If the dtype cannot hold squared targets, `noise` is 0 or infinite; all other fields are sound.
     """
 
     expansion: KernelExpansion
     history: Float[Array, "*l s"]  # log evidence after 0, 1, .. steps; NaN after the last step
     steps: Int[Array, "*l"]  # number of changes of the model
-    noise: Float[Array, "*l"]  # variance of the targets about the machine; 1 for classes
+    noise: Float[Array, "*l"]  # variance of the targets about the machine's values; 1 for classes
     status: Int[Array, ""]
 
     __repr__ = short_repr
@@ -61,12 +61,12 @@ class RVM(Method):
     Args:
         max_prototypes: limit of the prototypes of each target or binary problem.
         candidates: number of random rows that may become prototypes; None for all rows.
-        tolerance: stop when no change raises the log evidence by more, in nats; 100 times as large
-            for a machine that has `max_prototypes`.
-        max_iterations: limit of changes of the model. It is the length of the history, so another
-            value compiles again.
+        tolerance: stop when no change raises the log evidence by more than the tolerance, in nats.
+            For a machine that has `max_prototypes` the tolerance is 100 times as large.
+        max_iterations: limit of changes of the model. It is the length of the history, so a new
+            value compiles the programs again.
         likelihood: "normal" for real targets, "logistic" for classes -1 and +1; "auto" to choose by
-            the task, or in a fit without `resolve` "logistic" if there is a code.
+            the task. A fit without `resolve` then chooses "logistic" if there is a code.
     """
 
     max_prototypes: int = setting(MAX_PROTOTYPES)
@@ -105,7 +105,7 @@ class RVM(Method):
         return replaced(self, candidates=count, max_prototypes=most, likelihood=likelihood)
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Return different rows: a copy of a prototype could not raise the evidence."""
+        """Return rows without copies: a copy of a prototype could not raise the evidence."""
         present = np.flatnonzero(rows.weights)
         first = np.unique(np.asarray(rows.X)[present], axis=0, return_index=True)[1]
         numbers = np.sort(present[first])
@@ -161,10 +161,10 @@ def fit(
         `RelevanceFit`. Its status is the worst over targets: `CONVERGED`, `COMPLETED` with
         `max_prototypes`, `EXHAUSTED` at `max_iterations`, or `NOT_FINITE`.
 
-    Pure; works under `jit` and `vmap`. Not differentiable, as prototypes come and go.
+    Pure; works under `jit` and `vmap`. Not differentiable, as prototypes are added and removed.
 
     Raises:
-        ValueError: for another likelihood, a cap below 1, shapes that do not fit, or (outside
+        ValueError: for another likelihood, a limit below 1, shapes that do not fit, or (outside
             `jit`) NaN, infinity, negative weights, or classes that are neither -1 nor +1.
     """
     check_choice("likelihood", likelihood, Likelihood)

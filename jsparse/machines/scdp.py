@@ -33,7 +33,7 @@ from .scdp_system import CandidateColumns, candidate_columns, intercept_path, pa
 from .stopping import Stopping
 
 Selection = Literal["joint", "separate"]
-FIRST_LENGTH = 32  # length of the first paths that are validated if there is a stopping rule
+FIRST_LENGTH = 32  # length of the first paths to validate, with a stopping rule
 
 
 class SCDP(CandidatesFromSums):
@@ -55,7 +55,7 @@ class SCDP(CandidatesFromSums):
 
     name: ClassVar[str] = "scdp"
     title: ClassVar[str] = "SCDP"
-    default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C  # each takes a path for every fold
+    default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C  # each value takes a path for every fold
 
     selection: Selection = setting("joint")
     stopping: Stopping | None = setting(None)
@@ -87,11 +87,11 @@ class SCDP(CandidatesFromSums):
         return (*methods, self)
 
     def path_end(self, scores: Float[np.ndarray, " k"]) -> int | None:
-        """See `Method.path_end`: by the stopping rule."""
+        """See `Method.path_end`: the stopping rule decides."""
         return None if self.stopping is None else self.stopping.length(scores)
 
     def features(self, kernel: Kernel, points: Float[Array, "M d"]) -> CandidateColumns:
-        """See `FromSums.features`: the kernel's columns."""
+        """See `FromSums.features`: the kernel columns."""
         return candidate_columns(kernel, points)
 
     def paths(
@@ -157,8 +157,8 @@ class SCDP(CandidatesFromSums):
     ) -> HeldOut:  # fmt: skip
         """See `FromSums.held_out_from_sums` (Karsmakers 2011, Algorithm 4).
 
-        On a CPU the folds run one after another, as one fold keeps it busy; elsewhere the paths of
-        all folds run as one batch.
+        On a CPU the folds run one after another, as one fold keeps the CPU busy. Elsewhere the
+        paths of all folds run as one batch.
         """
         columns, total = sums
         assert isinstance(columns, CandidateColumns)
@@ -232,10 +232,10 @@ def fit(
         subset: number of random candidates examined for each prototype (SCDPP; Section 3.5.2, where
             it is 59); None for all (static).
         key: decides the random subsets.
-        formed: whether to sum the system of all candidates, `M M`, first. Without it, which needs a
+        formed: whether to sum the system of all candidates, `M M`, first. With False, which needs a
             `subset`, each step computes the kernel columns that it examines, and memory holds
-            `n x k` numbers. None for the faster way by a count of operations, but True with
-            `block_rows` (static).
+            `n x k` numbers. None chooses the faster way by a count of operations; with
+            `block_rows` it chooses True (static).
         block_rows: rows in memory at a time while the system is summed (static).
 
     Returns:
@@ -258,10 +258,13 @@ def fit(
     M, what = len(candidates), "candidates"
     max_prototypes = check_atoms(max_prototypes, M, "max_prototypes", what)
     if (subset is None) != (key is None):
-        raise ValueError("key, subset: expected both (random subsets) or none")
+        raise ValueError("key, subset: expected both, for random subsets, or neither")
     if subset is None:
         if formed is False:
-            raise ValueError("formed: expected True or None without a subset, which needs it all")
+            raise ValueError(
+                "formed: expected True or None without a subset, as every step then needs all "
+                "columns of the system, got False"
+            )
         formed = True
     else:
         subset = check_atoms(subset, M, "subset", what)
@@ -371,7 +374,7 @@ def _family(
         intercepts=intercepts,
         condition=path.condition,
         coefficient_error=error,
-        coefficient_status=jnp.full(error.shape, CONVERGED, jnp.int32),  # by a direct solution
+        coefficient_status=jnp.full(error.shape, CONVERGED, jnp.int32),  # as the solution is direct
         path_length=path.size,
         path_status=status,
     )

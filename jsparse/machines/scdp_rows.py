@@ -22,7 +22,7 @@ _IMAGES = 32  # images in a block; a step reads only the blocks that are filled
 def is_forming_faster(M: int, k: int, subset: int) -> bool:
     """Return whether forming the system of `M` candidates is faster than `k` steps without it.
 
-    Both ways are counted in multiplications for each row. A kernel value counts as 300
+    The cost of both ways is counted in multiplications for each row. A kernel value counts as 300
     multiplications, and reading a number as 40 (measured on the tables magic and adult on a CPU).
     """
     return k * (300 * subset + 40 * k) >= M * (M + 300)
@@ -42,7 +42,7 @@ class Problem(NamedTuple):
 
 
 class State(NamedTuple):
-    """A pursuit that never forms the system. Axis `n1 = n + 1` has one row for the penalty `nu`."""
+    """A pursuit that never forms the system. Axis `n1 = n + 1` ends with a row for `nu`."""
 
     pursuit: probabilistic.State  # a batch of one
     images: Float[Array, "K n1"]  # u_j = F p_j, for directions p_j and centred kernel columns F
@@ -63,14 +63,14 @@ def pursue(
     path's `residual_norm` is not computed.
 
     Centring the columns eliminates the intercept. With the penalty `nu` the mean is
-    `sum w phi / (sum w + nu)`, and there is one more row, of weight `nu`, that is 0 before it is
-    centred.
+    `sum w phi / (sum w + nu)`, and there is one more row: its weight is `nu`, and it is 0 before
+    centring.
     """
     dtype, exponent = y.dtype, exponents(y[None])
     y = times_power(y[None], -exponent)[0]
     targets, _ = _centred(y, problem.w, problem.nu)
-    nothing = jnp.zeros((1, len(problem.candidates), y.shape[1]), dtype)
-    start = probabilistic.init(nothing, nothing[:, :, 0], max_atoms=max_prototypes)
+    zeros = jnp.zeros((1, len(problem.candidates), y.shape[1]), dtype)
+    start = probabilistic.init(zeros, zeros[:, :, 0], max_atoms=max_prototypes)
     status = jnp.where(jnp.all(targets == 0), CONVERGED, RUNNING).astype(jnp.int32)
     images = -(-max_prototypes // _IMAGES) * _IMAGES
     state = jax.lax.while_loop(
@@ -104,7 +104,7 @@ def _centred(
 
 
 def _step(state: State, problem: Problem, key: Key, subset: int) -> State:
-    """Select one prototype out of a random subset, or none if all depend on the prototypes."""
+    """Select one prototype of a random subset, or none if all depend on earlier prototypes."""
     kernel, candidates, C, X, w, nu = problem
     before, size = state.pursuit, state.pursuit.size[0]
     drawn, numbers = probabilistic.draw(before, key, subset=subset)
@@ -120,7 +120,8 @@ def _step(state: State, problem: Problem, key: Key, subset: int) -> State:
     shares = shares + dot(before.directions[0], between[place]) / C
     square = jnp.sum(jnp.square(column)) + kernel.cross_gram(z, z)[0, 0] / C
     after = probabilistic.advance(before, choice, shares[None], square[None], square[None])
-    # The new direction is (e_s - sum_j shares_j p_j) / root; its image is computed likewise.
+    # The new direction is (e_s - sum_j shares_j p_j) / root, and its image is the same combination
+    # of images.
     added = after.size[0] > size
     root = jnp.sqrt(square - jnp.sum(jnp.square(shares)))
     image = column - _combined(state.images, shares, size)

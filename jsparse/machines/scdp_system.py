@@ -52,7 +52,7 @@ class CandidateColumns(KernelColumns):
     def expansion(
         self, weights: Float[Array, " M *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """Return the machine as an expansion in the kernel; its intercept absorbs the constants."""
+        """Return the machine as an expansion, whose intercept absorbs the constants."""
         return super().expansion(weights, intercept - jnp.tensordot(self.shift, weights, axes=1))
 
     def system(self, sums: NormalEquations, C: Float[Array, ""], nu: Float[Array, ""]) -> System:
@@ -88,7 +88,7 @@ def select(
     """Return the path of each system `A[owner[i]] w = b[i]`.
 
     The `c` columns of a right-hand side select the same candidates. With a `subset` and a `key`,
-    every step examines so many random candidates, otherwise all.
+    every step examines `subset` random candidates, otherwise all candidates.
     """
     diagonal = jnp.diagonal(A, axis1=1, axis2=2)[owner]
     columns, b, diagonal, scale = scaled(Columns(A, owner=owner), b, diagonal)

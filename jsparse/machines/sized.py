@@ -1,4 +1,4 @@
-"""The number of prototypes: one, one chosen among several, or as many as are worth it."""
+"""The number of prototypes: stated, chosen among several, or doubled while the error falls."""
 
 from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, Literal, cast
@@ -17,9 +17,9 @@ class Sized(Method):
             numbers, cross-validation chooses one (De Brabanter 2010, Section 5). "auto" doubles the
             number while the error falls and seconds are left. None takes a third of the rows, at
             least one for each class, and at most 300, or 20 where a descent moves the prototypes.
-        size_tolerance: among several numbers, choose the smallest whose error is within so many
+        size_tolerance: among several numbers, choose the smallest whose error is within this many
             standard errors of the smallest error.
-        stop_when_flat: among several numbers, stop once the error hardly falls, or once the next
+        stop_when_flat: try several numbers only until the error hardly falls, or until the next
             number would take more seconds than are left.
     """
 
@@ -27,15 +27,15 @@ class Sized(Method):
 
     n_prototypes: int | Sequence[int] | Literal["auto"] | None = option(
         None,
-        "number of prototypes; of several, cross-validation chooses one, and with 'auto' more are "
-        "tried while the error falls; default: a third of the rows, at most 300, or 20 where a "
-        "descent finds them",
+        "number of prototypes; or several numbers, from which cross-validation chooses one; or "
+        "'auto', to try more while the error falls; default: a third of the rows, at most 300, or "
+        "20 where a descent moves the prototypes",
         kind="sizes",
         metavar="M[,M...]",
     )
     size_tolerance: float = option(  # type: ignore[assignment]
         1.0,
-        "of several sizes, the smallest within T standard errors of the best",
+        "choose the smallest size whose error is within T standard errors of the smallest error",
         kind="not negative",
         metavar="T",
         kw_only=True,
@@ -44,7 +44,7 @@ class Sized(Method):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The numbers of prototypes to choose from; empty if there is one number."""
+        """The numbers of prototypes to choose from; empty if there is only one number."""
         return self.n_prototypes if isinstance(self.n_prototypes, tuple) else ()
 
     @property
@@ -96,7 +96,7 @@ class Sized(Method):
         return cast(Sized, replaced(method, n_prototypes=m, stop_when_flat=False)), place
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: the stages of each size, see `size_stages`."""
+        """See `Method.stages`; with several sizes, `size_stages` yields the stages of each size."""
         if not self.sizes:
             return (yield from super().stages(problem, search))
         sizes = self.sizes, self.size_tolerance, self.stop_when_flat

@@ -84,8 +84,8 @@ def fit(
     Returns:
         `DirectFit`, with the status of `direct.minimise`.
 
-    Pure; works under `jit` and `vmap`. Not differentiable, as a descent stops before its minimum;
-    `direct.marginal` gives derivatives of the objective in the prototypes.
+    Pure; works under `jit` and `vmap`. Not differentiable, as a descent stops before the exact
+    minimum; `direct.marginal` gives derivatives of the objective in the prototypes.
 
     Raises:
         ValueError: for another loss, a negative tolerance, `max_iterations` below 1, shapes that do

@@ -18,9 +18,9 @@ from .slmc import SLMC
 class SparseFisher(SLMC):
     """Sparse kernel Fisher discriminants (Wu et al. 2006, Appendix A), see `fit`.
 
-    The descent finds the prototypes of the discriminant; the machine is a support vector machine on
-    them. The kernel is tuned for the `ReducedSVM` on the points from which the descent starts.
-    `DirectMethod` describes the settings that are not listed.
+    The descent finds the prototypes of the discriminant. The machine is a support vector machine on
+    these prototypes. The kernel is tuned for the `ReducedSVM` on the points from which the descent
+    starts. `DirectMethod` describes the settings that are not listed.
 
     Args:
         loss: loss of the support vector machine, "hinge" or "squared_hinge".
@@ -57,14 +57,14 @@ def fit(
     """Fit a sparse kernel Fisher discriminant (Wu et al. 2006, Appendix A).
 
     The descent maximises the largest eigenvalue of the discriminant in the span of the prototypes,
-    with `mu = 1 / (C sum_i weight_i)`. Then a support vector machine with the same `C` is fitted on
+    with `mu = 1 / (C sum_i weight_i)`. A support vector machine with the same `C` is then fitted on
     the prototypes, as at the end of the appendix.
 
     Arguments and errors are as for `slmc.fit`; `loss` belongs to the support vector machine.
 
     Returns:
-        `DirectFit`. Its history has the negative eigenvalues; its status is the worse of the
-        descent's and the support vector machine's.
+        `DirectFit`. Its history holds the negative eigenvalues. Its status is the worse status of
+        the descent and of the support vector machine.
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
     """

@@ -21,8 +21,8 @@ from .stages import Chosen, Outcome, Stage, surrogate_stages
 class SparseRidge(DirectMethod):
     """Kernel ridge regression (the LS-SVM) with optimised prototypes, see `fit`.
 
-    Classes become targets -1 and +1. The kernel is tuned for the fixed-size LS-SVM on the points
-    from which the first descent starts. `DirectMethod` describes the settings.
+    For classification the targets are -1 and +1. The kernel is tuned for the fixed-size LS-SVM on
+    the points from which the first descent starts. `DirectMethod` describes the settings.
     """
 
     name: ClassVar[str] = "sparse-ridge"

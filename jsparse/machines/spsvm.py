@@ -29,9 +29,9 @@ from .scdp import SCDP
 from .spsvm_newton import Objective
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 
-# Optimise all coefficients whenever their number has grown by this factor; in between, only the
-# coefficient of the newest prototype. The total cost is then proportional to the cost of the last
-# optimisation (Keerthi et al. 2006, Section 3.3).
+# Optimise all coefficients whenever their number has grown by this factor; in between, optimise
+# only the coefficient of the newest prototype. The total cost is then proportional to the cost of
+# the last optimisation (Keerthi et al. 2006, Section 3.3).
 GROWTH = 1.1
 
 
@@ -39,8 +39,9 @@ class SpSVM(Candidates):
     """Sparse support vector machines of growing size (Keerthi et al. 2006).
 
     Several classes are several binary problems, each with separate prototypes. The kernel is tuned
-    for `SCDP` with the same candidates, as a path of sparse SVMs for every kernel, `C` and fold
-    takes a hundred times longer. `C` and the size are tuned for the sparse SVM.
+    for `SCDP` with the same candidates, as tuning it for the sparse SVM, with a path for every
+    kernel, `C` and fold, takes a hundred times longer. `C` and the size are tuned for the sparse
+    SVM.
 
     `Candidates` describes the settings that are not listed.
 
@@ -101,8 +102,8 @@ def fit(
 
     Minimises `1/2 beta'K beta + C/2 sum_i weight_i max(0, 1 - y_i f(x_i))^2` over a growing set of
     prototypes. Each step adds, out of a random subset, the candidate whose coefficient alone lowers
-    the objective most. As `growth` says, Newton steps optimise all coefficients again. Their
-    systems are the normal equations of the rows within the margin.
+    the objective most. Whenever the set has grown by the factor `growth`, Newton steps optimise all
+    coefficients again. Their systems are the normal equations of the rows within the margin.
 
     Candidates that depend on the prototypes up to rounding are skipped; the path ends when no other
     candidates are left.
@@ -120,7 +121,7 @@ def fit(
         subset: number of random candidates examined for each prototype (static); None for 59, as in
             the paper, or `M` if it is smaller.
         growth: optimise all coefficients whenever the number of prototypes has grown by this
-            factor; 1 for every prototype.
+            factor; 1 to optimise them after every prototype.
         max_iterations: limit of the Newton steps of each optimisation.
 
     Returns:
@@ -207,7 +208,7 @@ def _fit(
     each_C = jnp.broadcast_to(C, each_y.shape[:1])
     if len(each_y) == 1:
         paths = jax.tree.map(lambda a: a[None], one((each_C[0], each_y[0])))
-    else:  # one after another: a batched loop runs as long as its slowest member
+    else:  # one problem after another: a batched loop runs as long as its slowest member
         paths = jax.lax.map(one, (each_C, each_y))
     return nested_family(kernel, candidates, outputs, **paths)
 

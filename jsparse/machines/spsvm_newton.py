@@ -13,7 +13,7 @@ from .._status import CONVERGED, EXHAUSTED, PRECISION_LOST, RUNNING
 from ..pursuit.path import LOST
 from ..solvers.definite import factorise
 
-_LINE_STEPS = 12
+_LINE_STEPS = 12  # Newton steps of a line search
 
 
 class Objective(NamedTuple):
@@ -133,8 +133,8 @@ def step(
     loss = dot(y - values, objective.deficit(values))  # y (y - f) = 1 - y f
     total = (C * loss + dot(solution, penalty * solution)) / 2
     small = gain <= 1e2 * eps * total
-    # If no step decreases the objective, either the slope is rounding noise, or rounding spoilt the
-    # system.
+    # If no step decreases the objective, then either the slope is rounding noise, or rounding has
+    # spoilt the system.
     spoilt = ~better & (dot(downhill, direction) > LOST * total)
     steps = state.steps + 1
     status = jnp.where(steps >= max_iterations, EXHAUSTED, RUNNING)
@@ -148,10 +148,11 @@ def precision(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return the condition number of the system, and the relative error of its solution.
 
-    The condition number is `tr(A) tr(A^(-1))`, with the diagonal of the system `A` of coefficients
-    and intercept scaled to one, as for other paths. The error has two parts. Rounding of the rows
-    is amplified by the square root of the condition number, as only Newton's systems square the
-    rows. Rounding of the kernel matrix `K = L L'`, a term of `A`, is amplified by `A^(-1)`.
+    The condition number is `tr(A) tr(A^(-1))`. `A` is the system of coefficients and intercept,
+    with its diagonal scaled to one, as for other paths. The error has two parts. Rounding of the
+    rows is amplified only by the square root of the condition number: the matrices of Newton's
+    systems contain squares of the rows, but the gradients do not. Rounding of the kernel matrix
+    `K = L L'`, a term of `A`, is amplified by `A^(-1)`.
 
     Args:
         factor: `L`; the identity where no prototype is selected.

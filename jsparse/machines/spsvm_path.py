@@ -102,7 +102,7 @@ def step(
     *,
     subset: int,
 ) -> State:
-    """Draw candidates and add the best one, or none if all drawn ones depend on the prototypes."""
+    """Draw candidates and add the best, or none if all of them depend on the prototypes."""
     eps, k = epsilon(problem.X.dtype), len(state.support)
     drawn = _draw(problem, state, key, subset)
     grown = _grown(problem, state, drawn)
@@ -125,9 +125,9 @@ def step(
 
 
 class Drawn(NamedTuple):
-    """Random candidates, and the decrease of the objective by the coefficient of each alone."""
+    """Random candidates, each with the decrease of the objective by its coefficient alone."""
 
-    number: Int[Array, " r"]  # in the table of candidates
+    number: Int[Array, " r"]  # row numbers in the table of candidates
     free: Bool[Array, " r"]  # False for surplus draws, if fewer candidates are free
     columns: Float[Array, "r n"]  # k(z, x) at the rows
     shares: Float[Array, "r k"]  # L^(-1) k(z_j, z)
@@ -178,12 +178,12 @@ def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
     skipped = jnp.argmax(jnp.where(dependent, drawn.pivot, -jnp.inf))
     both = jnp.stack([best, skipped])
     residuals = drawn.columns[both] - dot(drawn.shares[both], state.features)
-    # Whether the data would outweigh the penalty for the skipped direction, were it resolved.
+    # Whether the data would outweigh the penalty for the skipped direction, if it were resolved.
     useful = objective.C * dot(objective.inside(state.values), jnp.square(residuals[1]))
     useful = useful > jnp.maximum(drawn.pivot, drawn.noise)[skipped]
 
     adds, size = jnp.any(independent), state.size
-    slot = jnp.where(adds, size, k)  # out of range if nothing is added: `drop`
+    slot = jnp.where(adds, size, k)  # out of range if nothing is added: mode "drop" ignores it
     root = jnp.sqrt(jnp.where(adds, drawn.pivot[best], 1))
     row = drawn.shares[best].at[size].set(root)
     t = jnp.where(adds, drawn.step[best], 0)

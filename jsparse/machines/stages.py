@@ -19,7 +19,7 @@ class Stage(NamedTuple):
     problem: Any  # `search.problem.Problem`: method, rows and points
     search: Any  # `search.strategies.Search`
     C: Float[np.ndarray, " s"] | None = None  # values of `C` to try; None for the problem's
-    optional: bool = False  # whether tuning goes on without this stage if it fails or lacks time
+    optional: bool = False  # whether tuning goes on if the stage fails or time is too short for it
     expected_seconds: float = 0.0  # an optional stage is skipped if less time is left
     planned_later: int = 0  # evaluations planned for later stages, for the progress report
 
@@ -71,8 +71,8 @@ def smallest_within(
     """Return the first index whose error is within `tolerance` standard errors of the smallest.
 
     A tolerance of 0 takes the smallest error (De Brabanter 2010, Section 5); 1 is the
-    one-standard-error rule (Breiman et al. 1984). A standard error that is not known, as the rows
-    held out are one part, counts as 0.
+    one-standard-error rule (Breiman et al. 1984). If all held-out rows form one part, the standard
+    error is not known, and counts as 0.
     """
     best = int(np.argmin(errors))
     spread = np.nan_to_num(standard_errors[best], posinf=0.0)
@@ -81,9 +81,10 @@ def smallest_within(
 
 GROWTH = 4.0  # factor of a stage's seconds when the number of prototypes doubles
 # Sizes up to this fraction of the largest are tuned over the whole range. As the time grows with
-# the square or cube of the size, ten kernels for them take less time than one for the largest.
+# the square or cube of the size, ten kernels for them take less time than one for the largest size.
 WHOLE_RANGE = 0.25
-FLAT = 0.1  # standard errors by which the last size must be better than the one before, to go on
+# Tuning goes on if the last size is better than the size before by this many standard errors.
+FLAT = 0.1
 
 
 def size_stages(
@@ -113,11 +114,13 @@ def size_stages(
             size_search = search.started_from(outcomes[-1].tuning)
         if outcomes and stop_when_flat:
             expected = GROWTH * outcomes[-1].seconds
-        of_size = problem.at_size(size)
+        size_problem = problem.at_size(size)
         outcome = yield from _stages_of_a_size(
-            of_size.method.stages_of_one_size(of_size, size_search), optional=bool(outcomes),
-            expected_seconds=expected, planned_later=(len(sizes) - place - 1) * planned,
-        )  # fmt: skip
+            size_problem.method.stages_of_one_size(size_problem, size_search),
+            optional=bool(outcomes),
+            expected_seconds=expected,
+            planned_later=(len(sizes) - place - 1) * planned,
+        )
         if outcome is None:
             break
         outcomes.append(outcome)
@@ -133,9 +136,10 @@ def _stages_of_a_size(
     expected_seconds: float,
     planned_later: int,
 ) -> Generator[Stage, Outcome | None, Outcome | None]:
-    """Run the stages of one of several sizes, and return the outcome with the seconds of all.
+    """Run the stages of one of several sizes, and return the outcome with their total seconds.
 
-    The last three arguments are of `Stage`. If a stage is skipped, return None.
+    The last three arguments are fields of `Stage`. If a stage of the size is skipped that is not
+    optional within the size, return None.
     """
     seconds, outcome = 0.0, None
     while True:
@@ -159,18 +163,19 @@ def surrogate_stages(
     """Tune the kernel for a cheaper method, then `C` for the problem's method.
 
     Args:
-        surrogate: the cheaper method. It is skipped if the user fixed the kernel.
+        surrogate: the cheaper method. Its stage is skipped if the user fixed the kernel.
         problem: the tuning problem.
         search: the user's search.
-        points_only: whether the surrogate is fitted only to the rows that are points, each of which
-            is a prototype.
+        points_only: whether the surrogate is fitted only to the rows that are points. Each of these
+            rows is then a prototype.
     """
     if not search.tune_kernel:
         outcome = yield Stage(problem, search)
         assert outcome is not None
         return Chosen(outcome)
-    easier = problem.on_its_points() if points_only else problem
-    first = yield Stage(easier.with_method(surrogate), search, surrogate.default_C, planned_later=1)
+    surrogate_problem = problem.on_its_points() if points_only else problem
+    surrogate_problem = surrogate_problem.with_method(surrogate)
+    first = yield Stage(surrogate_problem, search, surrogate.default_C, planned_later=1)
     assert first is not None
     last = yield Stage(problem.with_kernel(first.tuning.kernel), search.of_C_alone())
     assert last is not None

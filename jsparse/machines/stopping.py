@@ -30,7 +30,7 @@ class Stopping(NamedTuple):
             )
 
     def length(self, scores: Float[np.ndarray, " k"]) -> int | None:
-        """Return the number of prototypes at which the path ends; None if it does not.
+        """Return the number of prototypes at which the path ends; None if it does not end.
 
         Args:
             scores: cross-validated error of 1, 2, .. prototypes, shape `k`.

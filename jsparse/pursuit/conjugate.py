@@ -167,7 +167,7 @@ def run(
     max_atoms: int,
     rule: Rule = "residual",
 ) -> State:
-    """Step until every pursuit has ended, or a limit of steps is reached."""
+    """Step until every pursuit has ended, or `until` steps are made; arguments as for `pursue`."""
 
     def running(state: State) -> Bool[Array, ""]:
         return jnp.any(state.status == RUNNING) & (state.step < until)
@@ -187,7 +187,7 @@ def path(
     *,
     max_atoms: int,
 ) -> Path:
-    """Return the solutions of every size reached so far."""
+    """Return the solutions of every size reached so far; arguments as for `pursue`."""
     support, along = state.support[:, :max_atoms], state.along[:, :max_atoms]
     dependent = state.free & (state.remaining <= NOISE * epsilon(b.dtype) * rounded)
     explained = jnp.sum(jnp.square(along), axis=(1, 2))

@@ -61,7 +61,7 @@ def debiased(
             f"max_atoms: expected at least {largest_count}, the nonzeros; got {max_atoms}"
         )
     fitted = _debias(path, systems.columns, systems.b[0, :, 0], max_atoms=size)
-    return systems.scale.undone_alone(fitted)
+    return systems.scale.undone_of_single(fitted)
 
 
 @functools.partial(compiled, static_argnames="max_atoms")

@@ -376,7 +376,7 @@ def _path(
         lasso=lasso,
     )
     penalty = times_power(path.penalty[None], systems.scale.b)[0]
-    return systems.scale.undone_alone(path)._replace(penalty=penalty)
+    return systems.scale.undone_of_single(path)._replace(penalty=penalty)
 
 
 def single(

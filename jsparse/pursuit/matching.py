@@ -143,7 +143,7 @@ def run(
     max_iterations: int,
     subset: int | None = None,
 ) -> Path:
-    """Step until every pursuit has ended."""
+    """Step until every pursuit has ended, and return the paths."""
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.status == RUNNING),
         lambda state: step(

@@ -101,7 +101,7 @@ def init(form: Rows | Gram, *, max_atoms: int) -> State:
 def step(
     state: State,
     form: Rows | Gram,
-    n_atoms: Int[Array, ""],
+    n_kept: Int[Array, ""],
     tolerance: Float[Array, ""],
     start: Float[Array, ""],
     max_iterations: Int[Array, ""],
@@ -113,13 +113,13 @@ def step(
     Args:
         state: the state before the iteration.
         form: the system.
-        n_atoms: K.
+        n_kept: K, the number of atoms to keep.
         tolerance: see `subspace_pursuit`.
         start: `|y|^2`, or `|b|^2`.
         max_iterations: limit of iterations.
         rule: "subspace" or "cosamp" (static).
     """
-    after = _exchange(state, form, n_atoms, rule=rule)
+    after = _exchange(state, form, n_kept, rule=rule)
     falls = after.loss < state.loss
     finite = jnp.isfinite(after.loss) & jnp.all(jnp.isfinite(after.left))
     iterations = state.iterations + 1
@@ -143,19 +143,19 @@ class Fit(NamedTuple):
     __repr__ = short_repr
 
 
-def _exchange(state: State, form: Rows | Gram, n_atoms: Int[Array, ""], *, rule: Rule) -> State:
+def _exchange(state: State, form: Rows | Gram, n_kept: Int[Array, ""], *, rule: Rule) -> State:
     """Fit the present and the new atoms, and keep the K atoms with the largest coefficients."""
     k, D, factor = len(state.support), form.n_atoms, (2 if rule == "cosamp" else 1)
-    filled = (jnp.arange(k, dtype=jnp.int32) < n_atoms) & (state.iterations >= 0)
+    filled = (jnp.arange(k, dtype=jnp.int32) < n_kept) & (state.iterations >= 0)
     present = jnp.where(filled, state.support, D)
     score = form.score(state.left, state.support, state.weights)
-    new_atoms = jnp.where(_largest(score, factor * n_atoms), jnp.arange(D, dtype=jnp.int32), D)
+    new_atoms = jnp.where(_largest(score, factor * n_kept), jnp.arange(D, dtype=jnp.int32), D)
     # Sorting takes a third of the time of marking the atoms in a mask.
     candidates = jnp.sort(jnp.concatenate([new_atoms, present]))
     repeated = jnp.concatenate([jnp.zeros(1, bool), candidates[1:] == candidates[:-1]])
     max_candidates = min((factor + 1) * k, D)
     candidates = jnp.sort(jnp.where(repeated, D, candidates))[:max_candidates]
-    fit = functools.partial(_fitted, form, n_atoms)
+    fit = functools.partial(_fitted, form, n_kept)
     start = Fit(
         candidates, jnp.zeros((max_candidates, state.weights.shape[1]), score.dtype), state.rank
     )
@@ -166,7 +166,7 @@ def _exchange(state: State, form: Rows | Gram, n_atoms: Int[Array, ""], *, rule:
     if rule == "cosamp":
         fitted = fit(start)
     else:
-        must_drop = jnp.sum(candidates < D, dtype=jnp.int32) > n_atoms
+        must_drop = jnp.sum(candidates < D, dtype=jnp.int32) > n_kept
 
         def more_to_fit(carry: tuple[Array, Fit]) -> Bool[Array, ""]:
             n_fits, fitted = carry
@@ -204,8 +204,8 @@ def _largest(values: Float[Array, " t"], count: Int[Array, ""]) -> Bool[Array, "
     return above | equal & (jnp.cumsum(equal, dtype=jnp.int32) <= room)
 
 
-def _fitted(form: Rows | Gram, n_atoms: Int[Array, ""], candidates: Fit) -> Fit:
-    """Return the K largest coefficients of the least-squares solution on some atoms."""
+def _fitted(form: Rows | Gram, n_kept: Int[Array, ""], candidates: Fit) -> Fit:
+    """Return the K largest coefficients of the least-squares solution on the candidates."""
     atoms, D = candidates.atoms, form.n_atoms
     t, inside = len(atoms), atoms < D
     slots = jnp.minimum(atoms, D - 1)
@@ -216,10 +216,10 @@ def _fitted(form: Rows | Gram, n_atoms: Int[Array, ""], candidates: Fit) -> Fit:
 
     count = jnp.sum(inside, dtype=jnp.int32)
     weights, rank = of_capacity(count, capacities(t, _EIGHTHS, _LEAST), solution)
-    size = jnp.where(inside, jnp.sum(jnp.square(weights), axis=1), -1)
+    squared = jnp.where(inside, jnp.sum(jnp.square(weights), axis=1), -1)
     numbers = jnp.arange(t, dtype=jnp.int32)
     # Sorting makes equal sets equal arrays.
-    places = jnp.sort(jnp.where(inside & _largest(size, n_atoms), numbers, t))
+    places = jnp.sort(jnp.where(inside & _largest(squared, n_kept), numbers, t))
     filled, places = places < t, jnp.minimum(places, t - 1)
     return Fit(
         jnp.where(filled, slots[places], D), jnp.where(filled[:, None], weights[places], 0), rank

@@ -86,7 +86,7 @@ class Scale(NamedTuple):
         )
 
     @compiled
-    def undone_alone(self, path: Any) -> Any:
+    def undone_of_single(self, path: Any) -> Any:
         """Return a path of a single system in the unscaled units."""
         batch = self.undone(type(path)(*(a[None] for a in path)))
         return type(path)(*(a[0] for a in batch))

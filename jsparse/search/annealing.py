@@ -21,7 +21,7 @@ Batch = Callable[[Callable[[Array], Array]], Callable[[Array], Array]]
 
 
 class Schedule(NamedTuple):
-    """The temperatures and their control, as traced numbers: a new value does not recompile.
+    """The temperatures and their control: traced numbers, so a new value compiles nothing again.
 
     The defaults of alpha and the target variance are from De Brabanter 2010, which gives no values
     of T_0, T_0^ac and G. The defaults of these three were the best, or within noise of the best, on

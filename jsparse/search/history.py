@@ -43,7 +43,7 @@ class Evaluation(NamedTuple):
 
     @property
     def least(self) -> float:
-        """The least trusted score; infinite if there is none."""
+        """The smallest of the `trusted` scores; infinite if no score can be trusted."""
         return float(np.min(self.trusted))
 
     def at(self, place: np.integer) -> dict[str, Any]:

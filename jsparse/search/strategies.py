@@ -99,11 +99,11 @@ class Search(abc.ABC):
             whole_number("max_evaluations", self.max_evaluations, 1)
 
     def check_method(self, method: Method) -> None:
-        """Raise a `ValueError` for a method that the search cannot tune."""
+        """Raise a `ValueError` for a method that the search cannot tune; by default all pass."""
         return
 
     def check_C(self, grid: Float[np.ndarray, " s"]) -> None:
-        """Raise a `ValueError` for values of `C` that the search cannot use."""
+        """Raise a `ValueError` for values of `C` that the search cannot use; by default none."""
         return
 
     def resolve(self, n_rows: int, *, on_mesh: bool) -> "Search":
@@ -181,10 +181,6 @@ class Annealing(Search):
     evaluations, and the simplex from the best point of the annealing has 70. The default is 160
     evaluations. Of the values of `C`, only the least and the largest matter: they bound the search.
     """
-
-    def check_method(self, method: Method) -> None:
-        """Raise a `ValueError` for a method that the search cannot tune."""
-        return
 
     def check_C(self, grid: Float[np.ndarray, " s"]) -> None:
         """See `Search.check_C`."""

@@ -130,7 +130,7 @@ def solve(
         most `DRIFT` (2) times the tolerance. `EXHAUSTED`: the limit of steps was reached.
         `INDEFINITE`: `A` or the preconditioner is not positive definite. `PRECISION_LOST`: `A` is
         not positive definite in this precision, or the recurrence meets the tolerance but `x` does
-        not.
+        not. `NOT_FINITE`: the residual is not finite.
 
     `x` is differentiable, in both modes, in `rhs` and in the arrays that `matrix` closes over. A
     derivative solves a further system.

@@ -20,7 +20,7 @@ Hinge = Literal["hinge", "squared_hinge"]
 
 MAX_ITERATIONS = 100
 _FRACTION = 0.99  # of the step to the nearest bound
-_PATIENCE = 8  # steps without a smaller gap after which the iteration stops
+_PATIENCE = 8  # steps without a clear decrease of the gap, after which the iteration stops
 
 
 def default_tolerance(dtype: jnp.dtype) -> float:
@@ -65,7 +65,7 @@ class State(NamedTuple):
     slack: Float[Array, " n"]  # xi
     surplus: Float[Array, " n"]  # s
     best: "Best"
-    since: Int[Array, ""]  # steps since the best iterate
+    steps_without_decrease: Int[Array, ""]  # steps since the gap last fell by over a tenth
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
@@ -371,7 +371,7 @@ def _first_state(
         slack=slack,
         surplus=surplus,
         best=best,
-        since=zero,
+        steps_without_decrease=zero,
         steps=zero,
         status=status,
     )
@@ -406,21 +406,29 @@ def step(
 
     current, predicted = products(jnp.zeros_like(t), predictor), products(t, predictor)
     pairs = 2 if loss == "hinge" else 1
-    nu = (predicted / current) ** 3 * current / (pairs * jnp.sum(w))
-    upper, lower = nu + predictor.slack * predictor.dual, nu - predictor.surplus * predictor.dual
-    corrector = _direction(problem, state, system, upper, lower, loss, refine=True)
+    # Mehrotra's product of the pairs on the central path; the corrections are of second order.
+    central_product = (predicted / current) ** 3 * current / (pairs * jnp.sum(w))
+    slack_products = central_product + predictor.slack * predictor.dual
+    surplus_products = central_product - predictor.surplus * predictor.dual
+    corrector = _direction(
+        problem, state, system, slack_products, surplus_products, loss, refine=True
+    )
     t = _FRACTION / jnp.maximum(_inverse_step(problem, state, corrector, loss), _FRACTION)
     after = _take_step(problem, state, corrector, t, loss)
     candidate = _evaluate(problem, after.weights, after.intercept, after.dual, loss)
     better = candidate.gap < state.best.gap
     # Only a clear decrease resets the counter: rounding could lower the gap for ever.
-    since = jnp.where(candidate.gap < 0.9 * state.best.gap, 0, state.since + 1)
+    steps_without_decrease = jnp.where(
+        candidate.gap < 0.9 * state.best.gap, 0, state.steps_without_decrease + 1
+    )
     best = jax.tree.map(lambda a, b: jnp.where(better, a, b), candidate, state.best)
     status = jnp.where(after.steps >= max_iterations, EXHAUSTED, RUNNING)
     finite = jnp.isfinite(candidate.gap)
-    status = jnp.where((since >= _PATIENCE) | ~finite, PRECISION_LOST, status)
+    status = jnp.where((steps_without_decrease >= _PATIENCE) | ~finite, PRECISION_LOST, status)
     status = jnp.where(_within_tolerance(best, tolerance), CONVERGED, status)
-    return after._replace(best=best, since=since, status=status.astype(jnp.int32))
+    return after._replace(
+        best=best, steps_without_decrease=steps_without_decrease, status=status.astype(jnp.int32)
+    )
 
 
 class _System(NamedTuple):
@@ -507,18 +515,21 @@ def _direction(
     problem: Problem,
     state: State,
     system: _System,
-    upper: Float[Array, " n"],
-    lower: Float[Array, " n"],
+    slack_products: Float[Array, " n"],
+    surplus_products: Float[Array, " n"],
     loss: Hinge,
     *,
     refine: bool,
 ) -> _Move:
-    """Return the step after which `xi (1 - a)` is `upper` and `s a` is `lower`, to first order."""
+    """Return the step after which, to first order, the products have the given values.
+
+    `slack_products` are the products `xi (1 - a)`, `surplus_products` the products `s a`.
+    """
     y = problem.y
     xi, s, a, top = state.slack, state.surplus, state.dual, state.to_top
-    rho = s - lower / a
+    rho = s - surplus_products / a
     if loss == "hinge":
-        rho += upper / top - xi
+        rho += slack_products / top - xi
     weighted_rho = system.row_weights * y * rho
     weights, intercept, values = _newton(
         problem,
@@ -528,8 +539,10 @@ def _direction(
         refine,
     )
     dual = -system.D * (y * values + rho)
-    surplus = lower / a - s - s / a * dual
-    slack = upper / top - xi + xi / top * dual if loss == "hinge" else dual
+    surplus = surplus_products / a - s - s / a * dual
+    slack = dual
+    if loss == "hinge":
+        slack = slack_products / top - xi + xi / top * dual
     return _Move(weights, intercept, dual, slack, surplus)
 
 

@@ -140,11 +140,12 @@ def reweighted(
         C: weight of the data-fit term, positive.
         first: `lambda^(-1/2)` of the first system, shape `p`, at least 0. A column with 0 is left
             out.
-        rule: the stopping rule (static). "relative": stop when the relative change of the values of
-            the columns is at most `tolerance`, and no nonzero coefficient is below the smallest
-            size that a minimum allows. A coefficient below a thousandth of this size is set to 0
-            if the step has halved it. "paper": stop when `|change| / p < 1e-4` or after 50 steps,
-            and set coefficients up to 1e-6 to 0, whatever their units.
+        rule: the stopping rule (static). "relative": stop when the relative change of the
+            coefficients, in units in which the diagonal of A is 1, is at most `tolerance`, and no
+            nonzero coefficient is below the smallest size that a minimum allows. A coefficient
+            below a thousandth of this size is set to 0 if the step has halved it. "paper": stop
+            when `|change| / p < 1e-4` or after 50 steps, and set coefficients up to 1e-6 to 0,
+            whatever their units.
         tolerance: of the relative rule; by default 1e-5, or the root of the dtype's spacing.
         max_iterations: limit of steps (static); by default 200, or the paper's 50.
 

@@ -82,7 +82,7 @@ class Solution(NamedTuple):
 
 
 def default_tolerance(dtype: jnp.dtype) -> float:
-    """Return the duality gap that a computation in this precision can verify."""
+    """Return the relative duality gap at which to stop: 1e-6, or the root of epsilon if larger."""
     return max(1e-6, epsilon(dtype) ** 0.5)
 
 

@@ -196,7 +196,7 @@ def posterior(
         log_likelihood = _log_likelihood(problem, model, dot(Phi, mean), likelihood)
         return log_likelihood - dot(alpha, jnp.square(mean)) / 2
 
-    def inverse(values: Array) -> tuple[Array, Array, Array]:
+    def inverse_factor(values: Array) -> tuple[Array, Array, Array]:
         """Return the inverse Cholesky factor of the precision, its scaled factor, and the scale."""
         gram = dot_over_rows(_curvatures(problem, model, values, likelihood)[:, None] * Phi, Phi)
         scale = 1 / jnp.sqrt(alpha + jnp.diagonal(gram))
@@ -207,27 +207,27 @@ def posterior(
 
     def newton(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         mean, value, t, count = state
-        root, _, _ = inverse(dot(Phi, mean))
         values = dot(Phi, mean)
+        factor, _, _ = inverse_factor(values)
         slope = dot(_slopes(problem, model, values, likelihood), Phi) - alpha * mean
-        newton_step = dot(dot(root, slope), root)
+        newton_step = dot(dot(factor, slope), factor)
         trial = mean + t * newton_step
         trial_value = density(trial)
         better = trial_value >= value
         progressed = better & (trial_value - value > 1e-2 * TOLERANCE)
         t = jnp.where(better, 1, t / 2)
         running = (progressed | ~better) & (t > 1e-3)
-        count = jnp.where(running, count + 1, _NEWTON_STEPS)
+        count = jnp.where(running, count + 1, _NEWTON_STEPS)  # this count ends the loop
         return jnp.where(better, trial, mean), jnp.where(better, trial_value, value), t, count
 
     start = jnp.where(model.filled, start, 0)
     initial = start, density(start), jnp.ones((), Phi.dtype), jnp.zeros((), jnp.int32)
     mean, value, _, _ = jax.lax.while_loop(lambda state: state[3] < _NEWTON_STEPS, newton, initial)
     values = dot(Phi, mean)
-    root, lower, scale = inverse(values)
+    factor, lower, scale = inverse_factor(values)
     log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(lower)) - jnp.log(scale))
     evidence = value + (jnp.sum(jnp.log(alpha)) - log_determinant) / 2
-    return Posterior(mean, dot(root.T, root), values, evidence)
+    return Posterior(mean, dot(factor.T, factor), values, evidence)
 
 
 def _curvatures(

@@ -50,7 +50,10 @@ class RowsOfFolds(NamedTuple):
     __repr__ = short_repr
 
     def held_out(self, C: Float[Array, " s"], on_fold: OnFold) -> HeldOut:
-        """Predict the rows of each fold for every `C`, see `Method.held_out`."""
+        """Predict the rows of each fold for every `C`; `on_fold` reduces each fold's predictions.
+
+        See `Method.held_out`.
+        """
         kernel = self.template.at(self.theta)
         layout = self.rows, self.layout
         return self.method.held_out(kernel, self.points, C, *layout, on_fold, self.key)
@@ -67,7 +70,10 @@ class SumsOfFolds(NamedTuple):
     __repr__ = short_repr
 
     def held_out(self, C: Float[Array, " s"], on_fold: OnFold) -> HeldOut:
-        """Predict the rows of each part for every `C`, see `FromSums.held_out_from_sums`."""
+        """Predict the rows of each part for every `C`, from the sums over all other rows.
+
+        `on_fold` reduces the predictions of each part, see `FromSums.held_out_from_sums`.
+        """
         features, sums = self.sums
         if self.parts.code is None:  # give the sums of a single target their target axis
             sums = sums._replace(

@@ -73,15 +73,18 @@ class Reader(NamedTuple):
     __repr__ = short_repr
 
     @property
-    def classes_apart(self) -> int:
-        """The number of classes with sums of their own; 1 if all problems use the same rows."""
+    def groups_per_part(self) -> int:
+        """The number of groups of rows in a part, each with separate sums.
+
+        A group is the whole part if all binary problems use the same rows, else a class of it.
+        """
         code = self.encoding.code
         return 1 if code is None or code.shares_all_rows else len(code.matrix)
 
     @property
-    def groups(self) -> int:
-        """The number of groups of rows with sums of their own: the classes of each part."""
-        return self.split.parts * self.classes_apart
+    def n_groups(self) -> int:
+        """The number of groups of rows in all parts."""
+        return self.split.parts * self.groups_per_part
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -89,7 +92,7 @@ class Reader(NamedTuple):
         code = self.encoding.code
         if code is None:
             return ()
-        return (code.matrix.shape[1],) if self.classes_apart == 1 else (0,)
+        return (code.matrix.shape[1],) if self.groups_per_part == 1 else (0,)
 
     def encode(
         self, y: np.ndarray, weights: np.ndarray | None, where: str
@@ -122,16 +125,21 @@ class Reader(NamedTuple):
     def batches(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield batches `(X, targets, weights, groups)`, padded with rows of weight 0.
 
+        `groups` holds the number of each row's group: of its part, or of its part and class if the
+        classes are summed separately. The targets then have no columns, because the class gives
+        them.
+
         Raises:
             StreamError: if the rows differ from the rows of the first pass.
         """
-        (_, _, code, *_), dtype, start = self.encoding, self.encoding.dtype, 0
+        code, dtype, start = self.encoding.code, self.encoding.dtype, 0
         for (X, y, weights), rows in counting(self.stream):
             n, where = len(X), f"rows {rows[0]} to {rows[-1]}"
             targets, w, numbers = self.encode(y, weights, where)
             group = self.split(start + np.arange(n))
-            if self.classes_apart > 1:
-                group, targets = group * self.classes_apart + numbers, np.zeros((n, 0), dtype)
+            if self.groups_per_part > 1:
+                group = group * self.groups_per_part + numbers
+                targets = np.zeros((n, 0), dtype)
             elif code is not None:
                 targets = np.asarray(code.matrix, dtype)[numbers]
             X = _cast(X, dtype, where, "X")
@@ -272,7 +280,7 @@ class Streamed(TrainingSource):
         reader, points = self.reader, problem.points
         assert points is not None
         initial = [
-            _begin(_from_sums(problem), kernel, points, reader.groups, reader.outputs)
+            _begin(_from_sums(problem), kernel, points, reader.n_groups, reader.outputs)
             for kernel in kernels
         ]
         maps, totals = [phi for phi, _ in initial], [zero for _, zero in initial]
@@ -282,12 +290,13 @@ class Streamed(TrainingSource):
             jax.block_until_ready(pending)
             rows, mesh = jax.device_put(batch), self.placed.mesh
             # A loop over kernels, so that one program serves any number of kernels.
+            add = functools.partial(_add, n_groups=reader.n_groups, mesh=mesh)
             added = [
-                _add(total, phi, reader.encoding.scaling, *rows, n_groups=reader.groups, mesh=mesh)
+                add(total, phi, reader.encoding.scaling, *rows)
                 for total, phi in zip(totals, maps, strict=True)
             ]
             totals, pending = [total for total, _ in added], [weight for _, weight in added]
-        if reader.classes_apart > 1:
+        if reader.groups_per_part > 1:
             totals = [_by_part(total, reader.split.parts) for total in totals]
         return [Sums(*pair) for pair in zip(maps, totals, strict=True)]
 
@@ -308,18 +317,18 @@ def _name(problem: Problem, kernel: Kernel) -> bytes:
     return b" ".join([method.encode(), np.asarray(problem.points).tobytes(), *leaves])
 
 
-@functools.partial(compiled, static_argnames=("groups", "outputs"))
+@functools.partial(compiled, static_argnames=("n_groups", "outputs"))
 def _begin(
     method: FromSums,
     kernel: Kernel,
     points: Float[Array, "m d"],
-    groups: int,
+    n_groups: int,
     outputs: tuple[int, ...],
 ) -> tuple[FeatureMap, NormalEquations]:
     """Return the feature map of a kernel, and sums of zero for each group."""
     phi = method.features(kernel, points)
     zero = zeros(phi.n_features, outputs, points.dtype)
-    return phi, jax.tree.map(lambda a: jnp.zeros((groups, *a.shape), a.dtype), zero)
+    return phi, jax.tree.map(lambda a: jnp.zeros((n_groups, *a.shape), a.dtype), zero)
 
 
 @functools.partial(compiled, static_argnums=1)

@@ -162,7 +162,7 @@ class Trained:
 
     @property
     def status(self) -> int:
-        """Stop code of the chosen machine, see `check`."""
+        """Stop code of the chosen machine, see `jsparse.check`."""
         with jax.enable_x64(self.model.dtype == np.float64):
             if self.size is None:
                 return int(self.fit.status)
@@ -170,10 +170,11 @@ class Trained:
 
     @property
     def statuses(self) -> dict[str, int]:
-        """Stop codes of the chosen machine, the choice of points and cross-validation, see `check`.
+        """Stop codes of the chosen machine, the choice of points and cross-validation.
 
-        The stop code of cross-validation is EXHAUSTED or COMPLETED: it only tells whether an
-        iteration limit was reached.
+        `jsparse.check` raises an error or warns for a bad stop code. The stop code of
+        cross-validation is EXHAUSTED or COMPLETED: it only tells whether an iteration limit was
+        reached.
         """
         validation = EXHAUSTED if self.tuning.status == EXHAUSTED else COMPLETED
         return {
@@ -189,7 +190,7 @@ class Trained:
 
     @property
     def classes(self) -> np.ndarray | None:
-        """Labels in sorted order. Of two, a value >= 0 predicts the second."""
+        """The labels in sorted order; of two labels, a value >= 0 predicts the second."""
         return self.model.classes
 
     @property
@@ -207,25 +208,34 @@ class Trained:
         return self.model.at(size)
 
     def predict(self, X: Any) -> np.ndarray:
-        """See `Model.predict`."""
+        """Return predicted labels or values, see `Model.predict`."""
         return self.model.predict(X)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """See `Model.predict_proba`."""
+        """Return the probabilities of the classes, shape `n k`, see `Model.predict_proba`."""
         return self.model.predict_proba(X)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """See `Model.decision_function`."""
+        """Return the scores of the classes or the values of a regression.
+
+        See `Model.decision_function`.
+        """
         return self.model.decision_function(X)
 
     def interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """See `Model.interval`."""
+        """Return the ends of intervals that hold a new row's target with probability `coverage`.
+
+        See `Model.interval`, which also says when this probability is guaranteed.
+        """
         return self.model.interval(X, coverage)
 
     def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """See `Model.predict_set`."""
+        """Return sets of classes that hold a new row's class with probability `coverage`.
+
+        See `Model.predict_set`; `Model.interval` says when this probability is guaranteed.
+        """
         return self.model.predict_set(X, coverage)
 
     def relevance(self, names: Sequence[Any] | None = None) -> Relevance:
-        """See `Model.relevance`."""
+        """Return the relevance of each column in the kernel, see `Model.relevance`."""
         return self.model.relevance(names)
