@@ -325,6 +325,7 @@ class _ShareOfSupportVectors(Classifier):
         X = (X - mean) / np.where(spread > 0, spread, 1)
         d = X.shape[1]
         kernel_like = self._kernel(d)
+        assert kernel_like is not None, "`_check_parameters` refuses None"
         untuned = isinstance(kernel_like, str)
         kernel = RBF(math.sqrt(d / 2)) if untuned else make_kernel(kernel_like, d)
         with jax.enable_x64(True):
