@@ -1,4 +1,4 @@
-"""`train` without options (all rows as prototypes, a learned metric) beside other learners."""
+"""All rows as prototypes, and a metric from derivatives, beside other learners."""
 
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,16 @@ from . import tabular
 from .report import Report
 from .tabular import LAST, ONE, WAYS, Split, distilled, result
 
-ALL, DISTILLED = "train without options", "distilled from it, at most 200"
+ALL, DISTILLED = "all rows, recursive", "distilled from all rows, at most 200"
 OTHERS = (ONE, "auto, 500", "LightGBM", "LightGBM, 30 settings", "xRFM")
 
 
 def _all_rows(part: Split) -> dict[str, Any]:
-    """Train without options: up to 6,000 rows, every row is a prototype."""
-    trained = jsparse.train(part.X, part.y, task=part.task, key=0)
+    """Train on all rows as prototypes, with a metric from the machine's own derivatives."""
+    trained = jsparse.train(
+        part.X, part.y, task=part.task, method=jsparse.Dual(tuned_with=1000),
+        search=jsparse.Recursive(), kernel="auto", columns="auto", key=0,
+    )  # fmt: skip
     LAST["all rows"] = trained
     return result(part, trained)
 

@@ -152,7 +152,7 @@ def train(
         >>> import numpy as np
         >>> X = np.linspace(-3.0, 3.0, 100)[:, None]
         >>> labels = np.where(np.abs(X[:, 0]) < 1, "inside", "outside")
-        >>> trained = train(X, labels, task="classification", method=FixedSize(10), key=0)
+        >>> trained = train(X, labels, task="classification", preset="fast", key=0)
         >>> trained.predict(np.array([[0.0], [2.0]])).tolist()
         ['inside', 'outside']
     """
