@@ -145,6 +145,7 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
         help="how much time the choice of what is not stated may take (default: balanced; with "
         "--method the settings of the papers)",
     )
+    notes = {"n_prototypes": "without --method: distil the machine to at most M; "}
     for name, (field, of) in method_options().items():
         how = field.metadata["option"]
         add(
@@ -153,7 +154,7 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
             type=_KINDS[how["kind"]],
             choices=how["choices"],
             metavar=how["metavar"],
-            help=f"with --method {', '.join(of)}: {how['help']}",
+            help=f"{notes.get(name, '')}with --method {', '.join(of)}: {how['help']}",
         )
     add(
         "--kernel",
@@ -213,7 +214,10 @@ def method_of(options: argparse.Namespace) -> tuple[Method | None, int | None]:
             continue
         distilled = options.method is None and name == "n_prototypes" and isinstance(value, int)
         if options.method not in of and not distilled:
-            raise ValueError(f"{flag(name)}: expected together with --method {' or '.join(of)}")
+            one = "one number, or several " if name == "n_prototypes" else ""
+            raise ValueError(
+                f"{flag(name)}: expected {one}together with --method {' or '.join(of)}"
+            )
         settings[name] = value
     if options.method is None:
         return None, settings.get("n_prototypes")

@@ -40,8 +40,8 @@ from .schema import Schema as Schema
 from .tables import TableError, check_names, listing, row_number
 
 _IMPUTE = (
-    "fill them in, leave those rows out, or train with imputation (impute=True, jsparse fit "
-    "--impute, jsparse compare --impute)"
+    "fill them in, leave those rows out, or train with imputation: "
+    "jsparse.data.frames.Frame(table, impute=True) in place of the table, or jsparse fit --impute"
 )
 # Digits with decimal and thousands marks; around them a sign, brackets, a currency or a percent.
 _LIKE_NUMBER = r"^\s*[-+(]?[$€£]?\s?[0-9][0-9.,' _]*([eE][-+]?[0-9]+)?\s?[%$€£)]?\s*$"

@@ -241,7 +241,8 @@ def check_search(search: Any) -> None:
     """Raise a `ValueError` unless `search` is a `Search` with valid settings."""
     if not isinstance(search, Search):
         raise ValueError(
-            f"search: expected 'auto', Profile(..), Annealing(..) or Gradient(..), got {search!r}"
+            "search: expected 'auto', Profile(..), Gradient(..), Recursive(..) or Annealing(..), "
+            f"got {search!r}"
         )
     search.check()
 

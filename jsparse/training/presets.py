@@ -17,7 +17,7 @@ PROTOTYPES = {"balanced": 500, "accurate": 2000}  # for more rows
 TUNED_PROTOTYPES = 500  # that tune a machine of more prototypes
 PAPERS = Settings(FixedSize(), "rbf", Profile(), "standard")
 ADVICE = {
-    "fast": "one lengthscale; preset 'balanced' learns a metric and takes some ten seconds",
+    "fast": "one lengthscale; preset 'balanced' learns a metric and takes some ten times as long",
     "balanced": "preset 'accurate' tunes with more rows and takes some five times as long",
     "accurate": "no preset takes longer",
 }

@@ -117,4 +117,7 @@ def test_few_prototypes_from_a_machine_of_all_rows(tmp_path, capsys):
     assert jsparse.load(out).size <= 15
     sizes = ["fit", str(path), "--target", "y", "--prototypes", "15,20", "--quiet"]
     assert main(sizes) == 2
-    assert "--prototypes: expected together with --method" in capsys.readouterr().err
+    assert (
+        "--prototypes: expected one number, or several together with --method"
+        in capsys.readouterr().err
+    )
