@@ -105,7 +105,7 @@ def _train(
         if options.folds is not None:
             raise ValueError("--folds, --holdout: expected one of them, got both")
         folds = HoldOut(options.holdout)
-    method, n_prototypes = method_of(options)
+    method = method_of(options)
     scheme: Any = options.multiclass.replace("-", "_")
     with report.progress(quiet=options.quiet) as show:
 
@@ -122,7 +122,7 @@ def _train(
             key=options.seed,
             method=method,
             preset=options.preset,
-            n_prototypes=n_prototypes,
+            n_prototypes=options.n_prototypes if method is None else None,
             kernel=options.kernel,
             search=_search(options),
             columns=options.columns,
@@ -167,7 +167,7 @@ def _fit(options: argparse.Namespace) -> int:
     _mesh(options.devices)  # reported before the file is read
     if options.holdout is not None and not options.stream:
         raise ValueError("--holdout: expected together with --stream")
-    method, _ = method_of(options)  # its options too
+    method = method_of(options)  # its options too
     _search(options)
     if options.stream:
         if method is not None:

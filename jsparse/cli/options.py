@@ -201,8 +201,8 @@ def flag(name: str) -> str:
     return "--" + name.removeprefix("n_").replace("_", "-")
 
 
-def method_of(options: argparse.Namespace) -> tuple[Method | None, int | None]:
-    """Return the method that the options state, or without one the number of prototypes.
+def method_of(options: argparse.Namespace) -> Method | None:
+    """Return the method that the options state; None for the choice of the preset.
 
     Raises:
         ValueError: for an option that belongs to another method.
@@ -220,7 +220,7 @@ def method_of(options: argparse.Namespace) -> tuple[Method | None, int | None]:
             )
         settings[name] = value
     if options.method is None:
-        return None, settings.get("n_prototypes")
+        return None
     kind = METHODS[options.method]
     several = isinstance(settings.get("n_prototypes"), list | str)
     # A tolerance chooses among stated sizes, the sizes of a path, or the sizes that `C` leads to.
@@ -229,7 +229,7 @@ def method_of(options: argparse.Namespace) -> tuple[Method | None, int | None]:
             "--size-tolerance: expected together with several --prototypes or with a --method "
             "of several sizes"
         )
-    return kind(**settings), None
+    return kind(**settings)
 
 
 # An option's message for an invalid value is the message of its type's error.

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
+from .._runtime import check_runtime
 from .._types import KeyLike
 from ..data.frames import Frame, as_frame
 from ..data.schema import Schema
@@ -16,7 +17,8 @@ from ..machines.scdp import SCDP
 from ..model import Model
 from ..search.strategies import Profile
 from .inputs import counting_rows
-from .train import train
+from .run import run
+from .settings import Settings
 from .trained import Trained
 
 
@@ -61,6 +63,7 @@ def distil(
             kernels, a table with other columns than the large machine's, or the options `kernel`
             and `search`.
     """
+    check_runtime()
     model = trained.model if isinstance(trained, Trained) else trained
     if not isinstance(model, Model):
         raise ValueError(f"trained: expected what train gave, or a Model, got {trained!r}")
@@ -85,17 +88,17 @@ def distil(
         (kernel, model.expansion.prototypes, model.expansion.scaling),
     )
     if scaling is not None:
-        options = {"columns": scaling.columns} | options
         Z = scaling.undo_on_host(Z)
+    columns = options.pop("columns", "standard" if scaling is None else scaling.columns)
     with jax.enable_x64(True):
-        return train(
+        return run(
             X.astype(np.float64) if isinstance(X, np.ndarray | jax.Array) else X,
             y,
             key=key,
-            method=method.for_distillation(Z),
-            kernel=kernel,
+            settings=Settings(
+                method.for_distillation(Z), kernel, Profile(tune_kernel=False), columns
+            ),
             C=C,
-            search=Profile(tune_kernel=False),
             **{"task": task, **options},
         )
 

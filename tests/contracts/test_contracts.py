@@ -273,7 +273,7 @@ def test_the_default_number_of_prototypes_is_one_rule(name):
     for words in (["demo"], ["fit", "x", "--target", "y"]):
         assert method_of(parser.parse_args([*words, "--method", name])) == method
     for _, estimator in inspect.getmembers(estimators, inspect.isclass):
-        if hasattr(estimator, "make_method") and "n_prototypes" in estimator().get_params(False):
+        if hasattr(estimator, "method_class") and "n_prototypes" in estimator().get_params(False):
             assert estimator().make_method().n_prototypes is None
 
 

@@ -1,0 +1,294 @@
+"""One run, from raw rows and complete settings to a tuned model."""
+
+import dataclasses
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jaxtyping import Array, ArrayLike
+
+from .._agreement import least_in_all_processes, same_in_all_processes
+from .._arguments import finite_rows
+from .._mesh import spans_processes
+from .._types import KeyLike
+from ..conformal import ConformalScores
+from ..data.frames import as_frame
+from ..data.schema import Schema
+from ..data.streams import RowStream
+from ..kernels import Projected
+from ..machines.family import Family
+from ..machines.method import Method, Metric, Points, Task
+from ..model import About, Model
+from ..multiclass import Scheme
+from ..scaling import normal_scores
+from ..search.problem import Problem
+from ..search.run import Progress
+from ..search.template import Template, split_kernel
+from ..validation.folds import Folds
+from .auto import family_of, main_directions
+from .choices import KernelLike, projected, template_of
+from .clock import clock, compile_clock
+from .data import TrainingData
+from .encoding import apply_scaling, indicators
+from .inputs import ClassWeight, checked_targets, counting_rows
+from .plan import check_fits, free_bytes
+from .presets import Preset
+from .settings import Config, HoldOut, Multiclass, Resources, Settings, configure
+from .streams import read_stream
+from .tables import read_table
+from .target_units import TargetUnits
+from .trained import Sums, Trained
+from .tuning import Choice, calibrate, choose, fit_all_rows, predict_unseen
+
+
+def run(
+    X: Any,
+    y: Any = None,
+    *,
+    task: Task,
+    key: KeyLike,
+    settings: Settings,
+    C: ArrayLike | None = None,
+    folds: int | Folds | HoldOut | Literal["auto"] = "auto",
+    metric: Metric | None = None,
+    multiclass: Scheme | ArrayLike | Multiclass = "one_versus_rest",
+    weights: ArrayLike | None = None,
+    class_weight: ClassWeight = None,
+    out_of_fold: bool | Literal["machines"] = True,
+    resources: Resources = Resources(),
+    progress: Progress | None = None,
+    preset: Preset | None = None,
+) -> Trained:
+    """Train a model with the settings given.
+
+    Arguments and errors are as for `train`. `preset` is only noted in the result.
+    """
+    seconds: dict[str, float] = {}
+    with compile_clock(seconds), clock(seconds, "total"):
+        mesh = getattr(resources, "mesh", None)
+        with same_in_all_processes(mesh) as compared:
+            config = configure(
+                task, key, settings, C, folds, metric, multiclass, class_weight, out_of_fold,
+                resources, progress,
+            )  # fmt: skip
+            compared |= config.compared
+        with same_in_all_processes(mesh) as compared:
+            data, schema = _read(X, y, weights, config, seconds)
+            compared |= data.compared | {"columns": schema}
+        if config.columns == "auto":
+            with clock(seconds, "settings"):
+                config = _with_columns_of_rows(config, data)
+            if config.columns == "ranks":
+                data, schema = _read(X, y, weights, config, seconds)
+        config, units = _with_rows_known(config, data), data.encoding.units
+        method = _resolved(config, data)
+        if _is_auto(config.kernel) or config.search.rank is not None:
+            with clock(seconds, "settings"):
+                config = _with_kernel_of_rows(config, data)
+        with clock(seconds, "prototypes"):
+            problem, points = _problem(method, config, data)
+            jax.block_until_ready(points.X)
+        values = inverse_temperatures = conformal = summed = None
+        with clock(seconds, "tuning"), units.of_errors(problem.scoring.metric):
+            choice = choose(problem, config, data.encoding)
+            if out_of_fold:
+                values, summed = predict_unseen(choice, units)
+        with clock(seconds, "fit"):
+            family, sums = fit_all_rows(choice, units, summed)
+            jax.block_until_ready(jax.tree.leaves(family))
+            if values is not None:
+                machines = out_of_fold == "machines"
+                inverse_temperatures, conformal = calibrate(
+                    values, choice, data, summed, machines=machines
+                )
+    problem, tuning, curve = choice.problem, choice.tuning, choice.curve
+    error, metric = _reported(choice, units)
+    rows = None if choice.moved else problem.point_rows
+    if rows is not None:
+        rows = data.counting.index[rows[family.active_points(choice.size)]]
+    return Trained(
+        model=_model(data, schema, choice, family, inverse_temperatures, conformal, error, metric),
+        method=problem.method,
+        kernel=tuning.kernel,
+        C=choice.C,
+        target_unit=units.unit,
+        cv_error=error,
+        metric=metric,
+        criterion=problem.scoring.metric,
+        tuning=units.tuning(tuning, problem.scoring.metric),
+        search=config.search,
+        fit=family,
+        sums=None if sums is None else Sums(sums.features, sums.equations, units),
+        point_rows=rows,
+        n_points=data.source.n_rows if points.X is None else len(points.X),
+        folds=data.counting.folds_of_caller(data.folds),
+        out_of_fold=None if values is None else data.counting.spread(values),
+        n_rows=data.source.n_rows,
+        seconds=seconds,
+        preset=preset,
+        curve=None if curve is None else units.curve(curve),
+        selection_status=points.status,
+    )
+
+
+def _read(
+    X: Any, y: Any, weights: ArrayLike | None, config: Config, seconds: dict[str, float]
+) -> tuple[TrainingData, Schema | None]:
+    """Return the rows of positive weight; and the schema of the columns, if `X` has one."""
+    frame = as_frame(X)
+    if frame is not None:
+        counting = counting_rows(weights, frame.n_rows)
+        numbers = None if weights is None else counting.index
+        X, y, columns = frame.arrays(y, config.task, numbers)
+        y = checked_targets(y, len(X), config.task)
+        return read_table(finite_rows(X), y, counting, config, columns.codes), columns
+    if y is not None:
+        X = finite_rows(X)
+        counting, y = counting_rows(weights, len(X)), checked_targets(y, len(X), config.task)
+        return read_table(counting.select(X), counting.select(y), counting, config), None
+    if not isinstance(X, RowStream) or isinstance(X, np.ndarray | jax.Array):
+        raise ValueError(f"y: expected targets, as X is no stream of rows but {type(X).__name__}")
+    if weights is not None:
+        raise ValueError("weights: expected None with a stream, whose batches hold them")
+    if config.columns != "standard":
+        raise ValueError(f"columns: expected 'standard' with a stream, got {config.columns!r}")
+    with clock(seconds, "first pass"):
+        return read_stream(X, config), getattr(X, "schema", None)
+
+
+def _with_rows_known(config: Config, data: TrainingData) -> Config:
+    """Return the configuration with the search resolved for the number of rows.
+
+    On a mesh of several processes, also set the memory to the least free memory of all processes.
+    """
+    resources, mesh = config.resources, config.resources.mesh
+    if mesh is not None and spans_processes(mesh) and resources.memory is None:
+        memory = least_in_all_processes(mesh, free_bytes())
+        resources = dataclasses.replace(resources, memory=memory)
+    search = config.search.resolve(data.source.n_rows, on_mesh=mesh is not None)
+    return config._replace(resources=resources, search=search)
+
+
+def _with_columns_of_rows(config: Config, data: TrainingData) -> Config:
+    """Return the configuration with the map of the columns that errs less on a sample of the rows.
+
+    Ranks do not change under a monotone map, so the standardised rows give the normal scores. The
+    kernel "auto" becomes the best family for that map. Columns of categories have no ranks.
+    """
+    if data.encoding.codes:
+        return config._replace(columns="standard")
+    X, y, weights = data.source.rows_in_memory()
+    ranks = apply_scaling(normal_scores(np.asarray(X), np.asarray(weights)), X)
+    standard, normal = (_family(config, inputs, y, weights) for inputs in (X, ranks))
+    columns, best = ("ranks", normal) if normal[1] < standard[1] else ("standard", standard)
+    kernel = best[0] if _is_auto(config.kernel) else config.kernel
+    return config._replace(columns=columns, kernel=kernel)
+
+
+def _family(config: Config, *rows: Array) -> tuple[str, float]:
+    """Return the best family of kernels on a sample of the rows, and its error."""
+    all_rows, search = config.method.n_features == "all", config.search
+    per_column = search.tune_kernel and search.per_column
+    key = jax.random.fold_in(config.keys.search, 1)
+    return family_of(key, *rows, all_rows=all_rows, per_column=per_column)
+
+
+def _is_auto(kernel: KernelLike) -> bool:
+    return isinstance(kernel, str) and kernel == "auto"
+
+
+def _template(config: Config, data: TrainingData) -> Template:
+    """Return the template of the kernel, for the columns of the data."""
+    kernel = template_of(config.kernel, data.shape.d, config.search, data.encoding.codes)
+    return split_kernel(kernel, data.source.dtype, **config.search.varied)
+
+
+def _resolved(config: Config, data: TrainingData) -> Method:
+    """Return the method with all defaults resolved; raise a `ValueError` if it exceeds the memory.
+
+    Sizes that the method added by default are dropped if they do not fit into memory. The source
+    of the rows takes its number of kernels in a pass from the plan.
+    """
+    method, n_parameters = config.method.resolve(data.shape), _template(config, data).size
+    plan = data.plan(method, config, n_parameters)
+    if plan is not None and plan.largest is not None:
+        method = config.method.resolve(data.shape._replace(room=plan.largest))
+        plan = data.plan(method, config, n_parameters)
+    check_fits(plan, method)
+    data.source.follow(plan)
+    return method
+
+
+def _with_kernel_of_rows(config: Config, data: TrainingData) -> Config:
+    """Return the configuration with the kernel that a sample of the rows decides.
+
+    Replace the kernel "auto" by the best family, and a rank by a matrix of the main directions.
+    """
+    search = config.search
+    rank = search.rank if search.tune_kernel else None
+    rows = data.source.rows_in_memory()
+    if _is_auto(config.kernel):
+        X, *others = rows
+        if codes := data.encoding.codes:
+            X = jax.device_put(indicators(np.asarray(X), codes))
+        config = config._replace(kernel=_family(config, X, *others)[0])
+    if rank is None:
+        return config
+    key = jax.random.fold_in(config.keys.search, 1)
+    kernel = projected(config.kernel, main_directions(key, *rows, rank))
+    if search.start is not None and isinstance(search.start.kernel, Projected):
+        # The directions of a warm start may differ in sign from new ones.
+        kernel = search.start.kernel
+    return config._replace(kernel=kernel, search=search.without_rank())
+
+
+def _problem(method: Method, config: Config, data: TrainingData) -> tuple[Problem, Points]:
+    """Return the tuning problem, and its points with the stop code of their choice."""
+    template = _template(config, data)
+    points = data.choose_points(method, config.keys.points, template.kernel)
+    problem = Problem(
+        method, template, points.X, data.source, config.C, points.rows, config.task, config.metric,
+        config.multiclass.decoding, config.search.varied, config.keys.method,
+    )  # fmt: skip
+    return problem, points
+
+
+def _reported(choice: Choice, units: TargetUnits) -> tuple[float, Metric]:
+    """Return the cross-validated error of the chosen machine in caller's units, and its metric."""
+    error, metric, curve = choice.tuning.score, choice.problem.scoring.metric, choice.curve
+    if curve is not None:
+        error, metric = curve.errors[curve.chosen], curve.metric
+    return float(units.scores(np.asarray(error), metric)), metric
+
+
+def _model(
+    data: TrainingData,
+    columns: Schema | None,
+    choice: Choice,
+    family: Family,
+    inverse_temperatures: np.ndarray | None,
+    conformal: ConformalScores | None,
+    error: float,
+    metric: Metric,
+) -> Model:
+    """Return the model to deploy."""
+    encoding, method, classes = data.encoding, choice.problem.method, data.encoding.classes
+    machine = family.expansion if choice.size is None else family.at(choice.size)
+    return Model(
+        expansion=dataclasses.replace(machine, scaling=encoding.scaling),
+        path=None if choice.size is None else family.compact(),
+        inverse_temperatures=inverse_temperatures,
+        conformal=conformal,
+        code=encoding.code,
+        decoding=choice.problem.decoding,
+        labels=None if classes is None else tuple(classes.tolist()),
+        label_dtype="" if classes is None else classes.dtype.str,
+        columns=columns,
+        about=About(
+            method=method.name,
+            metric=metric,
+            cv_error=error,
+            C=method.reported_C(np.asarray(choice.C).tolist()),
+            rows=data.source.n_rows,
+        ),
+    )
