@@ -41,7 +41,8 @@ from .tables import TableError, check_names, listing, row_number
 
 _IMPUTE = (
     "fill them in, leave those rows out, or train with imputation: "
-    "jsparse.data.frames.Frame(table, impute=True) in place of the table, or jsparse fit --impute"
+    "jsparse.data.frames.Frame(table, impute=True) in place of the table; on the command line "
+    "jsparse fit --impute, jsparse compare --impute"
 )
 # Digits with decimal and thousands marks; around them a sign, brackets, a currency or a percent.
 _LIKE_NUMBER = r"^\s*[-+(]?[$€£]?\s?[0-9][0-9.,' _]*([eE][-+]?[0-9]+)?\s?[%$€£)]?\s*$"
