@@ -143,6 +143,10 @@ class Dual(Method):
         sums, kept_values = jax.vmap(one)(jnp.arange(n, dtype=jnp.int32), values)
         return HeldOut(one_size(sums), kept_values, statuses)
 
+    def validation_text(self, folds: int) -> str:
+        """See `Method.validation_text`."""
+        return "leave-one-out"
+
     def validation_folds(self, folds: Any, n: int) -> Any:
         """See `Method.validation_folds`: `n` folds of one row each."""
         index = np.arange(n, dtype=np.int32)[:, None]

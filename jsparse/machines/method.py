@@ -361,6 +361,10 @@ class Method(eqx.Module):
 
         return each_fold_and_C(fit, C, rows.by_fold(folds), on_fold)
 
+    def validation_text(self, folds: int) -> str:
+        """Return in words how the method is validated, given the number of folds of the run."""
+        return f"{folds} folds" if folds > 1 else "rows held out"
+
     def validation_folds(self, folds: Any, n: int) -> Any:
         """Return the folds that `held_out` uses for `n` rows, if the caller passes `folds`."""
         return folds

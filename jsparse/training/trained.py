@@ -126,7 +126,7 @@ class Trained:
         tuning, folds, seconds = self.tuning, len(self.folds.index), self.seconds
         shown["chosen by"] = (
             f"{type(self.search).__name__} search, {len(tuning.history)} evaluations "
-            f"({tuning.stopped}), {f'{folds} folds' if folds > 1 else 'rows held out'}"
+            f"({tuning.stopped}), {self.method.validation_text(folds)}"
         )
         phases = [name for name in PHASES if name in seconds]
         times, total = [f"{name} {seconds[name]:.2f}" for name in phases], seconds.get("total", 0.0)

@@ -67,6 +67,8 @@ def test_without_a_method_errors_are_lower_and_the_choice_is_told():
     assert chosen.kernel.lengthscale[2] > 5 * chosen.kernel.lengthscale[0]  # the noise
     assert "settings    balanced; preset 'accurate'" in repr(chosen)
     assert "preset 'balanced' learns a metric" in repr(fast)
+    assert "leave-one-out" in repr(chosen)
+    assert "10 folds" in repr(fast)
     stated = train(X, y, method=FixedSize(20), **options)
     assert isinstance(stated.search, Profile)
     assert stated.preset is None
