@@ -332,7 +332,7 @@ def test_robust_regression():
         ({"C": "best"}, "C: expected 'auto'"),
         ({"C": -1.0}, "C: expected a number above 0"),
         ({"kernel": "linear", "lengthscale": 1.0}, "lengthscale: expected 'auto'"),
-        ({"lengthscale": None}, "needs a Kernel"),
+        ({"lengthscale": None}, "lengthscale: expected 'auto' or numbers unless"),
         ({"cv": 1}, "cv: expected"),
         ({"multiclass": "two"}, None),
         ({"selection": "best"}, "selection: expected"),
