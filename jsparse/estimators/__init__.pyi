@@ -81,7 +81,7 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -178,7 +178,7 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -272,7 +272,7 @@ class KernelBasisPursuitClassifier(_SeveralSizes, Classifier):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -365,7 +365,7 @@ class KernelBasisPursuitRegressor(_SeveralSizes, Regressor):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -454,7 +454,7 @@ class KernelMachineClassifier(_WithMethodParameter, Classifier):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -538,7 +538,7 @@ class KernelMachineRegressor(_WithMethodParameter, Regressor):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -638,7 +638,7 @@ class KernelMatchingPursuitClassifier(_SeveralSizes, Classifier):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -741,7 +741,7 @@ class KernelMatchingPursuitRegressor(_SeveralSizes, Regressor):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -838,7 +838,7 @@ class KernelSubspacePursuitClassifier(_SeveralSizes, Classifier):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -936,7 +936,7 @@ class KernelSubspacePursuitRegressor(_SeveralSizes, Regressor):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -1024,7 +1024,7 @@ class LSSVMClassifier(Classifier):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -1102,7 +1102,7 @@ class LSSVMRegressor(Regressor):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -1195,7 +1195,7 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -1302,7 +1302,7 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -1391,7 +1391,7 @@ class RelevanceVectorClassifier(Classifier):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -1471,7 +1471,7 @@ class RelevanceVectorRegressor(Regressor):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -1562,7 +1562,7 @@ class RobustLSSVMClassifier(Classifier):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -1653,7 +1653,7 @@ class RobustLSSVMRegressor(Regressor):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -1751,7 +1751,7 @@ class SCDPClassifier(_SeveralSizes, Classifier):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -1847,7 +1847,7 @@ class SCDPRegressor(_SeveralSizes, Regressor):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -1944,7 +1944,7 @@ class SpSVMClassifier(_SeveralSizes, Classifier):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -2048,7 +2048,7 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -2144,7 +2144,7 @@ class SparseKernelRidgeRegressor(Regressor):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -2248,7 +2248,7 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -2295,9 +2295,9 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
 class SparseReducedLSSVMClassifier(Classifier):
     """Classification by a pruned LS-SVM (Mall and Suykens 2015, Algorithms 3 and 4).
 
-    Iteratively reweighted ridge regression drives most coefficients to zero. Of the values of `C`
-    whose cross-validated error is not significantly above the lowest, the estimator takes the value
-    with the fewest prototypes.
+    Iteratively reweighted ridge regression drives most coefficients to zero. A smaller `C` leaves
+    fewer prototypes, so the estimator takes the smallest `C` whose cross-validated error is within
+    `size_tolerance` standard errors of the lowest.
 
     Args:
         n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times
@@ -2358,7 +2358,7 @@ class SparseReducedLSSVMClassifier(Classifier):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
@@ -2406,7 +2406,7 @@ class SparseReducedLSSVMRegressor(Regressor):
     """Regression by a pruned LS-SVM (Mall and Suykens 2015, Algorithms 3 and 4).
 
     Iteratively reweighted ridge regression drives most coefficients to zero. Several targets share
-    their prototypes.
+    their prototypes. `C` is chosen as in `SparseReducedLSSVMClassifier`.
 
     Args:
         n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times
@@ -2463,7 +2463,7 @@ class SparseReducedLSSVMRegressor(Regressor):
         sizes_: the compared numbers of prototypes.
         errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem or
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
             target.
         intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.

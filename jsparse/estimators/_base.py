@@ -276,10 +276,10 @@ class Machine(BaseEstimator):
         kernels = self.kernel if isinstance(self.kernel, list | tuple) else [self.kernel]
         if self._kernel_name() is None:
             raise ValueError("kernel: expected a name, a Kernel or a list of these, got None")
-        if self.lengthscale is None and not all(isinstance(kernel, Kernel) for kernel in kernels):
+        if self.lengthscale is None and not all(isinstance(k, Kernel) for k in kernels):
             raise ValueError(
-                "lengthscale: expected 'auto' or numbers unless kernel is a Kernel that is not to be "
-                f"tuned, got None with the kernel {self.kernel!r}"
+                "lengthscale: expected 'auto' or numbers unless kernel is a Kernel, got None with "
+                f"the kernel {self.kernel!r}"
             )
 
     def _search(self) -> Search | None:

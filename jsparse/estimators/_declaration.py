@@ -98,7 +98,7 @@ _ATTRIBUTES = {
     "sizes_": "the compared numbers of prototypes.",
     "errors_": "cross-validated error of each of `sizes_`.",
     "standard_errors_": "standard error of each of `errors_`.",
-    "dual_coef_": "coefficients, shape `(n_prototypes,)`, or one column for each problem or target.",
+    "dual_coef_": "coefficients, shape `(n_prototypes,)`; or a column for each problem or target.",
     "intercept_": "intercept, one number for each problem or target.",
     "model_": "the model to deploy, a `jsparse.Model`.",
     "expansion_": "the machine of `model_`, a `KernelExpansion`.",

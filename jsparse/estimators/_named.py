@@ -230,9 +230,9 @@ class SpSVMClassifier(_SeveralSizes, Classifier, method=SpSVM):
 class SparseReducedLSSVMClassifier(Classifier, method=SparseReduction):
     """Classification by a pruned LS-SVM (Mall and Suykens 2015, Algorithms 3 and 4).
 
-    Iteratively reweighted ridge regression drives most coefficients to zero. Of the values of `C`
-    whose cross-validated error is not significantly above the lowest, the estimator takes the value
-    with the fewest prototypes.
+    Iteratively reweighted ridge regression drives most coefficients to zero. A smaller `C` leaves
+    fewer prototypes, so the estimator takes the smallest `C` whose cross-validated error is within
+    `size_tolerance` standard errors of the lowest.
     """
 
 
@@ -240,7 +240,7 @@ class SparseReducedLSSVMRegressor(Regressor, method=SparseReduction):
     """Regression by a pruned LS-SVM (Mall and Suykens 2015, Algorithms 3 and 4).
 
     Iteratively reweighted ridge regression drives most coefficients to zero. Several targets share
-    their prototypes.
+    their prototypes. `C` is chosen as in `SparseReducedLSSVMClassifier`.
     """
 
 

@@ -21,8 +21,8 @@ from .metric import MetricSearch, scored_profile
 from .strategies import LINE_EVALUATIONS, Evaluator, Profile, Search, line_rounds
 from .template import Template
 
-# Margins of log lengthscales beyond the bounds of the profile. The upper margin is large because the
-# lengthscale of an irrelevant column must be able to grow to thousands.
+# Margins of log lengthscales beyond the bounds of the profile. The upper margin is large because
+# the lengthscale of an irrelevant column must be able to grow to thousands.
 LOWER_MARGIN, UPPER_MARGIN = np.log(10.0), np.log(100.0)
 ROWS_FOR_A_COLUMN = 100  # with this many rows per column, the steps recognise noise columns
 WORSE = 1.25  # a score this many times the best shows that a relevant column was eliminated

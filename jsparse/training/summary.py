@@ -14,8 +14,8 @@ from ..data.streams import Batch, StreamError, without_zero_weights
 from ..scaling import Standardization
 from .inputs import check_label_count
 
-# The sample has at least `sample_rows / (CLASS_SHARE k)` rows of each of `k` classes, or all rows of
-# a smaller class, so that it includes rare classes. In all these are a tenth of `sample_rows`.
+# The sample has at least `sample_rows / (CLASS_SHARE k)` rows of each of `k` classes, or all rows
+# of a smaller class, so that it includes rare classes. In all these are a tenth of `sample_rows`.
 CLASS_SHARE = 10
 
 

@@ -201,6 +201,21 @@ def test_what_cannot_compare_categories_says_so(as_users_call):
         train(stream, task="regression", kernel=mixed, method=FixedSize(5), key=0)
 
 
+def test_a_column_of_one_category_does_not_move_other_columns():
+    """Its only indicator makes as many columns as the table has, in another order."""
+    X = np.stack([np.full(20, 2.0), *np.random.default_rng(0).standard_normal((2, 20))], axis=1)
+    options = {"method": FixedSize(4), "search": Profile(tune_kernel=False), "key": 0}
+    model = train(
+        X, X[:, 1], task="regression", kernel=kernels.Mixed(kernels.RBF(1.0), (0,)), **options
+    )
+    prototypes = np.asarray(model.expansion.prototypes)
+    np.testing.assert_array_equal(prototypes[:, 0], 2.0)
+    rows_of = X[model.point_rows]
+    np.testing.assert_allclose(
+        model.expansion.scaling.undo_on_host(prototypes), rows_of, atol=1e-12
+    )
+
+
 @pytest.mark.slow
 def test_the_command_line_compares_categories(tmp_path, capsys):
     table(120).to_csv(tmp_path / "rows.csv", index=False)
