@@ -382,7 +382,7 @@ def limited_to_rows(method: Method, shape: Shape) -> Method:
         if used is not stated:
             warnings.warn(
                 f"{field.name}: {stated} is more than {shape.n} rows with weight allow; {used} is "
-                "used",
+                "taken",
                 UserWarning,
                 stacklevel=4,
             )
@@ -565,7 +565,8 @@ class Classifier(ClassifierMixin, Machine):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class labels with the largest score, shape `(n_samples,)`."""
-        return self.classes_[decisions(self.decision_function(X))]
+        numbers = decisions(self.decision_function(X))
+        return self.classes_[numbers]
 
     @available_if(_is_calibrated)
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -348,7 +348,10 @@ def test_robust_regression():
             "cv: expected splits that hold .* none that holds out row 0",
         ),
         ({"cv": [([0], [0, 1]), ([0], [1, 2])]}, "cv: .* got several splits with row 1"),
-        ({"cv": [([0], [0, 1]), ([0], [])]}, "cv: .* got no row to hold out in split 1"),
+        (
+            {"cv": [([0], [0, 1]), ([0], np.zeros(0, int))]},
+            "cv: .* got no row to hold out in split 1",
+        ),
         ({"cv": [([0], [10**6])]}, "cv: expected a number, a splitter or pairs"),
         ({"cv": [1, 2]}, "cv: expected a number, a splitter or pairs"),
     ],
