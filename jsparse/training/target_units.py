@@ -213,7 +213,8 @@ def target_units(
     if robust and not largest_deviation <= math.sqrt(float(info.max)):
         raise ValueError(
             f"y: expected deviations whose squares, in units of the typical deviation, "
-            f"{jnp.dtype(dtype)} can hold, got a deviation of {largest_deviation:.1g} units"
+            f"{jnp.dtype(dtype)} can hold, got a deviation {largest_deviation:.1g} "
+            "times the typical deviation"
         )
     return units
 
