@@ -80,8 +80,8 @@ def check_label_count(k: int, n: int) -> None:
     """Raise a `ValueError` if `n > 20` rows have `k > 0.9 n` different labels."""
     if 10 * k > 9 * n > 180:
         raise ValueError(
-            f"y: expected class labels, got {k} different values in {n} rows; for numbers take "
-            "task='regression'"
+            f"y: expected class labels, got {k} different values in {n} rows; for numbers ask "
+            "for task='regression'"
         )
 
 
