@@ -30,7 +30,7 @@ def cv_plus(centres, errors, fold, coverage):
 
 
 def cross_set(scores, rows, labels, coverage):
-    """Return whether each label is in the prediction set of one new row (Romano et al. 2020, eq. 9).
+    """Return whether each label is in the set of one new row (Romano et al. 2020, eq. 9).
 
     Args:
         scores: class scores of the new row, by the machine without each training row, `n k`.

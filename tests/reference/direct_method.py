@@ -20,7 +20,7 @@ class Machine(NamedTuple):
 
 
 def derivatives(X, Z, lengthscale, u, v):
-    """Differentiate `psi[i, j] = k(x_i, z_j)` and `Kz[i, j] = k(z_i, z_j)` with respect to `z_uv`."""
+    """Return the derivatives in `z_uv` of `psi[i, j] = k(x_i, z_j)`, `Kz[i, j] = k(z_i, z_j)`."""
     psi, Kz = gaussian(X, Z, lengthscale), gaussian(Z, Z, lengthscale)
     d_psi, d_Kz = np.zeros_like(psi), np.zeros_like(Kz)
     for i in range(len(X)):

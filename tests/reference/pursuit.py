@@ -151,7 +151,7 @@ def cosamp(X, y, K, iterations=50):
 
 
 def kernel_matching_pursuit(X, y, K, fitting, draws=None):
-    """Return the solutions with 1, .. K different atoms (Vincent and Bengio 2002, Sections 2.1-2.3).
+    """Return the solutions with 1, .. K atoms (Vincent and Bengio 2002, Sections 2.1 to 2.3).
 
     Args:
         X: dictionary.

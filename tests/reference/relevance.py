@@ -48,14 +48,9 @@ def gains(alpha, s, q):
     """Return the gain in log evidence at the best precision of each column, and that precision."""
 
     def log_evidence_term(alpha):
-        return (np.log(alpha) - np.log(alpha + s) + q**2 / (alpha + s)) / 2
+        finite = np.isfinite(alpha)
+        a = np.where(finite, alpha, 1)
+        return np.where(finite, (np.log(a) - np.log(a + s) + q**2 / (a + s)) / 2, 0)
 
     best = np.where(q**2 > s, s**2 / np.maximum(q**2 - s, 1e-300), np.inf)
-    with np.errstate(invalid="ignore"):
-        best_term = np.where(
-            np.isfinite(best), log_evidence_term(np.where(np.isfinite(best), best, 1)), 0
-        )
-        current_term = np.where(
-            np.isfinite(alpha), log_evidence_term(np.where(np.isfinite(alpha), alpha, 1)), 0
-        )
-    return best_term - current_term, best
+    return log_evidence_term(best) - log_evidence_term(alpha), best

@@ -36,9 +36,7 @@ def dual(Phi, y, C, w=None, loss="hinge", tolerance=1e-10):
         alpha, gradient = alpha + change, gradient + Q @ change
         # Snap to a bound: a multiplier just inside it, by rounding, would make all steps tiny.
         near = 1e-14 * np.where(np.isfinite(upper), upper, 1)
-        alpha = np.clip(
-            np.where(alpha < near, 0, np.where(alpha > upper - near, upper, alpha)), 0, upper
-        )
+        alpha = np.where(alpha < near, 0, np.where(alpha > upper - near, upper, alpha))
     multipliers = np.zeros(len(y))
     multipliers[rows] = alpha
     return multipliers, alpha.sum() - alpha @ Q @ alpha / 2
