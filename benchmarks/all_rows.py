@@ -1,4 +1,4 @@
-"""All rows as prototypes, and a metric from derivatives, beside other learners."""
+"""All rows as prototypes, with a metric from derivatives, compared with other learners."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ OTHERS = (ONE, "auto, 500", "LightGBM", "LightGBM, 30 settings", "xRFM")
 
 
 def _all_rows(part: Split) -> dict[str, Any]:
-    """Train on all rows as prototypes, with a metric from the machine's own derivatives."""
+    """Train on all rows as prototypes, with a metric from the derivatives of the machine."""
     trained = jsparse.train(
         part.X, part.y, task=part.task, method=jsparse.Dual(tuned_with=1000),
         search=jsparse.Recursive(), kernel="auto", columns="auto", key=0,
@@ -24,7 +24,7 @@ def _all_rows(part: Split) -> dict[str, Any]:
 
 
 def run(*, quick: bool, out: Path) -> Report:
-    """Run two splits of all sets; what an interrupted run left is not done again."""
+    """Run two splits of all sets; resume from the results of an interrupted run."""
     ways = {ALL: _all_rows, DISTILLED: distilled("all rows", 200)}
     ways |= {name: WAYS[name] for name in OTHERS}
     large_of = {DISTILLED: (ALL, "all rows")}
