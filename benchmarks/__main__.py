@@ -7,7 +7,6 @@ import jax
 
 from . import (
     accelerator,
-    all_rows,
     categories,
     cold,
     covertype,
@@ -67,7 +66,6 @@ RESUMED = {
     "mall": reductions.run,
     "table10": multiclass.table10,
     "tabular": tabular.run,
-    "all_rows": all_rows.run,
     "table3_scdp": paths.table3,
     "table5_scdp": paths.table5,
     "figure11_scdp": time_curves.run,

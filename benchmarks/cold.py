@@ -64,6 +64,12 @@ for seed, n in enumerate(SIZES):
     measure(lambda: jsparse.train(X, y, task="classification", key=0, method=jsparse.SCDP(
         max_prototypes=50, candidates=200)).predict(X))
 """
+DEFAULTS = """
+import jsparse
+for seed, n in enumerate(SIZES):
+    X, _, score = rows(n, seed=seed)
+    measure(lambda: jsparse.train(X, score, task="regression", key=0).predict(X))
+"""
 ADULT = """
 from benchmarks.data_sets import benchmark_set
 from jsparse.estimators import FixedSizeLSSVMClassifier
@@ -139,6 +145,7 @@ def run(*, quick: bool) -> Report:
             )  # fmt: skip
     labels = ["first fit", "another number of rows"]
     part(f"train, SCDP, {sizes[0]} x 5", TRAIN, labels, DTYPE="float32", SIZES=sizes)
+    part(f"train without options, {sizes[0]} x 5", DEFAULTS, labels, DTYPE="float32", SIZES=sizes)
     if not quick:
         part("FixedSizeLSSVMClassifier, adult, m = 500", ADULT, ["first fit", "again"],
              DTYPE="float32")  # fmt: skip

@@ -21,9 +21,10 @@ SETS = (
     "spambase", "satellite", "pendigits", "magic", "adult",
 )  # fmt: skip
 QUICK = ("boston", "concrete", "istanbul", "pima")
-SPLITS, QUICK_SPLITS = 5, 2
+LARGE_SETS = SETS[7:]
+SPLITS, LARGE_SPLITS = 5, 2
 MOST_ROWS, MOST_TEST_ROWS = 6000, 10000
-SMALL, LARGE = 500, 2000
+SMALL, LARGE, FEW = 500, 2000, 200
 
 
 class Split(NamedTuple):
@@ -64,8 +65,6 @@ def ours(
     prototypes: int,
     tuned_with: int | None = None,
     kernel: str = "rbf",
-    *,
-    keep: bool = False,
 ) -> Callable[[Split], dict[str, Any]]:
     """Return a learner: a fixed-size machine in float32."""
 
@@ -78,11 +77,23 @@ def ours(
         trained = jsparse.train(
             part.X, part.y, task=part.task, method=method, search=search, kernel=kernel, key=0
         )
-        if keep:
-            LAST["trained"] = trained
         return result(part, trained)
 
     return run
+
+
+def without_options(part: Split) -> dict[str, Any]:
+    """Train with the settings that the library chooses."""
+    trained = jsparse.train(part.X, part.y, task=part.task, key=0)
+    LAST[:] = [trained]
+    return result(part, trained)
+
+
+def distilled(part: Split) -> dict[str, Any]:
+    """Select few of the prototypes of the machine that `without_options` trained last."""
+    large = LAST.pop()
+    method = jsparse.SCDP(max_prototypes=min(FEW, large.model.size, len(part.X) // 2))
+    return result(part, jsparse.distil(large, part.X, part.y, key=0, method=method))
 
 
 def result(part: Split, trained: jsparse.Trained) -> dict[str, Any]:
@@ -164,29 +175,18 @@ class _XRFM:
         return values if self.task == "regression" else self.classes[values.astype(int)]
 
 
-def distilled(name: str, most: int) -> Callable[[Split], dict[str, Any]]:
-    """Return a learner that distils the machine `LAST[name]` to at most `most` prototypes."""
-
-    def run(part: Split) -> dict[str, Any]:
-        large = LAST.pop(name)
-        method = jsparse.SCDP(max_prototypes=min(most, large.model.size, len(part.X) // 2))
-        return result(part, jsparse.distil(large, part.X, part.y, key=0, method=method, folds=5))
-
-    return run
-
-
-LAST: dict[str, jsparse.Trained] = {}  # large machines that a later learner distils
+LAST: list[jsparse.Trained] = []  # the large machine that the next learner distils
 Ways = dict[str, Callable[[Split], dict[str, Any]]]
-ONE, BEST = "one lengthscale, 500", "gradient, 500, then 2000"
-DISTILLED = "distilled from it, at most 500"
+ONE, DEFAULT = "one lengthscale, 500", "train without options"
+DISTILLED = f"distilled from it, at most {FEW}"
 WAYS: Ways = {
     ONE: ours(jsparse.Profile(), SMALL),
     "gradient, 500": ours(jsparse.Gradient(), SMALL),
-    BEST: ours(jsparse.Gradient(), LARGE, SMALL, keep=True),
-    DISTILLED: distilled("trained", SMALL),
-    "LightGBM": peer(_lightgbm),
     "auto, 500": ours("auto", SMALL, None, "auto"),
     "auto, 500, then 2000": ours("auto", LARGE, SMALL, "auto"),
+    DEFAULT: without_options,
+    DISTILLED: distilled,
+    "LightGBM": peer(_lightgbm),
     "LightGBM, 30 settings": peer(_tuned_lightgbm),
     "xRFM": peer(_XRFM),
     "HistGradientBoosting": peer(_boosting),
@@ -196,46 +196,29 @@ WAYS: Ways = {
 
 def run(*, quick: bool, out: Path) -> Report:
     """Run all learners; resume from the results of an interrupted run."""
-    return compare("tabular", WAYS, {DISTILLED: (BEST, "trained")}, quick=quick, out=out)
-
-
-def compare(
-    file: str, ways: Ways, large_of: dict[str, tuple[str, str]], *, quick: bool, out: Path,
-    splits: int = SPLITS,
-) -> Report:  # fmt: skip
-    """Run learners on one split of all sets after another.
-
-    Args:
-        file: name of the file of results, from which an interrupted run resumes.
-        ways: the learners by name.
-        large_of: for a learner that distils another learner's machine, the name of that learner,
-            and the machine's name in `LAST`.
-        quick: whether to run a small part.
-        out: folder of the results.
-        splits: number of splits.
-    """
-    data = saved_data(out, file, quick=quick)
-    sets, splits = (QUICK, QUICK_SPLITS) if quick else (SETS, splits)
-    report = _report(data, sets, ways)
-    for number in range(splits):
+    data = saved_data(out, "tabular", quick=quick)
+    sets = QUICK if quick else SETS
+    report = _report(data, sets, WAYS)
+    for number in range(LARGE_SPLITS if quick else SPLITS):
         for name in sets:
+            if name in LARGE_SETS and number >= LARGE_SPLITS:
+                continue
             part = None
-            for way, fit in ways.items():
+            for way, fit in WAYS.items():
                 place = f"{name}/{number}/{way}"
                 if place in data:
                     continue
                 part = split(name, number) if part is None else part
-                large, kept_as = large_of.get(way, (None, ""))
-                if large is not None and kept_as not in LAST:  # an interrupted run trained it
-                    ways[large](part)
+                if way == DISTILLED and not LAST:  # an earlier run trained the large machine
+                    without_options(part)
                 try:
                     data[place] = fit(part)
                 except ImportError as error:  # a learner that is not installed
                     print(place, error, file=sys.stderr, flush=True)
                     continue
                 print(place, data[place], file=sys.stderr, flush=True)
-                report = _report(data, sets, ways)
-                save(out, file, report, quick=quick)
+                report = _report(data, sets, WAYS)
+                save(out, "tabular", report, quick=quick)
     return report
 
 

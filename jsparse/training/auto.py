@@ -1,5 +1,6 @@
 """Choice of a kernel's family, and of the directions of its metric, on a sample of the rows."""
 
+import functools
 from typing import ClassVar
 
 import equinox as eqx
@@ -137,11 +138,21 @@ def _leave_one_out_error(
     family = np.array([other == name for other in FAMILIES], dtype)
 
     def least(candidates: np.ndarray) -> tuple[float, np.ndarray, np.floating]:
-        """Return the least error, and the lengthscales and `C` that give it."""
-        errors = np.array([_squared_errors(family, one, C, X, y, weights) for one in candidates])
-        errors = np.where(np.isfinite(errors), errors, np.inf)
-        f, s = np.unravel_index(np.argmin(errors), errors.shape)
-        return float(errors[f, s]), candidates[f], C[s]
+        """Descend from the middle of the candidates to the nearest minimum of the error.
+
+        Return the least error, and the lengthscales and `C` that give it.
+        """
+
+        @functools.cache
+        def errors(i: int) -> Float[np.ndarray, " s"]:
+            of_C = np.asarray(_squared_errors(family, candidates[i], C, X, y, weights))
+            return np.where(np.isfinite(of_C), of_C, np.inf)
+
+        i = len(candidates) // 2
+        for step in (-1, 1):
+            while 0 <= i + step < len(candidates) and np.min(errors(i + step)) < np.min(errors(i)):
+                i += step
+        return float(np.min(errors(i))), candidates[i], C[np.argmin(errors(i))]
 
     equal_lengthscales = np.full(X.shape[1], np.sqrt(X.shape[1]))
     error, lengthscales, best_C = least(

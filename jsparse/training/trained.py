@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .._files import PathLike
 from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, EXHAUSTED
 from ..expansion import KernelExpansion
@@ -203,6 +204,10 @@ class Trained:
     def decoding(self) -> Decoding:
         """How the values of the binary problems give a class."""
         return self.model.decoding
+
+    def save(self, path: PathLike) -> None:
+        """Write the model to one file that `jsparse.load` reads, see `Model.save`."""
+        self.model.save(path)
 
     def at(self, size: int) -> Model:
         """Return the model with `size` prototypes, see `Model.at`."""
