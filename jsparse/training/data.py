@@ -82,7 +82,7 @@ class TrainingData(NamedTuple):
         if X.shape == rows.X.shape:  # each column has one category, so the indicators are constant
             return method.choose_points(key, kernel, rows)
         wide = standardised(X, rows.weights)[1]
-        points = method.choose_points(key, kernel, rows._replace(X=wide))
+        points = method.choose_points(key, kernel, rows._replace(X=wide, coded=rows.X))
         if points.X is None or points.X.shape[1] == rows.X.shape[1]:
             return points
         if points.rows is None:

@@ -214,6 +214,25 @@ def test_a_column_of_one_category_does_not_move_other_columns():
     )
 
 
+def test_pivots_are_chosen_by_the_kernel_of_the_categories():
+    rng = np.random.default_rng(1)
+    X = np.stack([rng.integers(0, 6, 60), rng.standard_normal(60)], axis=1).astype(float)
+    kernel = kernels.Mixed(kernels.RBF(0.7), (0,))
+    method = FixedSize(12, selection="pivoted_cholesky")
+    options = {"search": Profile(tune_kernel=False), "columns": "standard", "key": 0}
+    trained = train(X, X[:, 1], task="regression", kernel=kernel, method=method, **options)
+    Z = jnp.asarray(trained.model.expansion.scaling.apply(jnp.asarray(X)))
+    # Twelve pivots of this kernel leave less than twelve random rows.
+    gram = np.asarray(kernel.gram(Z))
+
+    def left(rows):
+        K = gram[:, rows]
+        return np.trace(gram - K @ np.linalg.pinv(gram[np.ix_(rows, rows)]) @ K.T)
+
+    draws = [left(rng.permutation(60)[:12]) for _ in range(20)]
+    assert left(trained.point_rows) < min(draws)
+
+
 @pytest.mark.slow
 def test_the_command_line_compares_categories(tmp_path, capsys):
     table(120).to_csv(tmp_path / "rows.csv", index=False)
