@@ -19,6 +19,16 @@ from .scaling import NormalScores, Scaling, Standardization
 Cast = Callable[[str, np.ndarray], jax.Array]  # from the name and the values of an array
 
 
+def is_plain(kernel: Kernel) -> bool:
+    """Return whether all parts of a kernel are this package's, and hold numbers only."""
+    name = type(kernel).__name__
+    if name not in plain_kernels.KERNELS or type(kernel) is not getattr(kernels, name):
+        return False
+    fields = (getattr(kernel, field.name) for field in dataclasses.fields(kernel))
+    parts = (part for value in fields for part in (value if isinstance(value, tuple) else (value,)))
+    return all(is_plain(part) for part in parts if isinstance(part, Kernel))
+
+
 def plain_kernel(kernel: Kernel, place: str = "kernel") -> plain_kernels.Kernel:
     """Return a kernel as a tree of named nodes.
 
