@@ -18,7 +18,13 @@ from ._files import PathLike, atomic_path, writing
 from ._numerics import is_concrete, is_traced
 from ._repr import few_lines
 from ._runtime import check_fork
-from .conformal import ConformalScores, errors_of_classes, errors_of_numbers, kept_errors
+from .conformal import (
+    ConformalScores,
+    errors_of_classes,
+    errors_of_numbers,
+    kept_errors,
+    plain_scores,
+)
 from .data.frames import as_frame
 from .data.schema import Schema
 from .expansion import KernelExpansion
@@ -26,7 +32,7 @@ from .export.c import c_header
 from .machines.family import Family
 from .model_contents import Contents, write
 from .multiclass import Code, Decoding
-from .plain import is_plain, plain_expansion, plain_scores
+from .plain import is_plain, plain_expansion
 from .prediction import Scorer
 from .predictor import Predictor
 from .predictor.answers import Answers
