@@ -6,6 +6,7 @@ import itertools
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -165,6 +166,23 @@ def test_columns_of_a_table(coded, tmp_path):
     for row, x in zip(np.array(columns), X, strict=True):
         compiled.library.encode(ctypes.c_void_p(row.ctypes.data), ctypes.c_void_p(x.ctypes.data))
     np.testing.assert_array_equal(X, encode(schema, new).X)
+
+
+@needs_compiler
+def test_the_program_of_the_documentation(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "deploy.md").read_text()
+    program = re.search("^```c\n(.*?)^```", page, re.S | re.M)
+    assert program is not None
+    (tmp_path / "main.c").write_text(program[1])
+    model = a_model(KERNELS["rbf"], "two")
+    model.to_c(tmp_path / "fan.h", prefix="fan", dtype="float32")
+    command = [COMPILER, "-std=c99", "-Wall", "-Wextra", "-Werror", "main.c", "-o", "main", "-lm"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    printed = subprocess.run([tmp_path / "main"], check=True, capture_output=True, text=True).stdout
+    number, probability = re.findall(r"[0-9.e-]+", printed)
+    x = [0.3, -1.2, 0.1, 0.8]
+    assert model.labels[int(number)] == model.predict(x)
+    assert float(probability) == pytest.approx(model.predict_proba(x).max(), rel=1e-4)
 
 
 def test_the_header_is_deterministic_and_small(tmp_path):
