@@ -1,42 +1,32 @@
 """The deployed model: a trained machine that maps raw inputs to predictions."""
 
 import dataclasses
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._arguments import check_finite, finite_rows, on_host, whole_number
-from ._blocks import map_row_blocks
+from ._arguments import check_finite, on_host, whole_number
 from ._compilations import Compiled, count_compilations
 from ._files import PathLike, atomic_path, writing
-from ._numerics import is_concrete, is_traced
+from ._numerics import is_concrete
 from ._repr import few_lines
-from ._runtime import check_fork
 from .conformal import (
     ConformalScores,
     errors_of_classes,
     errors_of_numbers,
     kept_errors,
-    plain_scores,
 )
-from .data.frames import as_frame
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .export.c import c_header
 from .machines.family import Family
+from .model_answers import ModelAnswers
 from .model_contents import Contents, write
 from .multiclass import Code, Decoding
-from .plain import is_plain, plain_expansion
-from .prediction import Scorer
-from .predictor import Predictor
-from .predictor.answers import Answers
-from .predictor.conformal import in_blocks
 from .relevance import Relevance, relevance_of
 
 
@@ -45,7 +35,7 @@ def _without_diagnostics(family: Family | None) -> Family | None:
     return None if family is None else dataclasses.replace(family, info={})
 
 
-class Model(eqx.Module, Answers):
+class Model(eqx.Module, ModelAnswers):
     """A trained machine that maps raw inputs to values, labels and probabilities.
 
     The model is a pytree. It may be part of a larger JAX model, and is differentiable in the inputs
@@ -91,11 +81,6 @@ class Model(eqx.Module, Answers):
     def classes(self) -> np.ndarray | None:
         """Return the labels in sorted order."""
         return None if self.labels is None else np.array(self.labels, dtype=self.label_dtype)
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Return the dtype in which the model computes."""
-        return np.dtype(self.expansion.prototypes.dtype)
 
     @property
     def size(self) -> int:
@@ -202,109 +187,6 @@ class Model(eqx.Module, Answers):
         expansion = self.expansion
         return relevance_of(expansion.kernel, expansion.prototypes.shape[1], self.columns, names)
 
-    def _scorer(self) -> Scorer:
-        """Return the scorer of the model."""
-        matrix = None if self.code is None else self.code.matrix
-        return Scorer(self.expansion, matrix, self.decoding)
-
-    def _machines(self) -> Scorer:
-        """Return the scorer of the folds' machines, or of the model without such machines."""
-        if self.conformal is None or self.conformal.machines is None:
-            return self._scorer()
-        machines = dataclasses.replace(self.conformal.machines, scaling=self.expansion.scaling)
-        outputs = self.expansion.intercept.shape
-        return self._scorer()._replace(expansion=machines, outputs=outputs)
-
-    def scores(
-        self, inputs: Float[np.ndarray, "n d"], *, first: int = 0, by_fold: bool = False
-    ) -> np.ndarray:
-        """Return the scores of an array of finite inputs, shape `n *k`.
-
-        Args:
-            inputs: raw inputs.
-            first: number of the first row in error messages.
-            by_fold: return the scores of each fold's machine, shape `n v *k`, if there are any.
-
-        On a CPU, few rows are predicted by NumPy, which has no program to call: a row takes 0.1 ms
-        instead of 1 ms. The scores agree to rounding.
-        """
-        predictor = self._predictor_of_few(len(inputs), by_fold)
-        if predictor is not None:
-            return predictor.scores(inputs, first=first, by_fold=by_fold)
-        scorer = self._machines() if by_fold else self._scorer()
-        return scorer.on_host(inputs, first=first)
-
-    def _predictor_of_few(self, n_rows: int, by_fold: bool) -> Predictor | None:
-        """Return the predictor of NumPy if it is the faster one for this number of rows."""
-        check_fork()
-        if self not in _PREDICTORS:
-            _PREDICTORS[self] = self.to_numpy() if _suits_numpy(self) else None
-        predictor = _PREDICTORS[self]
-        if predictor is None or n_rows * predictor.n_prototypes(by_fold=by_fold) > _FEW_VALUES:
-            return None
-        return predictor
-
-    def to_numpy(self) -> Predictor:
-        """Return the model as arrays of NumPy that predict without JAX, see `jsparse.predictor`.
-
-        The predictor has this size alone: for another size, convert `model.at(size)`.
-
-        Raises:
-            ValueError: for a kernel that is not one of this package's, such as a `Custom` kernel,
-                which holds a Python function of JAX.
-        """
-        machine, code = plain_expansion(self.expansion), self.code
-        temperatures = self.inverse_temperatures
-        return Predictor(
-            machine,
-            None if temperatures is None else np.asarray(temperatures, float),
-            plain_scores(self.conformal, machine),
-            None if code is None else np.asarray(code.matrix, float),
-            self.decoding,
-            self.labels,
-            self.label_dtype,
-            self.columns,
-            dict(self.about),
-        )
-
-    def _answer(self, X: Any, answer: Callable[[Any, Any], Any], *, by_fold: bool = False) -> Any:
-        """Return `answer(scores, numpy)`, or `answer(scores, jax.numpy)` while JAX is tracing."""
-        if is_traced(self, X):
-            inputs, single = self._traced_inputs(X)
-            scorer = self._machines() if by_fold else self._scorer()
-            result = answer(scorer(inputs), jnp)
-        else:
-            inputs, single = self._inputs(X)
-            result = answer(self.scores(inputs, by_fold=by_fold), np)
-        return result[0, ...] if single else result
-
-    def _labels_in(self, xp: Any, classes: np.ndarray) -> Any:
-        return classes if xp is np else _jax_labels(classes)
-
-    def _map_blocks_in(self, xp: Any) -> Callable[..., Any]:
-        return in_blocks if xp is np else map_row_blocks
-
-    def _traced_inputs(self, X: Any) -> tuple[Any, bool]:
-        """Return the rows of a traced input, and whether the input was one row."""
-        if not isinstance(X, jax.Array):  # a table, or rows of NumPy
-            return self._inputs(X)
-        single = X.ndim == 1
-        return X[None] if single else X, single
-
-    def _inputs(self, X: Any) -> tuple[np.ndarray, bool]:
-        """Return the rows of an input as an array, and whether the input was one row."""
-        frame = as_frame(X)
-        if frame is not None and self.columns is not None:
-            return frame.encode(self.columns, self.dtype.name), False
-        X = X if frame is None else np.asarray(frame.table)  # columns in the order of training
-        single = frame is None and np.ndim(X) == 1
-        with jax.enable_x64(self.dtype == np.float64):
-            table = finite_rows(on_host("X", X)[None] if single else X)
-        d = self.expansion.prototypes.shape[1]
-        if table.shape[1] != d:
-            raise ValueError(f"X: expected {d} columns, as in training, got {table.shape[1]}")
-        return table, single
-
     def to_c(
         self,
         path: PathLike,
@@ -386,49 +268,8 @@ _EVIDENCE = {
 }
 
 
-# Number of kernel values up to which NumPy is faster than a compiled program, on two cores: for 100
-# prototypes it takes a fiftieth of the time for one row, a tenth for 100, and all of it for 1,300.
-_FEW_VALUES = 2**16
-
-# The predictors of models that are in use, by the identity of the model.
-_PREDICTORS: weakref.WeakKeyDictionary[Model, Predictor | None] = weakref.WeakKeyDictionary()
-
-
-def _suits_numpy(model: Model) -> bool:
-    """Return whether a model's arrays are in a CPU's memory, and its kernels are of this package.
-
-    A `Custom` kernel has a Python function of JAX.
-    """
-    arrays = [leaf for leaf in jax.tree.leaves(model) if isinstance(leaf, jax.Array)]
-    on_cpu = all(
-        is_concrete(array) and all(device.platform == "cpu" for device in array.devices())
-        for array in arrays
-    )
-    one_device = all(len(array.sharding.device_set) == 1 for array in arrays)
-    return on_cpu and one_device and is_plain(model.expansion.kernel)
-
-
 class About(dict[str, Any]):
     """A record of how a model was trained; compared by identity, as a static part of the model."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__  # type: ignore[assignment]
-
-
-def _jax_labels(classes: np.ndarray) -> jax.Array:
-    """Return labels as a JAX array.
-
-    Raises:
-        ValueError: if they are not numbers, or JAX's dtypes do not hold them.
-    """
-    labels = None
-    if classes.dtype.kind in "biuf":
-        held = classes.astype(jax.dtypes.canonicalize_dtype(classes.dtype))
-        labels = jnp.asarray(held) if np.array_equal(held, classes) else None
-    if labels is None:
-        raise ValueError(
-            f"predict: expected labels that JAX's arrays hold, as it is traced by jit, vmap, grad "
-            f"or jax.export, got labels of dtype {classes.dtype}; use decision_function or "
-            "predict_proba there, and Model.classes outside"
-        )
-    return labels

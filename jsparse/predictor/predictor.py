@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .answers import Answers
-from .checks import check_scores, finite_rows
+from .checks import check_scores, rows_of
 from .codes import distances
 from .conformal import ConformalScores
 from .machine import Machine
@@ -108,19 +108,12 @@ class Predictor(Answers):
 
     def _inputs(self, X: Any) -> tuple[np.ndarray, bool]:
         """Return the rows of an input as an array, and whether the input was one row."""
-        if is_table(X):
-            if self.columns is not None:
-                return encode_table(self.columns, X, self.dtype), False
-            X = np.asarray(X)  # columns in the order of training
-            single = False
-        else:
-            X = np.asarray(X)
-            single = X.ndim == 1
-        rows = finite_rows(X[None] if single else X, widest=self.dtype)
-        d = self.machine.prototypes.shape[1]
-        if rows.shape[1] != d:
-            raise ValueError(f"X: expected {d} columns, as in training, got {rows.shape[1]}")
-        return rows, single
+        table = is_table(X)
+        if table and self.columns is not None:
+            return encode_table(self.columns, X, self.dtype), False
+        # A table is taken for an array whose columns are in the order of training.
+        rows, single = rows_of(X, self.machine.prototypes.shape[1], self.dtype)
+        return rows, single and not table
 
     def __repr__(self) -> str:
         d = self.machine.prototypes.shape[1]
