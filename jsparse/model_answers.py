@@ -148,11 +148,7 @@ class ModelAnswers(Answers):
 _FEW_VALUES = 2**16
 
 # The predictors of models that are in use, by the identity of the model.
-_PREDICTORS: weakref.WeakKeyDictionary[ModelAnswers, Predictor | None] = (
-    weakref.WeakKeyDictionary()
-)
-    weakref.WeakKeyDictionary()
-)
+_PREDICTORS: weakref.WeakKeyDictionary[ModelAnswers, Predictor | None] = weakref.WeakKeyDictionary()
 
 
 def _suits_numpy(model: ModelAnswers) -> bool:
