@@ -16,6 +16,7 @@ from ._repr import short_repr
 from ._types import ScalarLike
 from .features import FeatureMap
 from .normal_equations import NormalEquations, accumulate, accumulate_groups
+from .predictor import codes
 from .solvers.ridge import Ridge
 
 Decoding = Literal["hamming", "loss"]
@@ -75,7 +76,7 @@ def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
     if k < 2:
         raise ValueError(f"classes: expected at least 2, got {k}")
     if not isinstance(scheme, str):
-        matrix = _checked(np.asarray(scheme, float), k)
+        matrix = codes.check_code(np.asarray(scheme, float), k)
     elif k == 2:  # every scheme is a single problem
         matrix = np.array([[-1.0], [1.0]])
     elif scheme == "one_versus_one":
@@ -108,24 +109,6 @@ def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
     largest_count = int(members.sum(axis=1).max())
     classes = np.argsort(-members, axis=1, kind="stable")[:, :largest_count].astype(np.int32)
     return Code(matrix, members, classes, problems, system, slot)
-
-
-def _checked(matrix: np.ndarray, k: int) -> np.ndarray:
-    if matrix.ndim != 2 or len(matrix) != k or matrix.shape[1] < 1:
-        raise ValueError(f"code: expected shape ({k}, problems), got {matrix.shape}")
-    if not np.isin(matrix, (-1, 0, 1)).all():
-        raise ValueError("code: expected entries -1, 0 and +1 only")
-    one_sided = ~((matrix == 1).any(axis=0) & (matrix == -1).any(axis=0))
-    if one_sided.any():
-        raise ValueError(
-            f"code: problem {int(np.argmax(one_sided))} lacks a class of +1 or a class of -1"
-        )
-    absent = ~matrix.any(axis=1)
-    if absent.any():
-        raise ValueError(f"code: class {int(np.argmax(absent))} is in no problem")
-    if len(np.unique(matrix, axis=0)) < k:
-        raise ValueError("code: expected a different row for each class, got two equal rows")
-    return matrix
 
 
 @same_rows
@@ -258,30 +241,8 @@ def _solve(
 def distances(
     matrix: Float[Array, "k l"], values: Float[Array, "*n l"], decoding: Decoding
 ) -> Float[Array, "*n k"]:
-    """Return the distance of the values from each class's code, smallest for the best class.
-
-    - "hamming": the number of problems whose sign disagrees. A problem that leaves the class out
-      counts one half. The "loss" orders classes with equal numbers.
-    - "loss": mean squared error `(1 - matrix f)^2` over problems (Allwein et al. 2000), which is
-      the loss of the LS-SVM. A problem that leaves the class out counts 1, the loss at 0.
-
-    Differentiable in `values` for "loss".
-    """
-    k, problems = matrix.shape
-    lead = values.shape[:-1]
-    flat = values.reshape(-1, problems)
-    # As M^2 = |M|, matrix products sum (1 - M f)^2 over the problems without an n x k x l array.
-    used = jnp.abs(matrix)
-    squares = dot(jnp.square(flat), used.T) - 2 * dot(flat, matrix.T)
-    loss = 1 + squares / problems
-    if decoding == "hamming":
-        signs = jnp.where(flat >= 0, 1, -1).astype(flat.dtype)
-        wrong = (problems - dot(signs, matrix.T)) / 2
-        # The maximum is selected by index, because the derivative of `jnp.max` compares numbers
-        # that fusions may round differently.
-        place = jnp.argmax(loss, axis=1, keepdims=True)
-        loss = wrong + 0.25 * loss / (1 + jnp.take_along_axis(loss, place, axis=1))
-    return loss.reshape(*lead, k)
+    """Return the distance of the values from each class's code; see `predictor.codes.distances`."""
+    return codes.distances(matrix, values, decoding, jnp, dot)
 
 
 def decode(
