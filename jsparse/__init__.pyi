@@ -34,6 +34,8 @@ from .search.history import save_history as save_history
 from .search.recursive import Recursive as Recursive
 from .search.strategies import Annealing as Annealing
 from .search.strategies import Profile as Profile
+from .training.budget import Budget as Budget
+from .training.budget import BudgetError as BudgetError
 from .training.distil import distil as distil
 from .training.plan import plan as plan
 from .training.settings import HoldOut as HoldOut

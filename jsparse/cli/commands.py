@@ -27,7 +27,7 @@ from . import report
 from .exporters import EXPORTERS
 from .files import check_fits_memory, check_output, tell_counts
 from .interrupts import Interrupts, Result
-from .options import command_line, method_of
+from .options import budget_of, command_line, method_of
 
 if TYPE_CHECKING:
     from ..data.schema import CsvFormat, Schema
@@ -137,6 +137,7 @@ def _train(
             multiclass=scheme,
             class_weight="balanced" if options.balanced else None,
             out_of_fold="machines" if getattr(options, "fold_machines", False) else True,
+            budget=budget_of(options),
             resources=Resources(max_seconds=options.seconds, mesh=_mesh(options.devices)),
             progress=progress,
         )

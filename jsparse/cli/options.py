@@ -10,6 +10,7 @@ from typing import Any, Literal, NoReturn, get_args
 from .. import __version__
 from ..machines import METHODS
 from ..machines.method import Method
+from ..training.budget import Budget, Serving
 from ..training.choices import KERNELS
 from ..training.presets import Preset
 from .exporters import EXPORTERS
@@ -209,6 +210,14 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
         help="with --search gradient or recursive: a linear metric of R directions of all columns, "
         "in place of a lengthscale for each column",
     )
+    add("--max-bytes", type=_count, metavar="N", help="limit of the model file, in bytes")
+    add(
+        "--max-latency",
+        type=_positive_seconds,
+        metavar="S",
+        help="limit of the seconds in which --serving predicts one row on this machine",
+    )
+    add("--serving", choices=list(get_args(Serving)), default="numpy", help="default: numpy")
     add("--devices", type=_devices, metavar="N", help="share the rows among N devices, or 'all'")
     _run_options(parser, "default: 10 (profile), 160 (annealing), 60 (gradient), 25 (recursive)")
 
@@ -257,6 +266,13 @@ def method_of(options: argparse.Namespace) -> Method | None:
             "of several sizes"
         )
     return kind(**settings)
+
+
+def budget_of(options: argparse.Namespace) -> Budget | None:
+    """Return the budget that the options state; None without a limit."""
+    if options.max_bytes is None and options.max_latency is None:
+        return None
+    return Budget(options.max_bytes, options.max_latency, options.serving)
 
 
 # An option's message for an invalid value is the message of its type's error.
@@ -359,6 +375,10 @@ def _not_negative(text: str) -> float:
 
 def _seconds(text: str) -> float:
     return _real(text, "a number of seconds of at least 0", lambda value: value >= 0)
+
+
+def _positive_seconds(text: str) -> float:
+    return _real(text, "a number of seconds above 0", lambda value: 0 < value < math.inf)
 
 
 _KINDS: dict[str, Callable[[str], Any]] = {

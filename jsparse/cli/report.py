@@ -111,6 +111,8 @@ def training(
     if trained.preset is not None:
         line("settings", f"{trained.preset}: {ADVICE[trained.preset]}")
     out_of = f" of {trained.n_points} candidates" if trained.method.several_sizes else ""
+    if trained.costs is not None:
+        line("costs", trained.costs_in_words)
     line("prototypes", f"{len(trained.expansion.prototypes)}{out_of}")
     if trained.curve is not None:
         _curve(trained.curve)

@@ -164,6 +164,10 @@ class Candidates(Method):
         """See `Method.error_status`: PRECISION_LOST of coefficients does not spoil predictions."""
         return np.where(status == PRECISION_LOST, COMPLETED, status).astype(np.int32)
 
+    def limited(self, n_prototypes: int) -> "Candidates":
+        """See `Method.limited`."""
+        return self.shortened(max(1, sum(size <= n_prototypes for size in self.fit_sizes)))
+
     def shortened(self, n_sizes: int) -> "Candidates":
         """See `Method.shortened`."""
         return replaced(self, max_prototypes=n_sizes)

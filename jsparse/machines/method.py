@@ -267,6 +267,17 @@ class Method(eqx.Module):
         """
         return self
 
+    def limited(self, n_prototypes: int) -> "Method":
+        """Return the resolved method with at most so many prototypes.
+
+        Raises:
+            ValueError: if the settings cannot limit the number of prototypes.
+        """
+        raise ValueError(
+            f"method: expected a method whose number of prototypes can be limited, got {self.title}"
+            "; distil its machine, see jsparse.distil"
+        )
+
     def for_distillation(self, prototypes: Float[np.ndarray, "m d"]) -> "Method":
         """Return the method that distils a large machine, given its prototypes in raw units.
 

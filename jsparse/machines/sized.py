@@ -90,6 +90,10 @@ class Sized(Method):
         """See `Method.capped`."""
         return replaced(self, n_prototypes=at_most(self.n_prototypes, shape.n))
 
+    def limited(self, n_prototypes: int) -> "Sized":
+        """See `Method.limited`."""
+        return replaced(self, n_prototypes=at_most(self.n_prototypes, n_prototypes))
+
     def at_size(self, m: int) -> tuple["Sized", slice]:
         """See `Method.at_size`."""
         method, place = super().at_size(m)

@@ -1,6 +1,7 @@
 """Training: raw rows to a tuned model (De Brabanter 2010, Algorithm 5; Karsmakers 2011, 4)."""
 
 import dataclasses
+import functools
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..multiclass import Scheme
 from ..search.run import Progress
 from ..search.strategies import Search
 from ..validation.folds import Folds
+from .budget import Budget, within_budget
 from .choices import KernelLike
 from .distil import distil
 from .inputs import ClassWeight
@@ -23,6 +25,8 @@ from .presets import Preset, Situation, completed
 from .run import run
 from .settings import Columns, HoldOut, Multiclass, Resources, Stated
 from .trained import Trained
+
+LARGEST_DISTILLED = 500  # prototypes, up to which a pursuit takes seconds
 
 
 def train(
@@ -46,6 +50,7 @@ def train(
     columns: Columns | None = None,
     preset: Preset | None = None,
     n_prototypes: int | None = None,
+    budget: Budget | None = None,
 ) -> Trained:
     """Train a model on raw rows: standardise, choose points, tune by cross-validation, and fit.
 
@@ -114,6 +119,11 @@ def train(
             stream, on a mesh and with a stated method, else "balanced".
         n_prototypes: distil the machine of the preset to at most `n_prototypes` prototypes, see
             `distil`. The result is in float64. Only without a method.
+        budget: limits of the bytes of the model's file, or of the seconds that a row takes. If the
+            trained model exceeds a limit, smaller machines are trained until one meets it. Without
+            a method, the machine of the preset is distilled for this, to at most
+            `LARGEST_DISTILLED` prototypes. The resulting model has no `path` of other sizes, and
+            `Trained.costs` has its costs.
 
     The rows of a stream are read several times. The first pass computes their moments and classes,
     and draws a random sample with rows of every class. Points are chosen from the sample, and
@@ -129,6 +139,7 @@ def train(
         RuntimeError: in the other processes of a mesh, if one process raises a ValueError.
         StreamError: naming the rows, for a stream that changes from pass to pass, ends early or
             holds invalid batches. No sums of such a stream are used.
+        BudgetError: if no model of the method meets the budget.
         NumericalError: if no result can be trusted.
 
     Example:
@@ -142,29 +153,45 @@ def train(
     check_runtime()
     stated = Stated(method, kernel, search, columns)
     settings, preset = completed(stated, preset, _situation(X, y, folds, out_of_fold, resources))
-    shared = {
+    options = {
         "task": task, "key": key, "folds": folds, "metric": metric, "multiclass": multiclass,
         "weights": weights, "class_weight": class_weight, "resources": resources,
         "progress": progress,
     }  # fmt: skip
-    if n_prototypes is None:
-        return run(
-            X, y, settings=settings, C=C, out_of_fold=out_of_fold, preset=preset, **shared
-        )  # fmt: skip
+    run_with = functools.partial(run, X, y, C=C, preset=preset, **options)
+    if n_prototypes is None and (budget is None or method is not None):
+        trained = run_with(settings=settings, out_of_fold=out_of_fold)
+        if budget is None:
+            return trained
+
+        def smaller(m: int) -> Trained:
+            limited = settings._replace(method=trained.method.limited(m))
+            return run_with(settings=limited, out_of_fold=out_of_fold)
+
+        return within_budget(budget, trained, smaller)
     if method is not None:
         raise ValueError(
             "n_prototypes: expected None with a method, which has its own number of prototypes, "
             f"got {n_prototypes!r}"
         )
-    max_prototypes = whole_number("n_prototypes", n_prototypes, 1)
-    large = run(X, y, settings=settings, C=C, out_of_fold=False, **shared)
+    m = LARGEST_DISTILLED if n_prototypes is None else whole_number("n_prototypes", n_prototypes, 1)
+    large = run_with(settings=settings, out_of_fold=False)
+    distilled = functools.partial(_distilled, large, X, y, out_of_fold=out_of_fold, **options)
+    if budget is None:
+        return distilled(m)
+    m = min(m, budget.largest_size(large.model, np.dtype(np.float64)))
+    return within_budget(budget, distilled(m), distilled)
+
+
+def _distilled(large: Trained, X: Any, y: Any, m: int, **options: Any) -> Trained:
+    """Distil the machine of a preset to at most `m` prototypes."""
     rows_without_fold = large.n_rows - int(np.asarray(large.folds.valid).sum(axis=1).max())
-    pursuit = SCDP(max_prototypes=min(max_prototypes, large.model.size, rows_without_fold))
-    small = distil(large, X, y, method=pursuit, out_of_fold=out_of_fold, **shared)
+    pursuit = SCDP(max_prototypes=min(m, large.model.size, rows_without_fold))
+    small = distil(large, X, y, method=pursuit, **options)
     seconds = small.seconds | {"large machine": large.seconds["total"]}
     for name in ("total", "compile"):
         seconds[name] += large.seconds[name]
-    return dataclasses.replace(small, preset=preset, seconds=seconds)
+    return dataclasses.replace(small, preset=large.preset, seconds=seconds)
 
 
 def _situation(X: Any, y: Any, folds: Any, out_of_fold: Any, resources: Resources) -> Situation:

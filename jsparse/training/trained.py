@@ -74,6 +74,8 @@ class Trained:
         curve: errors of every size in `metric`, if several sizes were compared. Its `chosen_by` has
             the errors in `criterion`, if the metrics differ.
         selection_status: stop code of the choice of points.
+        costs: the costs of the model by the name of the limit, if a `Budget` was stated: bytes of
+            its file, and seconds for one row (latency).
         preset: the preset that completed the settings. None if none was stated and the rows were a
             stream or on a mesh, or the method was stated.
     """
@@ -99,6 +101,7 @@ class Trained:
     curve: SizeCurve | None = None
     selection_status: int = CONVERGED
     preset: Preset | None = None
+    costs: dict[str, float] | None = None
 
     def __repr__(self) -> str:
         return as_text("Trained", self._facts())
@@ -119,6 +122,8 @@ class Trained:
         }
         if self.preset is not None:
             shown["settings"] = f"{self.preset}; {ADVICE[self.preset]}"
+        if self.costs is not None:
+            shown["costs"] = self.costs_in_words
         if (C := model.about.get("C")) is not None:
             shown["C"] = in_words(np.asarray(C))
         error, spread = rounded(self.cv_error, 4), rounded(self.standard_error, 2)
@@ -151,6 +156,12 @@ class Trained:
         return size
 
     @property
+    def costs_in_words(self) -> str:
+        """`costs` as text."""
+        units = {"bytes": "bytes", "latency": "s for a row"}
+        return ", ".join(f"{cost:.4g} {units[name]}" for name, cost in (self.costs or {}).items())
+
+    @property
     def standard_error(self) -> float:
         """The standard error of `cv_error`, from its spread over the folds."""
         if self.curve is not None:
@@ -160,7 +171,7 @@ class Trained:
     @property
     def size(self) -> int | None:
         """The chosen number of prototypes, if one fit gives several sizes; else None."""
-        return None if self.model.path is None or self.curve is None else self.curve.size
+        return None if self.curve is None or len(self.fit.sizes) == 1 else self.curve.size
 
     @property
     def status(self) -> int:

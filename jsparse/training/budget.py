@@ -1,0 +1,217 @@
+"""Budgets of a deployed model: the bytes of its file, and the seconds that a row takes."""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from .._arguments import real, whole_number
+from ..kernels import Mixture
+from ..model import Model
+from .trained import Trained
+
+Serving = Literal["numpy", "c"]
+ATTEMPTS = 4  # machines that are trained to meet a budget
+AIM = 0.9  # share of the latency to aim at, as a measurement varies by some percent
+RUNS = 30  # groups of predictions that are timed; the median counts
+SECONDS = 0.002  # of each group
+
+
+class BudgetError(ValueError):
+    """No model of the method meets the budget."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """Limits of the model that is deployed. At least one must be stated.
+
+    Args:
+        bytes: limit of the size of the model file.
+        latency: limit of the seconds in which one row is predicted on this machine: the median of
+            repeated predictions of one row.
+        serving: the program whose latency is meant: "numpy" for `Model.to_numpy().predict`, "c" for
+            the functions of `Model.to_c`, which need a C compiler here.
+    """
+
+    bytes: int | None = None
+    latency: float | None = None
+    serving: Serving = "numpy"
+
+    def __post_init__(self) -> None:
+        if self.bytes is None and self.latency is None:
+            raise ValueError("budget: expected bytes, latency or both, got neither")
+        if self.bytes is not None:
+            whole_number("bytes", self.bytes, 1)
+        if self.latency is not None:
+            real("latency", self.latency, 0.0, above=True)
+        if self.serving not in get_args(Serving):
+            raise ValueError(f"serving: expected one of {get_args(Serving)}, got {self.serving!r}")
+
+    def largest_size(self, model: Model, dtype: np.dtype | None = None) -> int:
+        """Return the number of prototypes that meets the budget, from the costs of a like model.
+
+        Args:
+            model: a model with the same columns and outputs. Its costs are taken as linear in the
+                number of prototypes.
+            dtype: the dtype of the deployed model, by default the model's.
+
+        Raises:
+            BudgetError: if not even one prototype meets the budget.
+        """
+        sizes = []
+        if self.bytes is not None:
+            one = (dtype or model.dtype).itemsize * _numbers_of_a_prototype(model)
+            rest = file_bytes(model) - model.dtype.itemsize * (
+                _numbers_of_a_prototype(model) * model.size
+            )
+            if self.bytes < rest + one:
+                raise BudgetError(
+                    f"bytes: expected at least {rest + one}, which the file of one prototype "
+                    f"takes, got {self.bytes}"
+                )
+            sizes.append((self.bytes - rest) // one)
+        if self.latency is not None:
+            least = seconds_of_a_row(_first_prototypes(model, 1), self.serving)
+            if self.latency < least:
+                raise BudgetError(
+                    f"latency: expected at least {least:.2g} s, which one prototype takes here by "
+                    f"{self.serving!r}, got {self.latency:.2g} s"
+                )
+            whole = seconds_of_a_row(model, self.serving)
+            of_one = max(whole - least, 1e-12) / max(model.size - 1, 1)
+            sizes.append(1 + int(max(AIM * self.latency - least, 0) / of_one))
+        return int(min(sizes))
+
+    def costs(self, model: Model) -> dict[str, float]:
+        """Return the model's costs by the name of the limit: bytes, and seconds for a row."""
+        costs = {} if self.bytes is None else {"bytes": float(file_bytes(model))}
+        if self.latency is not None:
+            costs["latency"] = seconds_of_a_row(model, self.serving)
+        return costs
+
+
+def within_budget(budget: Budget, trained: Trained, train: Callable[[int], Trained]) -> Trained:
+    """Return a result whose model meets the budget, without the machines of other sizes.
+
+    Args:
+        budget: the budget.
+        trained: the first result.
+        train: trains a machine of at most so many prototypes.
+
+    Raises:
+        BudgetError: if no model of the method meets the budget.
+    """
+    for _ in range(ATTEMPTS):
+        model = dataclasses.replace(trained.model, path=None)
+        costs = budget.costs(model)
+        if all(cost <= getattr(budget, name) for name, cost in costs.items()):
+            return dataclasses.replace(trained, model=model, costs=costs)
+        size = min(budget.largest_size(model), model.size - 1)
+        if size < 1:
+            break
+        trained = train(size)
+    raise BudgetError(
+        f"budget: expected a limit that a model of {trained.method.title} meets, got {budget}; the "
+        f"smallest tried has {model.size} prototypes and takes {costs}"
+    )
+
+
+def file_bytes(model: Model) -> int:
+    """Return the size of the model's file, in bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model")
+        model.save(path)
+        return os.path.getsize(path)
+
+
+def seconds_of_a_row(model: Model, serving: Serving) -> float:
+    """Return the median of the seconds in which the model predicts one row on this machine.
+
+    Raises:
+        BudgetError: for "c" without a C compiler.
+    """
+    return _seconds_by_c(model) if serving == "c" else _seconds_by_numpy(model)
+
+
+def _seconds_by_numpy(model: Model) -> float:
+    predictor = model.to_numpy()
+    row = np.zeros(model.expansion.prototypes.shape[1], model.dtype)
+
+    def group(repeats: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            predictor.predict(row)
+        return (time.perf_counter() - begin) / repeats
+
+    group(1)
+    repeats = max(1, int(SECONDS / group(3)))
+    return float(np.median([group(repeats) for _ in range(RUNS)]))
+
+
+_TIMER = """
+#include <stdio.h>
+#include <time.h>
+#include "model.h"
+int main(void) {
+  static REAL x[MODEL_INPUTS], values[MODEL_SCORES];
+  volatile double sum = 0;
+  long i, n = 1;
+  int run;
+  double seconds = 0;
+  for (run = 0; run < RUNS;) {
+    clock_t begin = clock();
+    for (i = 0; i < n; i++) { model_scores(x, values); sum += values[0]; }
+    seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    if (seconds < 0.5 * SECONDS) { n *= 2; continue; }
+    printf("%.9e\\n", seconds / n);
+    run++;
+  }
+  return 0;
+}
+"""
+
+
+def _seconds_by_c(model: Model) -> float:
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise BudgetError("serving: expected a C compiler on the path for 'c', found none")
+    real_type = {"float32": "float", "float64": "double"}[model.dtype.name]
+    names = {"REAL": real_type, "RUNS": RUNS, "SECONDS": SECONDS}
+    with tempfile.TemporaryDirectory() as folder:
+        model.to_c(Path(folder, "model.h"))
+        Path(folder, "time.c").write_text(_TIMER)
+        definitions = [f"-D{name}={value}" for name, value in names.items()]
+        command = [compiler, "-std=c99", "-O2", *definitions, "time.c", "-o", "time", "-lm"]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        lines = subprocess.run(
+            [os.path.join(folder, "time")], check=True, capture_output=True, text=True
+        ).stdout
+    return float(np.median([float(line) for line in lines.split()]))
+
+
+def _numbers_of_a_prototype(model: Model) -> int:
+    """Return how many numbers of the file a prototype adds: its columns and its coefficients."""
+    m, d = model.expansion.prototypes.shape
+    return d + model.expansion.coefficients.size // m
+
+
+def _first_prototypes(model: Model, m: int) -> Model:
+    """Return the model of the first `m` prototypes, which is for measurements alone."""
+    expansion, kernel = model.expansion, model.expansion.kernel
+    if isinstance(kernel, Mixture):
+        assert kernel.which is not None
+        kernel = Mixture(kernel.kernels, kernel.which[:m])
+    few = dataclasses.replace(
+        expansion,
+        kernel=kernel,
+        prototypes=expansion.prototypes[:m],
+        coefficients=expansion.coefficients[:m],
+    )
+    return dataclasses.replace(model, expansion=few, path=None)
