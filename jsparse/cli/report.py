@@ -44,10 +44,12 @@ def note(text: str) -> None:
 
 @contextmanager
 def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | None]:
-    """Show progress on standard error: a bar on a terminal, else now and then a line.
+    """Yield a callback that shows the progress of a search on standard error.
+
+    On a terminal it shows a bar; otherwise it prints a line at most every `SILENCE` seconds.
 
     Args:
-        quiet: show nothing.
+        quiet: show nothing, and yield None.
         method: name of the method, if it is one of several; without a terminal it is printed at
             once.
     """

@@ -397,7 +397,10 @@ class Method(eqx.Module):
 
     @property
     def fit_sizes(self) -> tuple[int, ...]:
-        """The sizes of the machines that one fit returns, once resolved; empty for one size."""
+        """The numbers of prototypes for which one fit returns a machine each.
+
+        Empty if a fit returns a single machine. Only valid for a resolved method, see `resolve`.
+        """
         return ()
 
     def shorter(self) -> "Sequence[Method]":
