@@ -84,7 +84,7 @@ def step(
 
 
 def draw(state: State, key: Key, *, subset: int) -> tuple[Float[Array, "v r"], Int[Array, "v r"]]:
-    """Draw `subset` random atoms of the free atoms; return their priorities and their numbers.
+    """Draw `subset` random atoms out of the free atoms; return their priorities and their numbers.
 
     Every free atom has a random priority of at least 0, and the atoms with the largest priorities
     are drawn. If fewer than `subset` atoms are free, atoms that are not free fill the draw, with
