@@ -78,11 +78,11 @@ def train(
         folds: number of random folds, stratified for classification; "auto" for 10, or the number
             of rows if that is less. Or the caller's `Folds`; for a stream a `HoldOut`. In the dual,
             validation is by leave-one-out whatever the folds.
-        metric: the metric to minimise and report: "misclassification", "mse" or "mae". The default
-            is "misclassification" for classification and "mse" for regression ("mae" with
-            `Robust`). By default a pursuit (`SCDP`, `KSP`, `KMP`, `KBP`) minimises "mse" for
-            classification too, and reports misclassification (`Trained.criterion`,
-            `Trained.metric`).
+        metric: the metric to minimise and report: "misclassification", "mse", "mae", or "pinball"
+            with `Robust(loss="quantile")`. The default is "misclassification" for classification
+            and "mse" for regression (with `Robust` "mae", or "pinball"). By default a pursuit
+            (`SCDP`, `KSP`, `KMP`, `KBP`) minimises "mse" for classification too, and reports
+            misclassification (`Trained.criterion`, `Trained.metric`).
         multiclass: how more than two classes are divided into binary problems: a scheme, a matrix
             of codes, or a `Multiclass`.
         weights: row weights, shape `n`, used in the standardisation, the choice of points, the fit

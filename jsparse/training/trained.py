@@ -52,7 +52,8 @@ class Trained:
         target_unit: the unit of the targets in the fit. With the absolute loss, `C` weighs
             residuals divided by it.
         cv_error: the cross-validated error, in `metric`.
-        metric: metric of `cv_error` and of the curve: "misclassification", "mse" or "mae".
+        metric: metric of `cv_error` and of the curve: "misclassification", "mse", "mae" or
+            "pinball".
         criterion: metric that the search minimised, and of `tuning.score`.
         tuning: the outcome of the search.
         search: the settings of the search.
