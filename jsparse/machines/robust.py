@@ -121,7 +121,8 @@ class Robust(Prototypes):
         data = rows.X, rows.targets, rows.problem_weights
         quantile = None
         if self.quantiles:
-            quantile = jnp.broadcast_to(jnp.asarray(self.quantiles, rows.dtype), self.outputs(rows))
+            levels = jnp.asarray(self.quantiles, rows.dtype)
+            quantile = levels.reshape(self.outputs(rows) if len(levels) > 1 else ())
         machine = fit(feature_map(kernel, points), C, *data, loss=self.loss, quantile=quantile)
         return single(machine.expansion, machine.status, diagnostics(machine))
 
