@@ -76,7 +76,7 @@ def losses(
         classes = decode(jnp.asarray(code.matrix), values, decoding)
         wrong = (classes != rows.y[:, None]).astype(values.dtype)
         return jnp.where(classes < 0, jnp.nan, wrong)
-    levels = jnp.asarray(quantiles, values.dtype)
+    levels = jnp.asarray(quantiles, values.dtype)[None, None]
     output_losses = LOSSES[metric](targets[:, None, :], values, levels)
     if code is None:
         return jnp.mean(output_losses, axis=-1)
