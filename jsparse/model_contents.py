@@ -159,8 +159,8 @@ def _quantiles(
     """Return the quantiles that a document holds; raise unless they fit labels and outputs."""
     quantiles = np.asarray(numbers, float)
     valid = quantiles.ndim == 1 and np.all(np.diff(quantiles, prepend=0, append=1) > 0)
-    fits = labels is None and (len(quantiles) == 1 or outputs == quantiles.shape)
-    if not valid or (len(quantiles) > 0 and not fits):
+    fits = labels is None and (quantiles.size == 1 or outputs == quantiles.shape)
+    if not valid or (quantiles.size > 0 and not fits):
         raise ValueError(
             "quantiles: expected increasing numbers between 0 and 1, one for each output of a "
             f"regression, got {shown(numbers)}"

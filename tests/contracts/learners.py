@@ -214,10 +214,10 @@ def without_each_row(p: Problem) -> Outcome:
     return Outcome(values[:, :0], values, status=status)
 
 
-def robustly(loss: str, *, told: bool = False) -> Learn:
+def robustly(loss: str, *, told: bool = False, **options: Any) -> Learn:
     def learn(p: Problem) -> Outcome:
-        threshold = 0.3 * p.unit if told else None
-        return said(p, robust.fit(nystroem(p), p.C, p.X, p.y, p.w, loss=loss, threshold=threshold))
+        options["threshold"] = 0.3 * p.unit if told else None
+        return said(p, robust.fit(nystroem(p), p.C, p.X, p.y, p.w, loss=loss, **options))
 
     return learn
 
@@ -641,6 +641,7 @@ PURE = [
     ],
     Learner("dual.leave_one_out", without_each_row, without=TWIN),
     Learner("robust.fit: absolute", robustly("absolute"), power=1),
+    Learner("robust.fit: quantile", robustly("quantile", quantile=0.8), power=1),
     Learner("robust.fit: huber", robustly("huber")),
     Learner("robust.fit: huber, threshold", robustly("huber", told=True), slow=True),
     Learner("scdp.fit", sparse(), without=JOINT),
@@ -898,6 +899,11 @@ TRAINERS = [
         )
         for loss in ("absolute", "huber")
     ],
+    Learner(
+        "train: Robust, quantile",
+        trained(method=lambda p: jsparse.Robust(present(p), loss="quantile", quantile=0.8)),
+        metric=1,
+    ),
     Learner(
         "train: Robust, two classes",
         trained("sign", lambda p: jsparse.Robust(present(p), loss="absolute")),
