@@ -176,6 +176,19 @@ def test_odd_shapes(dtype, q):
     np.testing.assert_allclose(few, np.quantile(y[:5], q, method="inverted_cdf"), atol=1e-2)
 
 
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_targets_in_other_units_and_mirrored(dtype, shift):
+    phi, X, y = problem(dtype)
+    tolerance, atol = {"float64": (1e-10, 1e-5), "float32": (None, 3e-2)}[dtype]
+    far = {"float64": 1e150, "float32": 1e30}[dtype]
+    expected = values(phi, 1.0, X, y, 0.8, tolerance=tolerance)
+    for unit in (-1.0, 1 / far, -1e-3, far):
+        q = 0.8 if unit > 0 else 1 - 0.8
+        y_there = jnp.asarray(unit * (np.asarray(y, float) + shift), dtype)
+        f = values(phi, abs(unit), X, y_there, q, tolerance=tolerance)
+        np.testing.assert_allclose(f.astype(float) / unit - shift, expected, atol=atol)
+
+
 def heteroscedastic(n, rng):
     X = rng.uniform(-2, 2, (n, 1))
     y = np.sin(2 * X[:, 0]) + (0.2 + 0.3 * np.abs(X[:, 0])) * rng.standard_normal(n)
