@@ -45,11 +45,12 @@ class Model(eqx.Module):
 
     The model is a pytree. It may be part of a larger JAX model, and is differentiable in the inputs
     and in every floating leaf. `jax.jit(model)` works, and so does `jax.export` with a symbolic
-    number of rows. `model(X)` returns the expansion's values; a classifier has a value for each
-    binary problem. Users deploy `model.predict_proba`, `model.decision_function` or, for a
-    regression, `model.predict`. Outside of JAX's transformations these take and return NumPy
-    arrays. Within `jit`, `vmap`, `grad` and `jax.export` they take arrays or tracers, and return
-    JAX arrays in the model's dtype without checking that values are finite.
+    number of rows. `model(X)` returns the expansion's values, sorted if they are quantiles; a
+    classifier has a value for each binary problem. Users deploy `model.predict_proba`,
+    `model.decision_function` or, for a regression, `model.predict`. Outside of JAX's
+    transformations these take and return NumPy arrays. Within `jit`, `vmap`, `grad` and
+    `jax.export` they take arrays or tracers, and return JAX arrays in the model's dtype without
+    checking that values are finite.
 
     Attributes:
         expansion: the machine, which takes raw inputs.
@@ -106,7 +107,10 @@ class Model(eqx.Module):
         return self.expansion.prototypes.shape[0]
 
     def __call__(self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Float[Array, " n *c"]:
-        """Return the expansion's values at raw inputs, shape `n` or `n c`; differentiable."""
+        """Return the values at raw inputs, shape `n` or `n c`; differentiable.
+
+        They are the expansion's values; several quantiles are sorted in each row.
+        """
         values = self.expansion(X)
         return jnp.sort(values, axis=-1) if self._in_order else values
 

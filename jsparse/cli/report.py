@@ -171,7 +171,7 @@ def _curve(curve: SizeCurve) -> None:
 
 def test_error(trained: Trained, truth: np.ndarray, predicted: np.ndarray) -> None:
     """Print the error on held-out rows."""
-    name, error = error_of(trained.classes, truth, predicted)
+    name, error = error_of(trained.classes, truth, predicted, trained.model.quantiles)
     line("test error", f"{error:.4g} ({name}, {len(truth)} held-out rows)")
 
 

@@ -1558,7 +1558,8 @@ class RobustLSSVMClassifier(Classifier):
 class RobustLSSVMRegressor(Regressor):
     """Regression for targets with outliers (De Brabanter 2010, eq. 6), and quantile regression.
 
-    With several quantiles, `predict` returns a column for each, in increasing order at every row.
+    With several quantiles, `predict` returns a column for each, in increasing order at every row;
+    `score` takes one quantile only.
 
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several
@@ -1635,7 +1636,7 @@ class RobustLSSVMRegressor(Regressor):
         stop_when_flat: bool = False,
         selection: Literal["renyi", "uniform", "pivoted_cholesky"] = 'renyi',
         loss: Literal["absolute", "huber", "quantile"] = 'huber',
-        quantile: float | int | Float[jaxlib._jax.Array, ''] | Sequence[float] | None = None,
+        quantile: float | Sequence[float] | None = None,
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',

@@ -168,7 +168,8 @@ class RobustLSSVMClassifier(Classifier, method=Robust, omitted=("quantile",)):
 class RobustLSSVMRegressor(Regressor, method=Robust):
     """Regression for targets with outliers (De Brabanter 2010, eq. 6), and quantile regression.
 
-    With several quantiles, `predict` returns a column for each, in increasing order at every row.
+    With several quantiles, `predict` returns a column for each, in increasing order at every row;
+    `score` takes one quantile only.
     """
 
 

@@ -72,9 +72,8 @@ class Robust(Prototypes):
         """See `Method.quantiles`."""
         if self.loss != "quantile":
             return ()
-        if self.quantile is None:
-            return (0.5,)
-        return self.quantile if isinstance(self.quantile, tuple) else (self.quantile,)
+        quantile = 0.5 if self.quantile is None else self.quantile
+        return tuple(quantile) if isinstance(quantile, Sequence) else (quantile,)
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""
@@ -268,9 +267,9 @@ def _fit(
     outputs = jnp.broadcast_shapes(y.shape[1:], C.shape, levels)
     w = jnp.ones(n, X.dtype) if weights is None else weights
     columns, w = (jnp.broadcast_to(a.reshape(n, -1), (n, math.prod(outputs))).T for a in (y, w))
-    C, quantile = (
-        None if a is None else jnp.broadcast_to(a, columns.shape[:1]) for a in (C, quantile)
-    )
+    C = jnp.broadcast_to(C, columns.shape[:1])
+    if quantile is not None:
+        quantile = jnp.broadcast_to(quantile, columns.shape[:1])
 
     def one(
         output: tuple[Array, Array, Array, Array | None],

@@ -49,8 +49,8 @@ class Trained:
         kernel: the tuned kernel, in standardised units.
         C: the tuned weight of the data-fit term; shape `l` if every binary problem has its own. 1
             for a method without `C`.
-        target_unit: the unit of the targets in the fit. With the absolute loss, `C` weighs
-            residuals divided by it.
+        target_unit: the unit of the targets in the fit. With the absolute and the
+            quantile loss, `C` weighs residuals divided by it.
         cv_error: the cross-validated error, in `metric`.
         metric: metric of `cv_error` and of the curve: "misclassification", "mse", "mae" or
             "pinball".
