@@ -97,32 +97,24 @@ def measure(name: str, number: int) -> dict[str, dict[str, float]]:
 
 
 def run(*, quick: bool) -> Report:
+    numbers = range(1 if quick else SPLITS)
+    return report({name: [measure(name, number) for number in numbers] for name in SETS})
+
+
+def report(data: dict[str, list[dict[str, dict[str, float]]]]) -> Report:
     columns = [*(f"pinball {q}" for q in QUANTILES), "inside", "crossing", "compile", "run"]
-    rows, notes, data = [], [], {}
-    for name in SETS:
-        splits = [measure(name, number) for number in range(1 if quick else SPLITS)]
-        data[name] = splits
+    rows, notes, (first, *others) = [], [], MACHINES
+    for name, splits in data.items():
         mean = {
-            machine: {
-                column: np.mean([one[machine][column] for one in splits]) for column in columns
-            }
+            machine: {key: np.mean([each[machine][key] for each in splits]) for key in columns}
             for machine in MACHINES
         }
-        first, *others = MACHINES
-        for machine in MACHINES:
-            cells = [f"{mean[machine][column]:.3g}" for column in columns]
-            rows.append([name, machine, *cells, f"{mean[machine]['run'] / mean[first]['run']:.2f}"])
+        for machine, means in mean.items():
+            cells = [f"{means[key]:.3g}" for key in columns]
+            rows.append([name, machine, *cells, f"{means['run'] / mean[first]['run']:.2f}"])
         for machine in others:
-            ratios = [
-                mean[first][f"pinball {q}"] / mean[machine][f"pinball {q}"] for q in QUANTILES
-            ]
-            notes.append(
-                f"{name}: our pinball loss over {machine}'s: "
-                + ", ".join(
-                    f"{ratio:.2f} at {q}" for q, ratio in zip(QUANTILES, ratios, strict=True)
-                )
-                + "."
-            )
+            ratios = (f"{mean[first][key] / mean[machine][key]:.2f}" for key in columns[:3])
+            notes.append(f"{name}: our pinball losses over {machine}'s: {', '.join(ratios)}.")
     return Report(
         "Quantile regression",
         ["set", "machine", *columns[:3], "inside 0.1 to 0.9", "rows crossing", "compile, s",
@@ -130,7 +122,8 @@ def run(*, quick: bool) -> Report:
         rows,
         [
             f"Three quarters of the rows, at most {MOST_ROWS}, to train on, the others to test on; "
-            f"targets standardised; means of {SPLITS} splits.",
+            f"targets standardised; means over random splits, of which there were "
+            f"{len(data[SETS[0]])}.",
             f"Ours: one machine of {PROTOTYPES} prototypes and three outputs in float64, "
             f"{KERNELS} lengthscales and {len(C)} values of C, by the mean pinball loss of {FOLDS} "
             "folds. The others: a machine for each quantile, tuned by its pinball loss on as many "
