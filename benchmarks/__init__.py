@@ -1,1 +1,1 @@
-"""The papers' tables beside ours, and speed as ratios: `python -m benchmarks NAME`."""
+"""Benchmarks: the papers' tables beside ours, and times as ratios."""

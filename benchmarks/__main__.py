@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME [--quick] [--out DIR]`."""
+"""Run a benchmark: `python -m benchmarks NAME [--quick] [--out DIR]`."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,6 @@ import jax
 
 from . import (
     accelerator,
-    all_rows,
     categories,
     cold,
     covertype,
@@ -63,13 +62,12 @@ BENCHMARKS = {
     "figure12_scdp": paths.figure12,
     "speed_pursuit": pursuits.speed,
 }
-# Long ones, which go on from what an interrupted run left in the folder.
+# Long benchmarks, which resume from the results of an interrupted run in the folder.
 RESUMED = {
     "gpu": accelerator.run,
     "mall": reductions.run,
     "table10": multiclass.table10,
     "tabular": tabular.run,
-    "all_rows": all_rows.run,
     "table3_scdp": paths.table3,
     "table5_scdp": paths.table5,
     "figure11_scdp": time_curves.run,
@@ -86,7 +84,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few repetitions of the small parts")
     parser.add_argument("--out", type=Path, help="folder for the results (JSON and Markdown)")
     options = parser.parse_args()
-    # float64 stays possible beside float32: every benchmark states its dtypes.
+    # Every benchmark states its dtypes, and some compare float64 with float32.
     jax.config.update("jax_enable_x64", True)
     out = options.out or Path(__file__).parent / "results" / machine_kind()
     for name in [*BENCHMARKS, *RESUMED] if options.name == "all" else [options.name]:

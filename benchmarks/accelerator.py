@@ -1,8 +1,8 @@
 """Benchmarks for an accelerator in one command; each part is a process with a time limit.
 
-Needs JAX, the runtime dependencies and scikit-learn, and in `$JSPARSE_DATA` adult, magic,
-covertype, letter and optdigits; nothing is installed. What is done is on the disk at once, so that
-a run that is cut still leaves a table. On a CPU, and with `--quick`, every part is small.
+They need JAX, the runtime dependencies, scikit-learn, and the sets adult, magic, covertype, letter
+and optdigits in `$JSPARSE_DATA`. The results of a part are saved as soon as it ends, so that an
+interrupted run leaves a table. On a CPU, and with `--quick`, every part is small.
 """
 
 import json
@@ -25,47 +25,47 @@ from jsparse.kernels import RBF
 
 from .pursuits import _spikes
 from .report import Report, machine_kind, timed, write
-from .sets import split
+from .sets import Split, split
 
 Row = list[Any]  # what, size, cold seconds, warm seconds, figure, unit
 PAPER_COVERTYPE = 122290  # seconds, De Brabanter 2010, Table 9
 
 
 def run(*, quick: bool, out: Path) -> Report:
-    """All parts, one after another; those already in the folder are kept."""
+    """Run all parts one after another, without those whose results are in the folder."""
     small = quick or jax.default_backend() == "cpu"
-    kept = out / "gpu.json"
-    done: dict[str, Any] = {}
-    if kept.exists():
-        found = json.loads(kept.read_text())
-        done = found["data"] if found.get("data", {}).get("small") is small else {}
-    done["small"] = small
+    file = out / "gpu.json"
+    data: dict[str, Any] = {}
+    if file.exists():
+        content = json.loads(file.read_text())
+        data = content["data"] if content.get("data", {}).get("small") is small else {}
+    data["small"] = small
     for name, (_, seconds) in PARTS.items():
-        if isinstance(done.get(name), list):
+        if isinstance(data.get(name), list):
             continue
         command = [sys.executable, "-m", "benchmarks.accelerator", name, *["small"] * small]
         try:
             begin = time.perf_counter()
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
-            took = time.perf_counter() - begin
-            if ended.returncode == 0:
-                rows, peak = json.loads(ended.stdout.splitlines()[-1])
-                done[name] = [[*row, peak if i == 0 else ""] for i, row in enumerate(rows)]
-                done[name][0].append(took)
+            process = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+            process_seconds = time.perf_counter() - begin
+            if process.returncode == 0:
+                rows, peak = json.loads(process.stdout.splitlines()[-1])
+                data[name] = [[*row, peak if i == 0 else ""] for i, row in enumerate(rows)]
+                data[name][0].append(process_seconds)
             else:
-                done[name] = "failed: " + (ended.stderr.strip().splitlines() or ["?"])[-1][:300]
+                data[name] = "failed: " + (process.stderr.strip().splitlines() or ["?"])[-1][:300]
         except subprocess.TimeoutExpired:
-            done[name] = f"not done within {seconds} s"
-        write(out, "gpu", _report(done), quick=quick)
-    return _report(done)
+            data[name] = f"not done within {seconds} s"
+        write(out, "gpu", _report(data), quick=quick)
+    return _report(data)
 
 
-def _report(done: dict[str, Any]) -> Report:
+def _report(data: dict[str, Any]) -> Report:
     rows, notes = [], []
     for name in PARTS:
-        if isinstance(done.get(name), str):
-            notes.append(f"{name}: {done[name]}")
-        for row in done.get(name, []) if isinstance(done.get(name), list) else []:
+        if isinstance(data.get(name), str):
+            notes.append(f"{name}: {data[name]}")
+        for row in data.get(name, []) if isinstance(data.get(name), list) else []:
             full = [*row, *[""] * (8 - len(row))]
             rows.append([f"{a:.3g}" if isinstance(a, float) else a for a in full])
     columns = ["what", "size", "cold s", "warm s", "figure", "unit", "peak GB", "process s"]
@@ -74,9 +74,9 @@ def _report(done: dict[str, Any]) -> Report:
         "memory of the device that the part's process used, where the device tells.",
         f"The paper's time for covertype is {PAPER_COVERTYPE} s on one CPU.",
     ]
-    if done.get("small"):
+    if data.get("small"):
         notes.append("Small sizes: this machine has no accelerator, or a quick run was asked for.")
-    return Report(f"On {machine_kind()}", columns, rows, notes, done)
+    return Report(f"On {machine_kind()}", columns, rows, notes, data)
 
 
 def product(small: bool) -> list[Row]:
@@ -96,7 +96,7 @@ def _square(A: jax.Array) -> jax.Array:
 
 
 def training(name: str, m: int, dtypes: tuple[str, ...]) -> Callable[[bool], list[Row]]:
-    """`train` twice, and the test error."""
+    """Return the part that trains on a set, in each dtype."""
 
     def part(small: bool) -> list[Row]:
         rows = []
@@ -104,24 +104,23 @@ def training(name: str, m: int, dtypes: tuple[str, ...]) -> Callable[[bool], lis
             data = split(name, 0, dtype)
             n = min(len(data.y), 3000) if small else len(data.y)
             method = jsparse.FixedSize(min(m, 100) if small else m)
-
-            def fit(data=data, n=n, method=method) -> jsparse.Trained:
-                return jsparse.train(
-                    data.X[:n], data.y[:n], task="classification", method=method, key=0
-                )
-
-            seconds, model = [], None
-            for _ in range(2):
-                begin = time.perf_counter()
-                model = fit()
-                seconds.append(time.perf_counter() - begin)
-            assert model is not None
-            error = 100 * float(np.mean(model.predict(data.X_test) != data.y_test))
+            seconds, error = _train_twice(data, n, method=method)
             rows.append([f"train {name}, m = {method.n_prototypes}, {dtype}", n, *seconds, error,
                          "% test error"])  # fmt: skip
         return rows
 
     return part
+
+
+def _train_twice(data: Split, n: int, **options: Any) -> tuple[list[float], float]:
+    """Return the seconds of two runs on the first `n` rows, and the test error in per cent."""
+    seconds, error = [], 0.0
+    for _ in range(2):
+        begin = time.perf_counter()
+        model = jsparse.train(data.X[:n], data.y[:n], task="classification", key=0, **options)
+        seconds.append(time.perf_counter() - begin)
+        error = 100 * float(np.mean(model.predict(data.X_test) != data.y_test))
+    return seconds, error
 
 
 def sums(small: bool) -> list[Row]:
@@ -142,36 +141,22 @@ def sums(small: bool) -> list[Row]:
 def letters(small: bool) -> list[Row]:
     data = split("letter", 0, "float32")
     n, m = (1500, 60) if small else (len(data.y), 1500)
-    seconds, model = [], None
-    for _ in range(2):
-        begin = time.perf_counter()
-        model = jsparse.train(
-            data.X[:n], data.y[:n], task="classification", method=jsparse.FixedSize(m), folds=3,
-            multiclass="one_versus_one", search=jsparse.Profile(3), key=0,
-        )  # fmt: skip
-        seconds.append(time.perf_counter() - begin)
-    assert model is not None
-    error = 100 * float(np.mean(model.predict(data.X_test) != data.y_test))
+    seconds, error = _train_twice(
+        data, n, method=jsparse.FixedSize(m), folds=3, multiclass="one_versus_one",
+        search=jsparse.Profile(3),
+    )  # fmt: skip
     what = f"letter, one-versus-one, 325 problems, 3 kernels, m = {m}"
     return [[what, n, *seconds, error, "% test error"]]
 
 
 def digits(small: bool) -> list[Row]:
     data, rows = split("optdigits", 0, "float32"), []
+    n, m, kernels = (800, 60, 3) if small else (len(data.y), 420, 10)
     for scheme in ("one_versus_rest", "one_versus_one", "minimum_output"):
-        m, seconds, model = 60 if small else 420, [], None
-        for _ in range(2):
-            begin = time.perf_counter()
-            model = jsparse.train(
-                data.X[: 800 if small else None], data.y[: 800 if small else None],
-                task="classification", method=jsparse.FixedSize(m), multiclass=scheme, key=0,
-                search=jsparse.Profile(3 if small else 10),
-            )  # fmt: skip
-            seconds.append(time.perf_counter() - begin)
-        assert model is not None
-        error = 100 * float(np.mean(model.predict(data.X_test) != data.y_test))
-        rows.append([f"optdigits, {scheme}, m = {m}", model.n_rows, *seconds, error,
-                     "% test error"])  # fmt: skip
+        seconds, error = _train_twice(
+            data, n, method=jsparse.FixedSize(m), multiclass=scheme, search=jsparse.Profile(kernels)
+        )
+        rows.append([f"optdigits, {scheme}, m = {m}", n, *seconds, error, "% test error"])
     return rows
 
 
@@ -187,7 +172,7 @@ def stream(small: bool) -> list[Row]:
     Z = jax.random.normal(key, (100 if small else 500, d), jnp.float32)
     phi = Nystroem(RBF(3.0), Z)
     begin = time.perf_counter()
-    total = jsparse.accumulate_batches(phi, (b for b in batches()), n_folds=10)
+    total = jsparse.accumulate_batches(phi, batches(), n_folds=10)
     jax.block_until_ready(total)
     seconds = time.perf_counter() - begin
     sizes = [f"{n} streamed rows, sums of 10 folds, m = {len(Z)}", n, seconds, "", n / seconds]
@@ -195,8 +180,11 @@ def stream(small: bool) -> list[Row]:
     rows = ArrayStream(X, X[:, 0] * X[:, 1], batch_rows=batch // 10)
     begin = time.perf_counter()
     model = jsparse.train(rows, task="regression", key=0, method=jsparse.FixedSize(len(Z)))
-    took = time.perf_counter() - begin
-    return [[*sizes, "rows/s"], ["train on a stream", len(X), took, "", model.cv_error, "mse"]]
+    seconds_train = time.perf_counter() - begin
+    return [
+        [*sizes, "rows/s"],
+        ["train on a stream", len(X), seconds_train, "", model.cv_error, "mse"],
+    ]
 
 
 def conjugate(small: bool) -> list[Row]:
@@ -215,21 +203,23 @@ def sensing(small: bool) -> list[Row]:
     X, _, _ = _spikes(n, D, spikes, 0)
     rng = np.random.default_rng(1)
     w = np.zeros((problems, D), np.float32)
-    for own in w:
-        own[rng.permutation(D)[:spikes]] = rng.choice([-1.0, 1.0], spikes)
-    every = jnp.broadcast_to(jnp.asarray(X)[None], (problems, *X.shape))
+    for signal in w:
+        signal[rng.permutation(D)[:spikes]] = rng.choice([-1.0, 1.0], spikes)
+    dictionaries = jnp.broadcast_to(jnp.asarray(X)[None], (problems, *X.shape))
     y = jnp.asarray(w @ X.T)
 
     def recover() -> Any:
-        return pursuit.omp(every, y, max_atoms=spikes)
+        return pursuit.omp(dictionaries, y, max_atoms=spikes)
 
     warm, excess = timed(lambda: recover().coefficients, 1)
     path = recover()
-    found = [
+    recovered = [
         np.asarray(jax.tree.map(lambda a, i=i: a[i], path).dense(D, spikes))
         for i in range(problems)
     ]
-    hits = np.mean([np.array_equal(np.abs(f) > 0.5, v != 0) for f, v in zip(found, w, strict=True)])
+    hits = np.mean(
+        [np.array_equal(np.abs(f) > 0.5, v != 0) for f, v in zip(recovered, w, strict=True)]
+    )
     what = f"{problems} compressed-sensing problems in one batch"
     return [[what, f"{n} x {D}", warm + excess, warm, 100 * float(hits), "% recovered"]]
 
@@ -253,7 +243,7 @@ def many(small: bool) -> list[Row]:
     return [[what, n, warm + excess, warm, error, "% error"]]
 
 
-# Seconds that each may take; together under nine minutes.
+# Each part with its limit in seconds; together they stay under nine minutes.
 PARTS: dict[str, tuple[Callable[[bool], list[Row]], int]] = {
     "product": (product, 40),
     "sums": (sums, 50),

@@ -1,4 +1,4 @@
-"""Categories with an indicator column each, beside a kernel that compares them, on adult."""
+"""Categories as indicator columns, compared with a kernel that compares categories, on adult."""
 
 import math
 import time
@@ -34,16 +34,16 @@ def run(*, quick: bool) -> Report:
         NUMBERS: (mixed, "rbf"),
     }
     m, splits = (50, 1) if quick else (PROTOTYPES, SPLITS)
-    found = [_split(ways, data.y, number, m, 3000 if quick else None) for number in range(splits)]
+    runs = [_split(ways, data.y, number, m, 3000 if quick else None) for number in range(splits)]
 
     def over(way: str, what: str) -> str:
-        return f"{np.median([each[way][what] / each[INDICATORS][what] for each in found]):.2f}"
+        return f"{np.median([each[way][what] / each[INDICATORS][what] for each in runs]):.2f}"
 
     rows = [
         [
             way,
             ways[way][0].shape[1],
-            mean_sd([each[way]["error"] for each in found]),
+            mean_sd([each[way]["error"] for each in runs]),
             *(over(way, what) for what in ("seconds", "cpu seconds", "choice", "predict")),
         ]
         for way in ways
@@ -59,7 +59,7 @@ def run(*, quick: bool) -> Report:
             f"{EVALUATIONS} evaluations of ten-fold cross-validation.",
             "Training is choosing, tuning and fitting, warm: of a second run, compilation apart.",
         ],
-        {"splits": found},
+        {"splits": runs},
     )  # fmt: skip
 
 
@@ -68,10 +68,10 @@ def _split(
 ) -> dict[str, dict[str, float]]:
     order = np.random.default_rng([2010, number]).permutation(len(y))
     test, rows = order[: TEST_ROWS["adult"]][:n], order[TEST_ROWS["adult"] :][:n]
-    found = {}
+    results = {}
     trained: dict[str, jsparse.Trained] = {}
     for way, (X, kernel) in ways.items():
-        for _ in range(2 if number == 0 else 1):  # the first compiles
+        for _ in range(2 if number == 0 else 1):  # the first run compiles
             start = time.process_time()
             trained[way] = jsparse.train(
                 X[rows],
@@ -85,7 +85,7 @@ def _split(
             cpu = time.process_time() - start
         seconds = trained[way].seconds
         error = 100 * np.mean(trained[way].predict(X[test]) != y[test])
-        found[way] = {
+        results[way] = {
             "error": float(error),
             "seconds": seconds["total"] - min(seconds["compile"], seconds["total"]),
             "choice": seconds["prototypes"],
@@ -93,5 +93,5 @@ def _split(
         }
     calls = {way: lambda way=way: trained[way].predict(ways[way][0][test]) for way in ways}
     for way, seconds in alternated(calls, 3).items():
-        found[way]["predict"] = seconds
-    return found
+        results[way]["predict"] = seconds
+    return results

@@ -1,4 +1,4 @@
-"""Times in a fresh process: imports, compilation and the work itself."""
+"""Times in a fresh process: imports, compilation and computation."""
 
 import json
 import os
@@ -29,21 +29,21 @@ def rows(n, d=5, seed=0):
     X = rng.standard_normal((n, d)).astype(DTYPE)
     score = X[:, 0] * X[:, 1] + 0.3 * rng.standard_normal(n).astype(DTYPE)
     return X, (score > 0).astype(int), score
-found = []
+measured = []
 def measure(call):
     with count_compilations() as compiled:
         begin = time.perf_counter()
         call()
         seconds = time.perf_counter() - begin
-    found.append([seconds, compiled.programs, compiled.from_disk])
+    measured.append([seconds, compiled.programs, compiled.from_disk])
 """
-END = "\nprint(json.dumps(found))\n"
+END = "\nprint(json.dumps(measured))\n"
 
 IMPORT = """
 begin = time.perf_counter()
 import jsparse
 jsparse.train
-found = [[jax_seconds, 0, 0], [time.perf_counter() - begin, 0, 0]]
+measured = [[jax_seconds, 0, 0], [time.perf_counter() - begin, 0, 0]]
 """
 FIT = """
 from jsparse import estimators
@@ -63,6 +63,12 @@ for seed, n in enumerate(SIZES):
     X, y, _ = rows(n, seed=seed)
     measure(lambda: jsparse.train(X, y, task="classification", key=0, method=jsparse.SCDP(
         max_prototypes=50, candidates=200)).predict(X))
+"""
+DEFAULTS = """
+import jsparse
+for seed, n in enumerate(SIZES):
+    X, _, score = rows(n, seed=seed)
+    measure(lambda: jsparse.train(X, score, task="regression", key=0).predict(X))
 """
 ADULT = """
 from benchmarks.data_sets import benchmark_set
@@ -86,8 +92,8 @@ if WHAT == "cross_val_score":
     measure(lambda: cross_val_score(GridSearchCV(SVC(), grid, cv=5), X, y, cv=5))
 else:
     pipeline = make_pipeline(StandardScaler(), machine)
-    own = {"fixedsizelssvmclassifier__n_prototypes": [50, 100]}
-    measure(lambda: GridSearchCV(pipeline, own, cv=3).fit(X, y))
+    sizes = {"fixedsizelssvmclassifier__n_prototypes": [50, 100]}
+    measure(lambda: GridSearchCV(pipeline, sizes, cv=3).fit(X, y))
     measure(lambda: GridSearchCV(make_pipeline(StandardScaler(), SVC()),
         {"svc__" + name: values for name, values in grid.items()}, cv=3).fit(X, y))
 """
@@ -102,7 +108,7 @@ ESTIMATORS = {
 
 
 def run(*, quick: bool) -> Report:
-    """Every part in fresh processes: with an empty folder of programs, and with a filled one."""
+    """Run each part in fresh processes: without a compilation cache, and with a filled one."""
     sizes = [300, 301] if quick else [3000, 3001]
     dtypes = ["float32"] if quick else ["float32", "float64"]
     rows, data = [], {}
@@ -114,7 +120,7 @@ def run(*, quick: bool) -> Report:
                 each = _process(START + COUNT + code + END, CACHE=cache, **settings)
                 data[f"{name}, {state}"] = each
                 if state == "empty folder":
-                    continue  # it fills the folder
+                    continue  # this run fills the folder and is not reported
                 for label, (seconds, programs, from_disk) in zip(labels, each, strict=True):
                     rows.append([name, label, state, f"{seconds:.2f}", programs - from_disk])
 
@@ -139,6 +145,7 @@ def run(*, quick: bool) -> Report:
             )  # fmt: skip
     labels = ["first fit", "another number of rows"]
     part(f"train, SCDP, {sizes[0]} x 5", TRAIN, labels, DTYPE="float32", SIZES=sizes)
+    part(f"train without options, {sizes[0]} x 5", DEFAULTS, labels, DTYPE="float32", SIZES=sizes)
     if not quick:
         part("FixedSizeLSSVMClassifier, adult, m = 500", ADULT, ["first fit", "again"],
              DTYPE="float32")  # fmt: skip
@@ -162,7 +169,7 @@ def run(*, quick: bool) -> Report:
 
 
 def _demo(data: dict[str, Any]) -> list[list[Any]]:
-    """`jsparse demo`, which keeps its programs on the disk."""
+    """Time `jsparse demo`, which keeps its programs on the disk."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for state in ("empty folder", "filled folder"):
@@ -178,7 +185,7 @@ def _demo(data: dict[str, Any]) -> list[list[Any]]:
 
 
 class Code(str):
-    """What goes into a script as it is."""
+    """Source code, which is inserted into a script as it is."""
 
 
 def _process(script: str, **settings: Any) -> list[list[float]]:
@@ -190,9 +197,9 @@ def _process(script: str, **settings: Any) -> list[list[float]]:
     for name, value in settings.items():
         if isinstance(value, Code):
             script = script.replace(f"make = {name}", f"make = {value}")
-    known = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION")}
-    done = subprocess.run(
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION")}
+    process = subprocess.run(
         [sys.executable, "-c", "\n".join(lines) + script], check=True, stdout=subprocess.PIPE,
-        text=True, env=known,
+        text=True, env=variables,
     )  # fmt: skip
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(process.stdout.splitlines()[-1])

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 
 class BenchmarkSet(NamedTuple):
-    """A data set as it was collected: nothing is scaled.
+    """A data set as it was collected, without scaling.
 
     Attributes:
         name: the set's name.
@@ -23,7 +23,7 @@ class BenchmarkSet(NamedTuple):
         classes: for classification, a description of each class in the order of its label.
         categorical: which columns hold codes, shape `d`.
         train: row numbers of the training parts, one partition a row, shape `s k`, or None.
-        test: row numbers of the test parts belonging to them, or None.
+        test: row numbers of the test parts of the same partitions, or None.
         extra: further contents of the file, by key.
     """
 
@@ -45,14 +45,14 @@ def benchmark_set(
 ) -> BenchmarkSet:
     """Read one of the papers' data sets, from `NAME.npz` in a folder.
 
-    Integer columns are cast to float64 (and multiplied by the file's `scale` where it has one, as
-    the pixels of usps). A file that names its first `n_train` rows as the training part has them
-    as its one partition.
+    Integer columns are cast to float64. A file with a `scale`, as that of the pixels of usps, has
+    its columns multiplied by it. A file with `n_train` has one partition: the first `n_train` rows
+    train, the others test.
 
     Args:
         name: such as "adult", "magic" or "ida_banana".
-        folder: where the files are; by default what the environment variable JSPARSE_DATA says.
-        complete: leave out the rows with unknown values (adult), in the partitions also.
+        folder: folder of the files; by default the environment variable JSPARSE_DATA.
+        complete: leave out the rows with unknown values (adult), from the partitions too.
 
     Raises:
         FileNotFoundError: if there is no such folder or no such file in it.
@@ -68,7 +68,7 @@ def benchmark_set(
         parts = {key: archive[key] for key in archive.files}
     X = parts.pop("X").astype(np.float64)
     if "scale" in parts:
-        X = X * float(str(parts.pop("scale")))  # 1/1000 was written as float32
+        X = X * float(str(parts.pop("scale")))  # by its digits: 1/1000 is stored in float32
     y = parts.pop("y")
     regression = np.issubdtype(y.dtype, np.floating)
     train, test = _partitions(parts, X.shape[0])
@@ -133,7 +133,7 @@ def _complete_rows(data: BenchmarkSet) -> BenchmarkSet:
     position = np.cumsum(keep) - 1
 
     def renumber(rows: Int[np.ndarray, "s k"] | None) -> Int[np.ndarray, "s l"] | None:
-        # Only sets with one partition mark complete rows, so no row of it is shorter than another.
+        # Only sets with one partition mark complete rows, so all parts have one length.
         return None if rows is None else np.stack([position[part[keep[part]]] for part in rows])
 
     return data._replace(

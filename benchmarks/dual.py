@@ -1,4 +1,4 @@
-"""The LS-SVM in the dual at real scale: Cholesky, conjugate gradients, leave-one-out."""
+"""Speed of the LS-SVM in the dual: Cholesky, leave-one-out, conjugate gradients."""
 
 import functools
 import time
@@ -49,7 +49,7 @@ def cholesky(quick: bool):
         arguments = RBF(lengthscale), C, jnp.asarray(Xd), jnp.asarray(yd)
         calls = {
             "ours": functools.partial(dual.fit, *arguments, method="cholesky"),
-            # Ours has an intercept, theirs none.
+            # KernelRidge has no intercept, so its targets are centred.
             "theirs": functools.partial(ridge.fit, Xd, yd - yd.mean()),
         }
         seconds = alternated(calls, 2 if quick else 5)
@@ -71,7 +71,7 @@ def cholesky(quick: bool):
 
 
 def leave_one_out(quick: bool):
-    """Leave-one-out for 25 values of C against one eigendecomposition of the kernel matrix."""
+    """Compare leave-one-out for 25 values of C with one eigendecomposition of the kernel matrix."""
     n = 500 if quick else 2000
     X, y, lengthscale = _scaled("magic", n)
     kernel, grid = RBF(lengthscale), jnp.geomspace(1e-2, 1e6, 25)
@@ -110,7 +110,7 @@ def conjugate_gradients(quick: bool):
     fitted = jax.block_until_ready(compiled(X, y))
     seconds = time.perf_counter() - start
 
-    # A step is a product with the kernel matrix: against the same in blocks, and nothing else.
+    # A step multiplies by the kernel matrix. The floor is this product alone, in blocks.
     @jax.jit
     def product(X: jax.Array, v: jax.Array) -> jax.Array:
         blocks = X.reshape(-1, 2000, X.shape[1])

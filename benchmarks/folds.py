@@ -45,11 +45,11 @@ def fast(kernel, Z, C, X, y, folds, metric):
 
 @functools.partial(jax.jit, static_argnames="metric")
 def simple(kernel, Z, C, X, y, folds, others, metric):
-    """Compute features, sums, solution and predictions for each split separately (Section 7.1)."""
+    """Return the error by a separate fit for each fold (Section 7.1)."""
 
     def one(fold):
         rows, valid, training = fold
-        # Rows of the padded last fold: at most one repeated, with weight 0.
+        # `others` is padded with -1; these rows get weight 0.
         weights = (training >= 0).astype(X.dtype)
         training = jnp.maximum(training, 0)
         fitted = jsparse.fixed_size.fit(kernel, Z, C[0], X[training], y[training], weights)
@@ -64,7 +64,7 @@ def simple(kernel, Z, C, X, y, folds, others, metric):
 
 
 def training_rows(folds: jsparse.Folds, n: int) -> np.ndarray:
-    """Rows outside of each fold, padded with -1, shape `v r`."""
+    """Return the rows outside of each fold, padded with -1, shape `v r`."""
     outside = []
     for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):
         outside.append(np.setdiff1d(np.arange(n), index[valid]))
@@ -80,7 +80,7 @@ def _table(title: str, name: str, paper: dict, dtype: str, quick: bool) -> Repor
     y = jnp.asarray((y - y.mean()) / y.std() if metric == "mse" else y, dtype)
     n = len(y)
     kernel, C = RBF(jnp.asarray(2.0, dtype)), jnp.array([10.0], dtype)
-    rows, found = [], []
+    rows, results = [], []
     for m, (theirs_simple, theirs_fast) in list(paper.items())[: 1 if quick else None]:
         Z = X[np.random.default_rng(0).permutation(n)[:m]]
         for i, v in enumerate(FOLDS[:2] if quick else FOLDS):
@@ -106,12 +106,12 @@ def _table(title: str, name: str, paper: dict, dtype: str, quick: bool) -> Repor
                     f"{theirs:.1f}",
                 ]
             )
-            found.append({"m": m, "folds": v, **seconds, "ratio": ratio, "paper": theirs})
+            results.append({"m": m, "folds": v, **seconds, "ratio": ratio, "paper": theirs})
     note = f"One kernel and C; {dtype}; both give the same error, which the benchmark checks."
     return Report(
         f"{title}: simple against fast cross-validation on {name} ({n} rows)",
         ["m", "folds", "simple, ms", "fast, ms", "ratio", "paper's ratio"],
         rows,
         [note],
-        found,
+        results,
     )

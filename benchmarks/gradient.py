@@ -26,7 +26,7 @@ WAYS = ("CSA, one lengthscale", "CSA, one per dimension", "gradient, one per dim
 
 @jax.jit
 def cv_error(params, Z, X, y, folds):
-    """Mean squared error of ten-fold cross-validation; a function of every parameter."""
+    """Return the cross-validated mean squared error, differentiable in every parameter."""
     phi = Nystroem(RBF(jnp.exp(params["log_lengthscale"])), Z)
     return jsparse.cross_validate(phi, jnp.exp(params["log_C"])[None], X, y, folds).scores[0]
 
@@ -83,7 +83,7 @@ def compare(name: str, part: Split, r: int) -> dict[str, dict[str, float]]:
         lambda: by_csa(RBF(np.full(d, start)), Z, X, y, folds, keys[2]),
         lambda: by_gradient(Z, X, y, folds),
     )
-    found = {}
+    results = {}
     for way, search in zip(WAYS, searches, strict=True):
         begin = time.perf_counter()
         kernel, C, score = search()
@@ -94,9 +94,9 @@ def compare(name: str, part: Split, r: int) -> dict[str, dict[str, float]]:
             test = float(100 * np.mean((f >= 0) != (part.y_test > 0)))
         else:
             test = float(np.mean((f - part.y_test) ** 2))
-        found[way] = {"cv": score, "test": test, "seconds": seconds}
-        print(name, r, way, found[way], file=sys.stderr, flush=True)
-    return found
+        results[way] = {"cv": score, "test": test, "seconds": seconds}
+        print(name, r, way, results[way], file=sys.stderr, flush=True)
+    return results
 
 
 def run(*, quick: bool) -> Report:

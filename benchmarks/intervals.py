@@ -1,4 +1,4 @@
-"""Coverage and width of intervals and sets on many splits, beside crepes and MAPIE."""
+"""Coverage and width of prediction intervals and sets, compared with crepes and MAPIE."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from jsparse.estimators import FixedSizeLSSVMRegressor
 from jsparse.kernels import Kernel
 
 from .data_sets import benchmark_set
-from .report import Report, kept, save
+from .report import Report, save, saved_data
 
 SETS = ("concrete", "abalone", "satellite")
 TRAIN, HELD_OUT, NEW, PROTOTYPES, FOLDS = 300, 100, 1500, 60, 10
@@ -30,7 +30,7 @@ OUT_OF_FOLD, CROSS, JACKKNIFE, SPLIT = (
 TUNED = "CV+, tuned on the same rows"
 NORMALISED, CREPES, MAPIE = "crepes, normalised", "crepes, split", "MAPIE, CV+"
 ORDER = (OUT_OF_FOLD, CROSS, TUNED, JACKKNIFE, SPLIT, CREPES, NORMALISED, MAPIE)
-# The least that theory allows where kernel and C are given; the most where it says one.
+# Bounds that theory gives on the mean coverage, for fixed kernel and C.
 LEAST = {
     CROSS: 1 - 2 * (1 - COVERAGE) - math.sqrt(2 / TRAIN),
     JACKKNIFE: 1 - 2 * (1 - COVERAGE),
@@ -41,11 +41,11 @@ LEAST = {
 }
 MOST = dict.fromkeys((SPLIT, CREPES), COVERAGE + 1 / (HELD_OUT + 1))
 Rows = tuple[np.ndarray, np.ndarray]
-Found = dict[str, list[float]]  # machine to coverage and width
+Results = dict[str, list[float]]  # coverage and width of each machine
 
 
 def run(*, quick: bool, out: Path) -> Report:
-    data = _by_split(kept(out, "intervals", quick=quick))
+    data = _by_split(saved_data(out, "intervals", quick=quick))
     splits = 2 if quick else SPLITS
     for name in SETS[:1] if quick else SETS:
         data.setdefault(name, [])
@@ -62,22 +62,22 @@ def run(*, quick: bool, out: Path) -> Report:
 
 @functools.cache
 def _rows(name: str) -> tuple[Rows, Rows, Any]:
-    """Rows to tune on, all others, and the task."""
+    """Return the rows for tuning, all other rows, and the task."""
     data = benchmark_set(name)
     X = data.X
-    if data.categorical.any():  # a machine that takes arrays
+    if data.categorical.any():  # crepes and MAPIE take arrays of numbers
         codes = data.X[:, data.categorical].T
         X = np.concatenate(
             [X[:, ~data.categorical], *[c[:, None] == np.unique(c) for c in codes]], axis=1
         )
     order = np.random.default_rng(2021).permutation(len(X))
-    own, rest = ((X[rows], data.y[rows]) for rows in np.split(order, [TRAIN]))
-    return own, rest, data.task
+    tuning, others = ((X[rows], data.y[rows]) for rows in np.split(order, [TRAIN]))
+    return tuning, others, data.task
 
 
 @functools.cache
-def _given(name: str, method: jsparse.FixedSize | jsparse.Dual) -> dict[str, Any]:
-    """Kernel and C, tuned on rows that are in no split."""
+def _tuned_settings(name: str, method: jsparse.FixedSize | jsparse.Dual) -> dict[str, Any]:
+    """Return kernel and C, tuned on rows that are in no split."""
     rows, _, task = _rows(name)
     tuned = _train(rows, task, 0, method, {"search": jsparse.Profile(max_evaluations=5)})
     return {
@@ -87,14 +87,14 @@ def _given(name: str, method: jsparse.FixedSize | jsparse.Dual) -> dict[str, Any
     }
 
 
-def _split(name: str, number: int, extras: dict[str, bool]) -> Found:
-    """One random split: rows to train on, to hold out and to test on."""
+def _split(name: str, number: int, extras: dict[str, bool]) -> Results:
+    """Return the results of one random split into training, held-out and test rows."""
     _, (X, y), task = _rows(name)
     order = np.random.default_rng([2021, number]).permutation(len(X))
     parts = np.split(order, [TRAIN, TRAIN + HELD_OUT, TRAIN + HELD_OUT + NEW])[:3]
     rows, held_out, test = ((X[part], y[part]) for part in parts)
     methods = jsparse.FixedSize(PROTOTYPES), jsparse.Dual()
-    machines = [_train(rows, task, number, m, _given(name, m)) for m in methods]
+    machines = [_train(rows, task, number, m, _tuned_settings(name, m)) for m in methods]
     if extras.get(TUNED):
         search = {"search": jsparse.Profile(max_evaluations=5)}
         machines.append(_train(rows, task, number, methods[0], search))
@@ -111,7 +111,7 @@ def _train(rows: Rows, task: Any, number: int, method: Any, how: dict[str, Any])
 
 def _numbers(
     machines: list[jsparse.Trained], rows: Rows, held_out: Rows, test: Rows, *, mapie: bool
-) -> Found:
+) -> Results:
     new, truth = test
 
     def scored(ends: np.ndarray) -> list[float]:
@@ -119,30 +119,30 @@ def _numbers(
         return [float(inside.mean()), float(np.mean(ends[:, 1] - ends[:, 0]))]
 
     names = CROSS, JACKKNIFE, TUNED
-    found = {
+    results = {
         name: scored(machine.interval(new, COVERAGE))
         for name, machine in zip(names, machines, strict=False)
     }
     trained = machines[0]
-    found[OUT_OF_FOLD] = scored(_without_machines(trained.model).interval(new, COVERAGE))
-    part = trained.model
-    found[SPLIT] = scored(part.calibrated(*held_out).interval(new, COVERAGE))
+    results[OUT_OF_FOLD] = scored(_without_machines(trained.model).interval(new, COVERAGE))
+    model = trained.model
+    results[SPLIT] = scored(model.calibrated(*held_out).interval(new, COVERAGE))
     try:
         import crepes
         from crepes.extras import DifficultyEstimator
     except ImportError:
-        return found
-    residuals = held_out[1] - part.predict(held_out[0])
+        return results
+    residuals = held_out[1] - model.predict(held_out[0])
     peer = crepes.ConformalRegressor().fit(residuals)
-    found[CREPES] = scored(peer.predict_int(part.predict(new), confidence=COVERAGE))
+    results[CREPES] = scored(peer.predict_int(model.predict(new), confidence=COVERAGE))
     difficulty = DifficultyEstimator()
-    difficulty.fit(X=rows[0], residuals=rows[1] - part.predict(rows[0]), scaler=True)
+    difficulty.fit(X=rows[0], residuals=rows[1] - model.predict(rows[0]), scaler=True)
     peer = crepes.ConformalRegressor().fit(residuals, sigmas=difficulty.apply(held_out[0]))
-    ends = peer.predict_int(part.predict(new), sigmas=difficulty.apply(new), confidence=COVERAGE)
-    found[NORMALISED] = scored(ends)
+    ends = peer.predict_int(model.predict(new), sigmas=difficulty.apply(new), confidence=COVERAGE)
+    results[NORMALISED] = scored(ends)
     if mapie:
-        found |= _mapie(*rows, new, trained.kernel, float(trained.C), scored)
-    return found
+        results |= _mapie(*rows, new, trained.kernel, float(trained.C), scored)
+    return results
 
 
 def _mapie(
@@ -152,8 +152,8 @@ def _mapie(
     kernel: Kernel,
     C: float,
     scored: Callable[[np.ndarray], list[float]],
-) -> Found:
-    """CV+ of MAPIE with the same kernel and C, each of whose machines has its own prototypes."""
+) -> Results:
+    """Run CV+ of MAPIE with our kernel and C; it chooses prototypes for each fold separately."""
     try:
         from mapie.regression import CrossConformalRegressor
     except ImportError:
@@ -166,7 +166,7 @@ def _mapie(
     return {MAPIE: scored(ends[:, :, 0])}
 
 
-def _classes(machines: list[jsparse.Trained], held_out: Rows, test: Rows) -> Found:
+def _classes(machines: list[jsparse.Trained], held_out: Rows, test: Rows) -> Results:
     new, truth = test
     labels = machines[0].classes
     assert labels is not None
@@ -177,52 +177,52 @@ def _classes(machines: list[jsparse.Trained], held_out: Rows, test: Rows) -> Fou
         return [float(inside.mean()), float(sets.sum(axis=1).mean())]
 
     names = CROSS, JACKKNIFE, TUNED
-    found = {
+    results = {
         name: scored(machine.predict_set(new, COVERAGE))
         for name, machine in zip(names, machines, strict=False)
     }
     trained = machines[0]
-    found[OUT_OF_FOLD] = scored(_without_machines(trained.model).predict_set(new, COVERAGE))
-    part = trained.model
-    found[SPLIT] = scored(part.calibrated(*held_out).predict_set(new, COVERAGE))
+    results[OUT_OF_FOLD] = scored(_without_machines(trained.model).predict_set(new, COVERAGE))
+    model = trained.model
+    results[SPLIT] = scored(model.calibrated(*held_out).predict_set(new, COVERAGE))
     try:
         import crepes
         from crepes.extras import hinge
     except ImportError:
-        return found
-    alphas = hinge(part.predict_proba(held_out[0]), part.classes, held_out[1])
+        return results
+    alphas = hinge(model.predict_proba(held_out[0]), model.classes, held_out[1])
     peer = crepes.ConformalClassifier().fit(alphas, seed=0)
     p = peer.predict_set(
-        hinge(part.predict_proba(new)), confidence=COVERAGE, smoothing=False, seed=0
+        hinge(model.predict_proba(new)), confidence=COVERAGE, smoothing=False, seed=0
     )
-    found[CREPES] = scored(np.asarray(p))
-    return found
+    results[CREPES] = scored(np.asarray(p))
+    return results
 
 
 def _without_machines(model: jsparse.Model) -> jsparse.Model:
-    """Return the model as it is kept by default, with the errors alone."""
+    """Return the model with the out-of-fold errors alone, as it is saved by default."""
     assert model.conformal is not None
     return dataclasses.replace(
-        model, unseen=dataclasses.replace(model.conformal, machines=None, fold=None)
+        model, conformal=dataclasses.replace(model.conformal, machines=None, fold=None)
     )
 
 
-def _by_machine(data: dict[str, list[Found]]) -> dict[str, dict[str, list[list[float]]]]:
-    """As they are kept: of each machine the coverages, and the widths, of the first splits."""
-    found: dict[str, dict[str, list[list[float]]]] = {}
+def _by_machine(data: dict[str, list[Results]]) -> dict[str, dict[str, list[list[float]]]]:
+    """Return the layout of the file: for each machine its coverages and its widths by split."""
+    tables: dict[str, dict[str, list[list[float]]]] = {}
     for name, splits in data.items():
-        there = dict.fromkeys(machine for split in splits for machine in split)
-        found[name] = {
+        machines = dict.fromkeys(machine for split in splits for machine in split)
+        tables[name] = {
             machine: np.transpose([s[machine] for s in splits if machine in s]).tolist()
-            for machine in there
+            for machine in machines
         }
-    return found
+    return tables
 
 
-def _by_split(kept: dict[str, dict[str, list[list[float]]]]) -> dict[str, list[Found]]:
-    """Undo the layout; a machine that not all splits have is taken from the first splits."""
-    data: dict[str, list[Found]] = {}
-    for name, machines in kept.items():
+def _by_split(tables: dict[str, dict[str, list[list[float]]]]) -> dict[str, list[Results]]:
+    """Undo `_by_machine`; a machine that some splits lack belongs to the first splits."""
+    data: dict[str, list[Results]] = {}
+    for name, machines in tables.items():
         count = max((len(values[0]) for values in machines.values()), default=0)
         data[name] = [
             {m: [v[0][i], v[1][i]] for m, v in machines.items() if i < len(v[0])}
@@ -231,19 +231,19 @@ def _by_split(kept: dict[str, dict[str, list[list[float]]]]) -> dict[str, list[F
     return data
 
 
-def _report(data: dict[str, list[Found]]) -> Report:
+def _report(data: dict[str, list[Results]]) -> Report:
     rows = []
     for name, splits in data.items():
-        there = {machine for split in splits for machine in split}
-        for machine in (m for m in ORDER if m in there):
+        machines = {machine for split in splits for machine in split}
+        for machine in (m for m in ORDER if m in machines):
             pairs = [(s[machine], s[SPLIT]) for s in splits if machine in s]
-            coverage = np.array([own[0] for own, _ in pairs])
+            coverage = np.array([ours[0] for ours, _ in pairs])
             error = coverage.std(ddof=1) / math.sqrt(len(pairs)) if len(pairs) > 1 else math.nan
             mean = coverage.mean()
             least, most = LEAST.get(machine, 0.0), MOST.get(machine, 1.0)
             known = len(pairs) > 1 and machine in LEAST
             within = least - 3 * error <= mean <= most + 3 * error
-            width = float(np.mean([own[1] for own, _ in pairs]))
+            width = float(np.mean([ours[1] for ours, _ in pairs]))
             ratio = width / float(np.mean([other[1] for _, other in pairs]))
             allowed = f"{least:.3f} to {most:.3f}" if machine in LEAST else "nothing said"
             rows.append(

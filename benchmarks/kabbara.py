@@ -1,4 +1,4 @@
-"""Kernel subspace, matching and basis pursuit: Tables 1 to 6 of Kabbara 2015, and their speed."""
+"""Kernel subspace, matching and basis pursuit: Tables 1 to 6 of Kabbara 2015, and speed."""
 
 import functools
 import time
@@ -16,7 +16,7 @@ from jsparse.kernels import RBF, Linear, Polynomial
 from jsparse.machines import pursuits
 
 from .data_sets import benchmark_set
-from .report import Report, alternated, kept, save, timed
+from .report import Report, alternated, save, saved_data, timed
 
 L, TEST = 400, 200
 VARIANCE = 0.15
@@ -45,7 +45,7 @@ FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "Doppler": doppler,
     "Blocks": blocks,
 }
-# Table 1 (Gaussian kernel) and Table 2 (polynomial), mean squared error of KSP, KMP and KBP.
+# Tables 1 (Gaussian kernel) and 2 (polynomial kernel): mean squared error of KSP, KMP and KBP.
 PAPER: dict[str, dict[str, tuple[float, float, float]]] = {
     "gaussian": {
         "cos(exp(x))": (0.00214, 0.00212, 0.049),
@@ -66,7 +66,7 @@ PAPER: dict[str, dict[str, tuple[float, float, float]]] = {
         "Blocks": (3.27133, 3.65594, 6.07591),
     },
 }
-# Tables 3 and 4, the same of the real sets.
+# Tables 3 (Gaussian kernel) and 4 (polynomial kernel): mean squared error on the real sets.
 PAPER_REAL = {
     "gaussian": {
         "boston": (106.0016, 119.4577, 268.31759),
@@ -80,7 +80,7 @@ PAPER_REAL = {
     },
 }
 REAL = tuple(PAPER_REAL["gaussian"])
-# Table 5, milliseconds of KSP, KMP and KBP.
+# Table 5: milliseconds of KSP, KMP and KBP.
 PAPER_TIMES = {
     "cos(exp(x))": (146.64, 287.04, 124.80),
     "sin(exp(x))": (102.96, 254.28, 115.44),
@@ -90,7 +90,7 @@ PAPER_TIMES = {
     "Doppler": (89.86, 242.74, 447.41),
     "Blocks": (32.45, 336.03, 219.96),
 }
-# Table 6, mean squared error and milliseconds of KSP with 10, 50, 100 and 200 atoms, width 3.
+# Table 6: mean squared error and milliseconds of KSP with 10, 50, 100 and 200 atoms, width 3.
 PAPER_K = {
     "cos(exp(x))": ((0.01029, 0.01027, 0.01014, 0.01009), (12.00, 54.00, 124.80, 577.20)),
     "sin(exp(x))": ((0.01048, 0.01041, 0.01040, 0.01039), (21.00, 78.00, 187.20, 717.60)),
@@ -103,7 +103,7 @@ PAPER_K = {
 
 
 def draw(name: str, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training rows with noise, and test rows without."""
+    """Return training rows with noise, and test rows without noise."""
     rng = np.random.default_rng([2015, list(FUNCTIONS).index(name), number])
     x = rng.uniform(size=L + TEST)
     y = FUNCTIONS[name](x)
@@ -112,7 +112,7 @@ def draw(name: str, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
 
 
 def method_of(name: str, sizes: tuple[int, ...], **options: Any) -> pursuits.Pursuit:
-    """As the paper has it: no intercept."""
+    """Return a pursuit without an intercept, as in the paper."""
     kind = {"KMP": functools.partial(KMP, fitting="backfitting")}.get(name, METHODS[name])
     return kind(n_prototypes=sizes, max_prototypes=sizes[-1], intercept=False, **options)
 
@@ -121,7 +121,7 @@ def method_of(name: str, sizes: tuple[int, ...], **options: Any) -> pursuits.Pur
 def search(
     method: pursuits.Pursuit, kind: str, widths: Any, X: Any, y: Any, folds: Any
 ) -> jax.Array:
-    """Cross-validated errors, a row for each width and a column for each size, in one program."""
+    """Return cross-validated errors, a row for each width and a column for each size."""
 
     def one(width: jax.Array) -> jax.Array:
         kernel = kernel_of(kind, width)
@@ -134,7 +134,7 @@ def search(
 def errors(
     method: pursuits.Pursuit, kind: str, width: Any, X: Any, y: Any, X_test: Any, y_test: Any
 ) -> jax.Array:
-    """Mean squared error on the test rows of every size, for each of a batch of draws."""
+    """Return the test mean squared error of every size, for each draw of a batch."""
 
     def one(data: tuple[jax.Array, ...]) -> jax.Array:
         X, y, X_test, y_test = data
@@ -145,7 +145,7 @@ def errors(
 
 
 def kernel_of(kind: str, width: Any) -> Any:
-    """Return the Gaussian of a width, or the polynomial kernel of Tables 2 and 4."""
+    """Return the Gaussian kernel of a width, or the kernel of Table 2 or 4."""
     if kind == "gaussian":
         return RBF(width)
     return Linear(1.0) if kind == "linear" else Polynomial(2, 1.0, 1.0)
@@ -155,12 +155,12 @@ def five_folds(n: int) -> Any:
     return folds_from_assignment(np.random.default_rng(5).permutation(n) % FOLDS)
 
 
-def chosen(
+def tuned_size_and_width(
     method: pursuits.Pursuit, kind: str, widths: np.ndarray, X: Any, y: Any
 ) -> tuple[int, float]:
-    """Place of the size, and width, of the least cross-validated error."""
-    given = (jnp.asarray(a) for a in (widths, X, y))
-    scores = np.asarray(search(method, kind, *given, five_folds(len(y))))
+    """Return the index of the size, and the width, with the least cross-validated error."""
+    arrays = (jnp.asarray(a) for a in (widths, X, y))
+    scores = np.asarray(search(method, kind, *arrays, five_folds(len(y))))
     at, size = np.unravel_index(np.nanargmin(scores), scores.shape)
     return int(size), float(widths[at])
 
@@ -197,7 +197,7 @@ NOTES = [
 
 
 def run(*, quick: bool, out: Path) -> Report:
-    """All tables and the speed, a part after another; those already in the folder are kept."""
+    """Run all tables and the speed; skip the parts whose results are in the folder."""
     sizes = (5, 10, 20) if quick else SIZES
     widths = WIDTHS[3:5] if quick else WIDTHS
     parts: dict[str, Callable[[list[list[str]]], dict[str, Any]]] = {
@@ -208,14 +208,14 @@ def run(*, quick: bool, out: Path) -> Report:
         "iterations": lambda rows: _iterations(rows, 2 if quick else 20),
         "speed": lambda rows: _speed(rows, quick),
     }
-    data = kept(out, "kabbara", quick=quick)
+    data = saved_data(out, "kabbara", quick=quick)
     for name, part in parts.items():
         if name in data:
             continue
         rows: list[list[str]] = []
         start = time.perf_counter()
-        found = part(rows)
-        data[name] = {"found": found, "rows": rows, "seconds": time.perf_counter() - start}
+        results = part(rows)
+        data[name] = {"found": results, "rows": rows, "seconds": time.perf_counter() - start}
         print(f"{name}: {data[name]['seconds']:.0f} s", flush=True)
         save(out, "kabbara", _report(data), quick=quick)
     return _report(data)
@@ -237,25 +237,29 @@ def _functions(
 ) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for kind, of_paper in PAPER.items():
-        own_widths = widths if kind == "gaussian" else widths[:1]
+        kind_widths = widths if kind == "gaussian" else widths[:1]
         for name in FUNCTIONS:
-            every = [draw(name, number) for number in range(draws)]
-            batch = [jnp.asarray(np.stack(parts)) for parts in zip(*every, strict=True)]
-            found, said = [], []
+            samples = [draw(name, number) for number in range(draws)]
+            batch = [jnp.asarray(np.stack(parts)) for parts in zip(*samples, strict=True)]
+            results, settings = [], []
             for method in METHODS:
-                size, width = chosen(method_of(method, sizes), kind, own_widths, *every[0][:2])
-                own = np.asarray(errors(method_of(method, sizes), kind, width, *batch))[:, size]
-                found.append({"mean": own.mean(), "sd": own.std(), "K": sizes[size], "w": width})
-                said.append(f"{sizes[size]}, {width:g}" if kind == "gaussian" else f"{sizes[size]}")
-            data[f"{kind}, {name}"] = found
-            ours = [one["mean"] for one in found]
+                pursuit_method = method_of(method, sizes)
+                size, width = tuned_size_and_width(
+                    pursuit_method, kind, kind_widths, *samples[0][:2]
+                )
+                mse = np.asarray(errors(pursuit_method, kind, width, *batch))[:, size]
+                results.append({"mean": mse.mean(), "sd": mse.std(), "K": sizes[size], "w": width})
+                K = sizes[size]
+                settings.append(f"{K}, {width:g}" if kind == "gaussian" else f"{K}")
+            data[f"{kind}, {name}"] = results
+            ours = [one["mean"] for one in results]
             number = "1" if kind == "gaussian" else "2"
             row = [
                 number,
                 name,
                 _shown(of_paper[name]),
                 _shown(ours),
-                "K, width: " + "; ".join(said),
+                "K, width: " + "; ".join(settings),
             ]
             rows.append(row)
             print(" | ".join(row), flush=True)
@@ -267,26 +271,29 @@ def _real(
 ) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for kind, of_paper in PAPER_REAL.items():
-        own_kind = "gaussian" if kind == "gaussian" else "linear"
+        kernel_kind = "gaussian" if kind == "gaussian" else "linear"
         for name in sets:
-            given = benchmark_set(name)
-            X, y = given.X.astype(float)[:500], given.y.astype(float)[:500]
+            table = benchmark_set(name)
+            X, y = table.X.astype(float)[:500], table.y.astype(float)[:500]
             X = (X - X[:400].mean(axis=0)) / np.maximum(X[:400].std(axis=0), 1e-12)
             offset, unit = y[:400].mean(), y[:400].std()
             y = (y - offset) / unit
             scaled = widths * 10 * np.sqrt(X.shape[1])
             scaled = scaled if kind == "gaussian" else scaled[:1]
-            found = []
+            results = []
             for method in METHODS:
-                place, width = chosen(method_of(method, sizes), own_kind, scaled, X[:400], y[:400])
+                pursuit_method = method_of(method, sizes)
+                size, width = tuned_size_and_width(
+                    pursuit_method, kernel_kind, scaled, X[:400], y[:400]
+                )
                 parts = [jnp.asarray(a)[None] for a in (X[:400], y[:400], X[400:], y[400:])]
-                own = np.asarray(errors(method_of(method, sizes), own_kind, width, *parts))[0]
-                found.append({"mse": own[place] * unit**2, "K": sizes[place], "w": width})
-            data[f"{kind}, {name}"] = found
+                mse = np.asarray(errors(pursuit_method, kernel_kind, width, *parts))[0]
+                results.append({"mse": mse[size] * unit**2, "K": sizes[size], "w": width})
+            data[f"{kind}, {name}"] = results
             number = "3" if kind == "gaussian" else "4"
-            ks = "; ".join(f"{one['K']}, {one['w']:.3g}" for one in found)
+            ks = "; ".join(f"{one['K']}, {one['w']:.3g}" for one in results)
             row = [
-                number, name, _shown(of_paper[name]), _shown([one["mse"] for one in found]),
+                number, name, _shown(of_paper[name]), _shown([one["mse"] for one in results]),
                 f"K, width: {ks}",
             ]  # fmt: skip
             rows.append(row)
@@ -308,8 +315,8 @@ def _times(rows: list[list[str]], K: int) -> dict[str, Any]:
         data[name] = seconds
         ours = [value / seconds["KSP"] for value in seconds.values()]
         paper = [value / of_paper[0] for value in of_paper]
-        said = f"K = {K}; KSP {1e3 * seconds['KSP']:.0f} ms"
-        rows.append(["5", name, _shown(paper, 2), _shown(ours, 2), said])
+        setting = f"K = {K}; KSP {1e3 * seconds['KSP']:.0f} ms"
+        rows.append(["5", name, _shown(paper, 2), _shown(ours, 2), setting])
     return data
 
 
@@ -317,47 +324,48 @@ def _by_size(rows: list[list[str]], sizes: tuple[int, ...]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for name, (of_paper, paper_times) in PAPER_K.items():
         X, y, X_test, y_test = (jnp.asarray(a) for a in draw(name, 0))
-        found, spent = [], []
+        results, milliseconds = [], []
         for K in sizes:
             call = functools.partial(
                 pursuits.fit, method_of("KSP", (K,)), RBF(jnp.asarray(3.0)), X, X, y
             )
-            spent.append(1e3 * alternated({"KSP": call}, 2)["KSP"])
+            milliseconds.append(1e3 * alternated({"KSP": call}, 2)["KSP"])
             values = call().values(X_test)[:, 0, 0]
-            found.append(float(jnp.mean(jnp.square(values - y_test))))
+            results.append(float(jnp.mean(jnp.square(values - y_test))))
         rank = int(np.linalg.matrix_rank(np.asarray(RBF(3.0).gram(X))))
-        data[name] = {"errors": found, "milliseconds": spent, "rank": rank}
-        some = slice(0, len(sizes))
+        data[name] = {"errors": results, "milliseconds": milliseconds, "rank": rank}
+        first = slice(0, len(sizes))
         rows.append([
-            "6", f"{name}, K = {', '.join(map(str, sizes))}: error", _shown(of_paper[some]),
-            _shown(found),
-            f"ms: {_shown(paper_times[some])} in the paper, {_shown(spent)} here; rank {rank}",
+            "6", f"{name}, K = {', '.join(map(str, sizes))}: error", _shown(of_paper[first]),
+            _shown(results),
+            f"ms: {_shown(paper_times[first])} in the paper, {_shown(milliseconds)} here; "
+            f"rank {rank}",
         ])  # fmt: skip
     return data
 
 
 def _iterations(rows: list[list[str]], draws: int) -> dict[str, Any]:
-    """Return the test error by l_max, as a ratio to the error of 50."""
-    each = (1, 2, 5, 50)
-    ratios = np.zeros((len(FUNCTIONS), draws, len(each)))
+    """Return the test error by l_max, as a ratio to the error with l_max = 50."""
+    limits = (1, 2, 5, 50)
+    ratios = np.zeros((len(FUNCTIONS), draws, len(limits)))
     for f, name in enumerate(FUNCTIONS):
-        every = [draw(name, number) for number in range(draws)]
-        batch = [jnp.asarray(np.stack(parts)) for parts in zip(*every, strict=True)]
-        found = [
+        samples = [draw(name, number) for number in range(draws)]
+        batch = [jnp.asarray(np.stack(parts)) for parts in zip(*samples, strict=True)]
+        results = [
             np.asarray(
                 errors(method_of("KSP", (40,), max_iterations=most), "gaussian", 0.1, *batch)
             )[:, 0]
-            for most in each
+            for most in limits
         ]
-        ratios[f] = (np.stack(found) / found[-1]).T
+        ratios[f] = (np.stack(results) / results[-1]).T
     mean = ratios.mean(axis=(0, 1))
-    said = f"ratios of errors to those of 50, mean over functions and {draws} draws; K = 40"
-    rows.append(["4.3", "l_max = 1, 2, 5, 50", "5 suffice", _shown(mean, 4), said])
-    return {"l_max": each, "ratios": mean.tolist()}
+    setting = f"ratios of errors to those of 50, mean over functions and {draws} draws; K = 40"
+    rows.append(["4.3", "l_max = 1, 2, 5, 50", "5 suffice", _shown(mean, 4), setting])
+    return {"l_max": limits, "ratios": mean.tolist()}
 
 
 def _naive(G: np.ndarray, y: np.ndarray, K: int, most: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Algorithm 1 as it stands, in NumPy."""
+    """Run Algorithm 1 literally, in NumPy."""
 
     def largest(values: np.ndarray) -> np.ndarray:
         return np.argsort(-np.abs(values))[:K]
@@ -417,16 +425,16 @@ def _speed(rows: list[list[str]], quick: bool) -> dict[str, Any]:
         ])  # fmt: skip
     X, y, *_ = draw("Doppler", 0)
     sizes, widths = ((5, 10, 20), WIDTHS[3:5]) if quick else (SIZES, WIDTHS)
-    some = sizes[1::3], widths[1::3] if len(widths) > 3 else widths[:1]
+    part_of_grid = sizes[1::3], widths[1::3] if len(widths) > 3 else widths[:1]
     start = time.perf_counter()
-    _naive_search(X, y, *some)
-    part = len(some[0]) * len(some[1]) / (len(sizes) * len(widths))
-    naive = (time.perf_counter() - start) / part
+    _naive_search(X, y, *part_of_grid)
+    share = len(part_of_grid[0]) * len(part_of_grid[1]) / (len(sizes) * len(widths))
+    naive = (time.perf_counter() - start) / share
     for way, options in (("by sums", {}), ("on rows", {"formed": False})):
         method = method_of("KSP", sizes, **options)
-        given = [jnp.asarray(a) for a in (widths, X, y)]
-        call = functools.partial(search, method, "gaussian", *given, five_folds(len(y)))
-        search.clear_cache()  # of the parts before
+        arrays = [jnp.asarray(a) for a in (widths, X, y)]
+        call = functools.partial(search, method, "gaussian", *arrays, five_folds(len(y)))
+        search.clear_cache()  # earlier parts compiled it
         seconds, compiling = timed(call, 2)
         data[f"search, {way}"] = {"ours": seconds, "naive": naive, "compiling": compiling}
         rows.append([

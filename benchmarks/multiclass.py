@@ -1,4 +1,4 @@
-"""Tables 10 and 11 of De Brabanter 2010: more than two classes, by several codes."""
+"""Tables 10 and 11 of De Brabanter 2010: more than two classes, by several output codes."""
 
 import itertools
 import sys
@@ -17,7 +17,7 @@ from jsparse.multiclass import Decoding, Scheme, decode, output_code
 from jsparse.prototypes import renyi
 from jsparse.training.choices import make_kernel
 
-from .report import Report, kept, mean_sd, save
+from .report import Report, mean_sd, save, saved_data
 from .sets import PROTOTYPES, Split, split
 
 LABELS = {"one_versus_one": "1vs1", "minimum_output": "MOC", "one_versus_rest": "1 vs rest"}
@@ -27,7 +27,7 @@ Way = Literal["together", "apart", "borrowed"]
 
 
 class Cell(NamedTuple):
-    """The setting of a row of the table."""
+    """The settings of a row of the table."""
 
     name: str
     kernel: str
@@ -106,7 +106,7 @@ _TIES = (
     "near to two classes; counted as errors these rows make "
 )
 _FEWER = "the paper's 1vs1 seems to have fewer prototypes for a problem, as in the row `apart`."
-# What explains a figure of ours that is far from the paper's.
+# Explanations of our figures that are far from the paper's.
 WHY = {
     Cell("satellite", "rbf", "minimum_output", "together"): _ORACLE
     + "10.3 % with 330 of them, 9.3 with 1000 (k-means centres: 9.9 and 8.8). A kernel or a C for "
@@ -167,7 +167,7 @@ def cells() -> list[Cell]:
 
 
 def planned(cell: Cell, dtype: str, *, quick: bool) -> int:
-    """Randomisations."""
+    """Return the number of randomisations of a cell."""
     large = cell.name == "letter" and cell.kernel == "rbf"
     if quick:
         return 0 if large else 1
@@ -177,47 +177,47 @@ def planned(cell: Cell, dtype: str, *, quick: bool) -> int:
 
 
 def table10(*, quick: bool, out: Path) -> Report:
-    """Misclassification by every code; runs that `out` holds already are not done again.
+    """Measure the misclassification by every code; skip the runs whose results are in `out`.
 
-    After a change of the library remove the old results first: they do not know of it.
+    After a change of the library remove the old results first: they do not record the change.
     """
-    done: dict[str, list[dict[str, Any]]] = kept(out, "table10", quick=quick)
-    # Every cell once before any a second time, so that a run cut short leaves a whole table; the
-    # 325 large problems that are solved together come last.
+    data: dict[str, list[dict[str, Any]]] = saved_data(out, "table10", quick=quick)
+    # Run every cell once before any cell twice, so that an interrupted run leaves a complete table.
+    # The cells with 325 large problems come last.
     schedule = list(itertools.product(range(1, 11), DTYPES, cells()))
     for count, dtype, cell in sorted(schedule, key=lambda step: step[2].way == "borrowed"):
-        runs = done.setdefault(f"{cell.key} {dtype}", [])
+        runs = data.setdefault(f"{cell.key} {dtype}", [])
         if len(runs) < min(count, planned(cell, dtype, quick=quick)):
             runs.append(run(cell, len(runs), dtype, quick=quick))
             print(cell.key, dtype, runs[-1], file=sys.stderr, flush=True)
-            save(out, "table10", report(done), quick=quick)
-    return report(done)
+            save(out, "table10", report(data), quick=quick)
+    return report(data)
 
 
 def run(cell: Cell, randomisation: int, dtype: str, *, quick: bool) -> dict[str, Any]:
-    """One split: test errors in per cent by both decodings, what was tuned, and the time."""
+    """Run one split; return test errors in per cent by each decoding, settings and times."""
     part, m = split(cell.name, randomisation, dtype), PROTOTYPES[cell.name]
     if quick:
         part, m = Split(*(a[:1500] for a in part)), 100
     cpu, wall = time.process_time(), time.perf_counter()
     way = {"together": together, "apart": apart, "borrowed": borrowed}[cell.way]
-    found = way(part, cell, m, jax.random.key(randomisation))
-    matrix = jnp.asarray(found.matrix, found.values.dtype)
+    result = way(part, cell, m, jax.random.key(randomisation))
+    matrix = jnp.asarray(result.matrix, result.values.dtype)
     errors = {
         decoding: float(
-            100 * np.mean(found.classes[decode(matrix, found.values, decoding)] != part.y_test)
+            100 * np.mean(result.classes[decode(matrix, result.values, decoding)] != part.y_test)
         )
         for decoding in get_args(Decoding)
     }
     seconds = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
-    return errors | seconds | found.tuned
+    return errors | seconds | result.tuned
 
 
-def report(done: dict[str, list[dict[str, Any]]]) -> Report:
+def report(data: dict[str, list[dict[str, Any]]]) -> Report:
     """Return the table of the results so far."""
     rows, notes = [], []
     for cell in cells():
-        runs = {dtype: done.get(f"{cell.key} {dtype}", []) for dtype in DTYPES}
+        runs = {dtype: data.get(f"{cell.key} {dtype}", []) for dtype in DTYPES}
         if not any(runs.values()):
             continue
         decoding = "hamming" if cell.way == "apart" else "loss"
@@ -261,7 +261,7 @@ def report(done: dict[str, list[dict[str, Any]]]) -> Report:
         ],
         rows,
         [*NOTES, *[BORROWED] * any("borrowed" in row[2] for row in rows), *notes],
-        done,
+        data,
     )
 
 
@@ -269,8 +269,8 @@ def _shown(errors: list[float]) -> str:
     return mean_sd(errors) if len(errors) > 1 else "".join(f"{error:.2f}" for error in errors)
 
 
-class Found(NamedTuple):
-    """Values of the test rows, and their decoding."""
+class TestValues(NamedTuple):
+    """Values of the test rows, and the code that decodes them."""
 
     values: jax.Array  # n l
     classes: np.ndarray  # k
@@ -278,14 +278,14 @@ class Found(NamedTuple):
     tuned: dict[str, Any]
 
 
-def together(part: Split, cell: Cell, m: int, key: jax.Array) -> Found:
-    """As the library does it: one set of prototypes, one kernel and one `C` for all problems."""
+def together(part: Split, cell: Cell, m: int, key: jax.Array) -> TestValues:
+    """Train one set of prototypes, one kernel and one `C` for all problems: the default."""
     model = train(part, cell, m, key)
-    return Found(model.expansion(part.X_test), model.classes, model.code.matrix, _tuned(model))
+    return TestValues(model.expansion(part.X_test), model.classes, model.code.matrix, _tuned(model))
 
 
-def borrowed(part: Split, cell: Cell, m: int, key: jax.Array) -> Found:
-    """Kernel, prototypes and `C` tuned for one class against the rest, then one fit."""
+def borrowed(part: Split, cell: Cell, m: int, key: jax.Array) -> TestValues:
+    """Tune kernel, prototypes and `C` for one-versus-rest, then fit the code of the cell."""
     model = train(part, cell._replace(scheme="one_versus_rest"), m, key)
     labels = jnp.asarray(np.searchsorted(model.classes, part.y), jnp.int32)
     scaling, Z = model.expansion.scaling, model.expansion.prototypes
@@ -293,7 +293,7 @@ def borrowed(part: Split, cell: Cell, m: int, key: jax.Array) -> Found:
     code = output_code(cell.scheme, len(model.classes))
     X, X_test = (scaling.apply(jnp.asarray(a)) for a in (part.X, part.X_test))
     fitted = jsparse.fixed_size.fit_classes(phi, model.C, X, labels, code)
-    return Found(fitted.expansion(X_test), model.classes, code.matrix, _tuned(model))
+    return TestValues(fitted.expansion(X_test), model.classes, code.matrix, _tuned(model))
 
 
 def train(part: Split, cell: Cell, m: int, key: jax.Array) -> jsparse.Trained:
@@ -315,11 +315,11 @@ def _tuned(model: jsparse.Trained) -> dict[str, Any]:
     return {"kernel": leaves, "C": model.C, "cv_error": model.cv_error}
 
 
-def apart(part: Split, cell: Cell, m: int, key: jax.Array) -> Found:
+def apart(part: Split, cell: Cell, m: int, key: jax.Array) -> TestValues:
     """Train a separate machine for each problem, with separate prototypes, kernel and `C`.
 
-    A problem has that share of the `m` prototypes that falls to its classes. Its rows are filled up
-    to a power of two with rows of weight 0, so that problems of like size compile once.
+    A problem gets a share of the `m` prototypes, in proportion to its classes. Rows of weight 0 pad
+    its rows to a power of two, so that problems of similar size share programs.
     """
     classes, labels = np.unique(part.y, return_inverse=True)
     matrix = np.asarray(output_code(cell.scheme, len(classes)).matrix)
@@ -332,29 +332,29 @@ def apart(part: Split, cell: Cell, m: int, key: jax.Array) -> Found:
         problem_key = jax.random.fold_in(key, j)
         machine = _binary(X, column[labels], rows, share, cell.kernel, problem_key)
         values.append(machine(X_test))
-    return Found(jnp.stack(values, axis=1), classes, matrix, {})
+    return TestValues(jnp.stack(values, axis=1), classes, matrix, {})
 
 
 def _binary(
     X: np.ndarray, y: np.ndarray, rows: np.ndarray, m: int, kernel: str, key: jax.Array
 ) -> jsparse.KernelExpansion:
-    """Tune and fit one problem of two on inputs that are standardised."""
+    """Tune and fit one binary problem on standardised inputs."""
     n = len(rows)
     width = 1 << (n - 1).bit_length()
-    filled = np.resize(rows, width)
+    padded = np.resize(rows, width)
     w = jnp.asarray(np.arange(width) < n, X.dtype)
-    X, y = jnp.asarray(X[filled]), jnp.asarray(y[filled], X.dtype)
-    stratum = np.where(w > 0, y, 0)  # what fills up is dealt to the folds by itself
-    select, deal, search = jax.random.split(key, 3)
-    folds = jsparse.stratified_folds(deal, stratum, min(10, n))
+    X, y = jnp.asarray(X[padded]), jnp.asarray(y[padded], X.dtype)
+    stratum = np.where(w > 0, y, 0)  # padding is a stratum of the folds
+    key_select, key_folds, key_search = jax.random.split(key, 3)
+    folds = jsparse.stratified_folds(key_folds, stratum, min(10, n))
     template = make_kernel(kernel, X.shape[1])
     chosen = np.arange(m)
     if kernel != "linear":
-        chosen = np.asarray(renyi(select, X, m, labels=np.asarray(y), weights=w).indices)
-    posed = jsparse.tuning_problem(template, X[chosen], X, y, folds, w)
-    low, high = posed.bounds
+        chosen = np.asarray(renyi(key_select, X, m, labels=np.asarray(y), weights=w).indices)
+    problem = jsparse.tuning_problem(template, X[chosen], X, y, folds, w)
+    low, high = problem.bounds
     tuned = jsparse.tune(
-        posed, key=search, metric="misclassification", low=low, high=high, C=MANY_C
+        problem, key=key_search, metric="misclassification", low=low, high=high, C=MANY_C
     )
     phi = feature_map(tuned.kernel, X[chosen])
     return jsparse.fixed_size.fit_features(phi, tuned.C, X, y, w).expansion

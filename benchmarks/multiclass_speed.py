@@ -1,4 +1,4 @@
-"""Speed with 26 classes, as ratios within one run: one-versus-rest and one-versus-one on letter."""
+"""Speed with 26 classes on letter, as ratios within one run."""
 
 import functools
 import time
@@ -40,7 +40,7 @@ def _letter() -> tuple[np.ndarray, np.ndarray]:
 
 
 def one_versus_rest(quick: bool):
-    """From raw rows to a tuned and fitted model, against one SVC fit with fixed parameters."""
+    """Compare training from raw rows with one SVC fit with fixed parameters."""
     X, y = _letter()
 
     def ours(key: int) -> dict[str, float]:
@@ -86,7 +86,7 @@ def one_versus_rest(quick: bool):
 
 
 def one_versus_one(quick: bool):
-    """One kernel's cross-validation of all pairs of classes, against its parts done bare."""
+    """Compare cross-validation of all pairs of classes, for one kernel, with its bare parts."""
     X, y = _letter()
     X, labels = jnp.asarray(X), jnp.asarray(y)
     n, k = len(X), int(y.max()) + 1
@@ -113,7 +113,7 @@ def one_versus_one(quick: bool):
     gram = sums(phi, *data).gram.reshape(FOLDS, k, M * M).sum(axis=0)
     pairs = (code.members[:batch] @ gram).reshape(batch, M, M)
     coefficients = jnp.ones((M, len(C) * problems), X.dtype)
-    # In blocks, as the predictions themselves: all at once they would not stay in memory.
+    # In blocks, as cross-validation does: all values at once do not fit into memory.
     values = jax.jit(
         lambda K, w: jax.lax.map(lambda K: jnp.sum(jnp.matmul(K, w, precision="highest")), K)
     )
@@ -121,8 +121,8 @@ def one_versus_one(quick: bool):
     calls = {
         "evaluation": lambda: problem.errors(thetas, grid, scoring),
         "sums": lambda: sums(phi, *data),
-        "factorisations": lambda: _bare(pairs, kept=False),
-        "factorisations kept whole": lambda: _bare(pairs, kept=True),
+        "factorisations": lambda: _bare(pairs, all_factors=False),
+        "factorisations kept whole": lambda: _bare(pairs, all_factors=True),
         "eigendecompositions": lambda: _eigen(pairs),
         "predictions": lambda: values(jnp.ones((FOLDS, n // FOLDS, M), X.dtype), coefficients),
     }
@@ -131,10 +131,10 @@ def one_versus_one(quick: bool):
     each = {name: seconds[name] / batch for name in bare}
     count = FOLDS * systems
     floors = {f"sums + {count} bare {name}": seconds["sums"] + count * each[name] for name in each}
-    whole = seconds["evaluation"]
+    evaluation = seconds["evaluation"]
     what = f"one-versus-one, m = {M}: one kernel x {len(C)} C x {FOLDS} folds"
     table = [
-        [what, f"{whole:.2f}", against, f"{floor:.2f}", f"{whole / floor:.2f}", mark]
+        [what, f"{evaluation:.2f}", against, f"{floor:.2f}", f"{evaluation / floor:.2f}", mark]
         for (against, floor), mark in zip(floors.items(), ("1.5", "", ""), strict=True)
     ]
     note = (
@@ -149,13 +149,13 @@ def one_versus_one(quick: bool):
     return table, [note], seconds
 
 
-@functools.partial(jax.jit, static_argnames="kept")
-def _bare(grams: jax.Array, *, kept: bool) -> jax.Array | tuple[jax.Array, ...]:
+@functools.partial(jax.jit, static_argnames="all_factors")
+def _bare(grams: jax.Array, *, all_factors: bool) -> jax.Array | tuple[jax.Array, ...]:
     if jax.default_backend() != "cpu":
         values, vectors = jnp.linalg.eigh(grams)
-        return (values, vectors) if kept else values
-    found = jax.lax.map(lambda A: jax.lax.linalg.tridiagonal(A, lower=False), grams)
-    return found if kept else found[1]
+        return (values, vectors) if all_factors else values
+    factors = jax.lax.map(lambda A: jax.lax.linalg.tridiagonal(A, lower=False), grams)
+    return factors if all_factors else factors[1]
 
 
 @jax.jit
@@ -164,7 +164,7 @@ def _eigen(grams: jax.Array) -> jax.Array:
 
 
 def final_fit(quick: bool):
-    """Compare the fit of all pairs for one C and many prototypes with bare eigendecompositions."""
+    """Compare the fit of all pairs for one C with bare eigendecompositions."""
     X, y = _letter()
     X, labels = jnp.asarray(X), jnp.asarray(y)
     m, batch = (600 if quick else 1500), 4

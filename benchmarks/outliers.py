@@ -1,4 +1,4 @@
-"""Squared against absolute and Huber's loss, with gross outliers among the training targets."""
+"""The squared, absolute and Huber losses with gross outliers among the training targets."""
 
 import sys
 from typing import Any
@@ -15,14 +15,14 @@ from .report import Report, mean_sd
 from .sets import PROTOTYPES, Split, split
 
 LOSSES = ("squared", "absolute", "huber")
-SHARE, SIZE = 0.1, 10.0  # of the training targets, and of the outliers in standard deviations
+SHARE, SIZE = 0.1, 10.0  # share of outliers, and their size in standard deviations
 RANDOMISATIONS = 10
 C = np.geomspace(1e-2, 1e4, 7)
 KERNELS, FOLDS = 6, 5
 
 
 def contaminated(y: np.ndarray, r: int) -> np.ndarray:
-    """Standardised targets, a tenth of them off by ten standard deviations, up or down."""
+    """Return targets of which a share of `SHARE` is moved by `SIZE`, up or down."""
     rng = np.random.default_rng([10, r])
     hit = rng.permutation(len(y))[: round(SHARE * len(y))]
     noise = np.zeros_like(y)
@@ -49,9 +49,9 @@ def ours(part: Split, y: np.ndarray, loss: Any, name: str, r: int) -> np.ndarray
 
 
 def peer(part: Split, y: np.ndarray, r: int) -> np.ndarray:
-    """Support vector regression, tuned by mean absolute error as ours is."""
+    """Predict by support vector regression, tuned by mean absolute error as our robust losses."""
     d = part.X.shape[1]
-    # Ours is exp(-|.|^2 / 2 l^2), with l looked for over this range.
+    # Our kernel is exp(-|.|^2 / 2 l^2), and our search covers this range of l.
     scales = np.sqrt(d) * np.geomspace(1 / 12, 12, KERNELS)
     grid = {"svr__gamma": 0.5 / scales**2, "svr__C": np.geomspace(1e-1, 1e3, 5)}
     search = GridSearchCV(
@@ -65,16 +65,16 @@ def peer(part: Split, y: np.ndarray, r: int) -> np.ndarray:
 
 def measure(name: str, r: int) -> dict[str, dict[str, dict[str, float]]]:
     part = split(name, r, "float64")
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    results: dict[str, dict[str, dict[str, float]]] = {}
     for kind, y in (("clean", part.y), ("outliers", contaminated(part.y, r))):
         predictions = {loss: ours(part, y, loss, name, r) for loss in LOSSES}
         predictions["SVR"] = peer(part, y, r)
-        found[kind] = {}
+        results[kind] = {}
         for way, f in predictions.items():
             gap = np.abs(f - part.y_test)
-            found[kind][way] = {"mse": float(np.mean(gap**2)), "mae": float(np.mean(gap))}
-    print(name, r, found, file=sys.stderr, flush=True)
-    return found
+            results[kind][way] = {"mse": float(np.mean(gap**2)), "mae": float(np.mean(gap))}
+    print(name, r, results, file=sys.stderr, flush=True)
+    return results
 
 
 def run(*, quick: bool) -> Report:

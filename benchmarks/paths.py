@@ -20,7 +20,8 @@ from jsparse.machines.scdp_system import candidate_columns
 from jsparse.prototypes import k_center
 
 from .data_sets import benchmark_set
-from .report import Report, alternated, kept, mean_sd, over_draws, save
+from .report import Report, alternated, mean_sd, over_draws, save, saved_data
+from .sets import Split, partition
 
 # Table 3: error % and prototypes of SCDP, SCDP_PV, SCDPP; error of LS-SVM; error and vectors of
 # SVM and spSVM.
@@ -40,28 +41,20 @@ PAPER = {
     "waveform": ("9.86 / 26", "9.9 / 25", "9.85 / 27", "9.82", "10.05 / 171", "11.08 / 12"),
 }
 METHODS = ("SCDP", "SCDP PV", "SCDPP", "LS-SVM", "SVM", "spSVM")
-LARGE = {"image": 350, "splice": 350}  # longest paths where 100 are not enough
+LARGE = {"image": 350, "splice": 350}  # longest path where 100 prototypes are too few
 
 
-def partition(name: str, number: int) -> tuple[np.ndarray, ...]:
-    """Train and test rows of one of the collection's partitions, standardised by the first."""
-    data = np.load(Path(_folder()) / f"ida_{name}.npz")
-    rows, test = data["train"][number], data["test"][number]
-    X, y = data["X"].astype(float), data["y"].astype(float)
-    mean, scale = X[rows].mean(0), X[rows].std(0)
-    X = (X - mean) / np.where(scale > 0, scale, 1)
-    return X[rows], y[rows], X[test], y[test]
-
-
-def _folder() -> str:
-    import os
-
-    return os.environ["JSPARSE_DATA"]
+def standardised(name: str, number: int) -> Split:
+    """Return a published partition, standardised by its training rows."""
+    part = partition(name, number)
+    mean, scale = part.X.mean(0), part.X.std(0)
+    X, X_test = ((a - mean) / np.where(scale > 0, scale, 1) for a in (part.X, part.X_test))
+    return part._replace(X=X, X_test=X_test)
 
 
 def table3(*, quick: bool, out: Path) -> Report:
     """Run all methods on ten partitions of thirteen sets; resume from the folder."""
-    name, data = "table3_scdp", kept(out, "table3_scdp", quick=quick)
+    name, data = "table3_scdp", saved_data(out, "table3_scdp", quick=quick)
     partitions, sets = (1, ["banana", "heart"]) if quick else (10, list(PAPER))
     report = None
     for number in range(partitions):
@@ -77,7 +70,7 @@ def table3(*, quick: bool, out: Path) -> Report:
 
 
 def _cell(name: str, number: int, method: str) -> dict[str, float]:
-    X, y, X_test, y_test = partition(name, number)
+    X, y, X_test, y_test = standardised(name, number)
     longest = LARGE.get(name, 100)
     start = time.perf_counter()
     if method.startswith("SCDP"):
@@ -163,7 +156,7 @@ LONGEST = {"adult": 400, "magic": 800}
 
 
 def thirds(name: str, number: int, dtype: str = "float32") -> tuple[np.ndarray, ...]:
-    """Two thirds of the rows, and one to test on, standardised by the first."""
+    """Return two thirds of the rows to train on and one third to test on, standardised."""
     data = benchmark_set(name, complete=name == "adult")
     order = np.random.default_rng([2011, number]).permutation(len(data.y))
     cut = len(order) // 3
@@ -174,8 +167,8 @@ def thirds(name: str, number: int, dtype: str = "float32") -> tuple[np.ndarray, 
 
 
 def table5(*, quick: bool, out: Path) -> Report:
-    """Adult and magic, two thirds to train on, 2000 candidates by k-centre."""
-    name, data = "table5_scdp", kept(out, "table5_scdp", quick=quick)
+    """Run SCDP on two thirds of adult and of magic, with 2000 candidates by k-centre."""
+    name, data = "table5_scdp", saved_data(out, "table5_scdp", quick=quick)
     partitions = 1 if quick else 5
     report = None
     for number in range(partitions):
@@ -208,7 +201,7 @@ def _cell5(name: str, number: int, quick: bool) -> dict[str, Any]:
     chosen = model.expansion
     wrong = float(np.mean(model.predict(X_test) != y_test))
 
-    # Training at the tuned parameters, and the prediction of all test rows, against one SVC.
+    # Compare training with the tuned parameters, and prediction of all test rows, with one SVC.
     Xj, yj, T = jnp.asarray(X), jnp.asarray(y), jnp.asarray(X_test)
 
     def training() -> Any:
@@ -243,7 +236,7 @@ def _some_sizes(largest: int) -> np.ndarray:
 
 
 def _error_of_size(model: jsparse.Trained, m: int, X: np.ndarray, y: np.ndarray) -> float:
-    """Return the misclassification of the first `m` prototypes' machine, in per cent."""
+    """Return the misclassification of the machine of size `m`, in per cent."""
     return float(100 * np.mean(model.at(int(m)).predict(X) != y))
 
 
@@ -282,7 +275,7 @@ def _table5(data: dict[str, Any]) -> Report:
 
 
 def figure12(*, quick: bool) -> Report:
-    """SCDP, SCDPP, LARS, LASSO and matching pursuit on the system (34): error by prototypes."""
+    """Compare SCDP, SCDPP, LARS, LASSO and matching pursuit on the system (34)."""
     rows, data = [], {}
     M, longest = (300, 40) if quick else (1000, 160)
     for name, C, lengthscale in (("magic", 100.0, 2.0), ("adult", 10.0, 4.0)):
@@ -292,12 +285,12 @@ def figure12(*, quick: bool) -> Report:
         sums = jsparse.accumulate(columns, X, y)
         A, b, _, feature_sum = columns.system(sums, jnp.asarray(C), jnp.asarray(0.0))
         raw = jsparse.accumulate(KernelColumns(kernel, Z), X, y)
-        # As in the paper, the intercept one of the candidates.
+        # In the paper the intercept is one of the candidates.
         total = jnp.append(raw.feature_sum, raw.weight_sum)
-        whole = jnp.block([[raw.gram + columns.gram / C, total[:-1, None]], [total[None, :]]])
-        whole_b = jnp.append(raw.cross, raw.target_sum)
+        A_all = jnp.block([[raw.gram + columns.gram / C, total[:-1, None]], [total[None, :]]])
+        b_all = jnp.append(raw.cross, raw.target_sum)
         calls = {
-            "SCDP, intercept a candidate": lambda A=whole, b=whole_b: pursuit.scdp(
+            "SCDP, intercept a candidate": lambda A=A_all, b=b_all: pursuit.scdp(
                 A, b, max_atoms=longest
             ),
             "SCDP": lambda A=A, b=b: pursuit.scdp(A, b, max_atoms=longest),
@@ -310,15 +303,15 @@ def figure12(*, quick: bool) -> Report:
         seconds = alternated(calls, 1 if quick else 3)
         values_at = kernel.cross_gram(X_test, Z)
         for method, call in calls.items():
-            # Prototypes in the order of coming; then least squares (the de-bias step).
+            # Take prototypes in their order of selection, then solve least squares (de-bias step).
             path = call()
             if isinstance(path, pursuit.AnglePath):
                 order = _order(np.asarray(path.coefficients))
             else:
                 order = np.asarray(path.support)[: int(path.size)]
                 order = order[order < M]
-            anew = pursuit.scdp(A, b, max_atoms=len(order), initial=order)
-            weights = jnp.stack([anew.dense(M, k) for k in range(1, len(order) + 1)], axis=1)
+            debiased = pursuit.scdp(A, b, max_atoms=len(order), initial=order)
+            weights = jnp.stack([debiased.dense(M, k) for k in range(1, len(order) + 1)], axis=1)
             constant = (sums.target_sum - feature_sum @ weights) / sums.weight_sum
             values = values_at @ weights + constant[None]
             errors = 100 * np.asarray(jnp.mean((values >= 0) != (y_test > 0)[:, None], axis=0))
@@ -343,20 +336,20 @@ def figure12(*, quick: bool) -> Report:
 
 
 def _order(corners: np.ndarray) -> np.ndarray:
-    """Atoms in the order in which they first differ from zero."""
+    """Return the atoms in the order in which they first differ from zero."""
     ever = np.flatnonzero((corners != 0).any(axis=0))
     first = (corners[:, ever] != 0).argmax(axis=0)
     return ever[np.argsort(first, kind="stable")]
 
 
 def figure9(*, quick: bool) -> Report:
-    """Return the spread of SCDPP beside SCDP, from fifty draws of each."""
+    """Compare fifty random draws of SCDPP with SCDP, which draws nothing."""
     draws, rows, data = (5 if quick else 50), [], {}
     for name in ("banana", "heart", "ringnorm", "waveform"):
-        X, y, X_test, y_test = (jnp.asarray(a) for a in partition(name, 0))
+        X, y, X_test, y_test = (jnp.asarray(a) for a in standardised(name, 0))
         kernel, C = RBF(float(np.sqrt(X.shape[1])) * 0.7), 10.0
         fit = functools.partial(scdp.fit, kernel, X, C, X, y, max_prototypes=40)
-        whole = _path_errors(fit(), X_test, y_test)
+        scdp_errors = _path_errors(fit(), X_test, y_test)
         spread = np.stack(
             [
                 _path_errors(fit(subset=59, key=jax.random.key(i)), X_test, y_test)
@@ -369,13 +362,13 @@ def figure9(*, quick: bool) -> Report:
                 [
                     name,
                     k,
-                    f"{whole[k - 1]:.2f}",
+                    f"{scdp_errors[k - 1]:.2f}",
                     f"{middle:.2f}",
                     f"{low:.2f}-{high:.2f}",
                     f"{spread[:, k - 1].max():.2f}",
                 ]
             )
-        data[name] = {"SCDP": whole.tolist(), "SCDPP": over_draws(spread)}
+        data[name] = {"SCDP": scdp_errors.tolist(), "SCDPP": over_draws(spread)}
     columns = ["set", "prototypes", "SCDP", "SCDPP median", "quartiles", "worst"]
     note = f"Test error in %, {draws} draws of the random subsets (59), fixed kernel and C."
     return Report("Figures 9 and 10 of Karsmakers 2011", columns, rows, [note], data)

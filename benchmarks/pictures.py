@@ -35,7 +35,7 @@ def results(name: str) -> Any:
 
 
 def error_and_size(axes: Axes, theme: str) -> None:
-    """Draw the test error of one tuned path of SCDP against its size, and an SVC's."""
+    """Draw the test error of tuned SCDP paths against their size, and the test error of an SVC."""
     cells = results("table5_scdp")["adult"]
     for cell in cells:
         sizes, errors = np.array([(int(m), e) for m, e in cell["test errors"].items()]).T
@@ -60,7 +60,7 @@ def error_and_size(axes: Axes, theme: str) -> None:
 
 
 def rank_and_time(axes: Axes, theme: str) -> None:
-    """Draw the mean rank of eleven learners on 13 tables against their training time."""
+    """Draw the mean rank of the learners over the tables against their training time."""
     runs: dict[str, dict[str, dict[str, float]]] = {}
     for key, cell in results("tabular").items():
         table, split, learner = key.split("/")
@@ -97,7 +97,7 @@ def rank_and_time(axes: Axes, theme: str) -> None:
 
 
 def seconds_and_rows(axes: Axes, theme: str) -> None:
-    """Draw training time against the number of streamed rows, and what other learners can hold."""
+    """Draw training time against streamed rows, and the rows whose kernel matrix fits in memory."""
     runs = results("streaming")["growth"]
     rows, seconds = np.array([(run["rows"], run["run"]) for run in runs]).T
     peak = max(run["peak_bytes"] for run in runs) / 1e9
@@ -152,7 +152,7 @@ def de_brabanter() -> Pairs:
 
 
 def mall() -> Pairs:
-    """Return the errors of Table IV, by machine; without those the paper's tables lack."""
+    """Return the errors of Table IV, by machine."""
     data, pairs = results("mall"), {}
     for paper in PAPER_MALL:
         for machine, error in zip(("PFS", "SPFS", "SV_L0", "SD", "SSD"), paper[2], strict=True):
@@ -186,7 +186,7 @@ def kabbara() -> Pairs:
 
 
 def agreement(title: str, pairs_of: Callable[[], Pairs]) -> Callable[[Axes, str], None]:
-    """Return a picture of our errors against the paper's; below the diagonal ours are smaller."""
+    """Return a function that draws our errors against the paper's; ours are smaller below."""
 
     def draw_pairs(axes: Axes, theme: str) -> None:
         pairs = pairs_of()

@@ -1,4 +1,4 @@
-"""Where peers fail silently in float32: large `C`, large lengthscale, many prototypes."""
+"""Precision of float32 in hard cases: large `C`, large lengthscales, many prototypes."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,32 +25,32 @@ def run(*, quick: bool) -> Report:
     rows, data = [], []
     for lengthscale in (20.0, 200.0):
         for C in 10.0 ** np.arange(3, 9):
-            found = {}
+            results = {}
             for dtype in ("float64", "float32"):
                 Xd = jnp.asarray(X, dtype)
                 fitted = jsparse.fixed_size.fit(
                     RBF(lengthscale), Xd[:m], C, Xd, jnp.asarray(y, dtype)
                 )
                 f = np.asarray(fitted.expansion(X_test))
-                found[dtype] = {
+                results[dtype] = {
                     "error": float(100 * np.mean((f >= 0) != (y_test > 0))),
                     "trusted": int(fitted.status) == CONVERGED,
                     "rank": int(fitted.effective_rank),
                 }
-            gap = found["float32"]["error"] - found["float64"]["error"]
-            honest = abs(gap) <= 1 or not found["float32"]["trusted"]
+            gap = results["float32"]["error"] - results["float64"]["error"]
+            honest = abs(gap) <= 1 or not results["float32"]["trusted"]
             rows.append(
                 [
                     lengthscale,
                     f"{C:.0e}",
-                    *[f"{found[d]['error']:.2f}" for d in found],
+                    *[f"{results[d]['error']:.2f}" for d in results],
                     f"{gap:+.2f}",
-                    *[f"{found[d]['rank']}" for d in found],
-                    "trusted" if found["float32"]["trusted"] else "precision lost",
+                    *[f"{results[d]['rank']}" for d in results],
+                    "trusted" if results["float32"]["trusted"] else "precision lost",
                     "yes" if honest else "NO",
                 ]
             )
-            data.append({"lengthscale": lengthscale, "C": C, **found, "honest": honest})
+            data.append({"lengthscale": lengthscale, "C": C, **results, "honest": honest})
     return Report(
         f"float32 against float64: {n} rows, 10 inputs, m = {m}; per cent misclassified",
         [

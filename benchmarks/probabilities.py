@@ -24,7 +24,7 @@ OURS, OURS_PLATT, SVM = (
 
 
 def expected_calibration_error(y: np.ndarray, p: np.ndarray, bins: int = 10) -> float:
-    """Mean distance of probability from frequency over bins of equal width, weighted by rows."""
+    """Return the mean gap between probability and frequency, over bins of equal width."""
     bin_of = np.minimum((bins * p).astype(int), bins - 1)
     gaps = np.bincount(bin_of, p - y, minlength=bins)
     return float(np.abs(gaps).sum() / len(y))
@@ -87,15 +87,15 @@ def _compare(part: Split, m: int, randomisation: int) -> dict[str, dict[str, flo
     d = part.X.shape[1]
     ours = FixedSizeLSSVMClassifier(m, random_state=randomisation)
     if randomisation == 0:
-        ours.fit(part.X, part.y)  # compiles
-    found = {OURS: _scores(ours, part)}
+        ours.fit(part.X, part.y)  # so that the timed fit does not compile
+    scores = {OURS: _scores(ours, part)}
     fixed = FixedSizeLSSVMClassifier(
         m, kernel=ours.kernel_, lengthscale=None, C=ours.C_, random_state=randomisation
     )
     svm = make_pipeline(StandardScaler(), SVC(C=1, gamma=1 / d))
-    found[OURS_PLATT] = _scores(CalibratedClassifierCV(fixed), part)
-    found[SVM] = _scores(CalibratedClassifierCV(svm), part)
-    return found
+    scores[OURS_PLATT] = _scores(CalibratedClassifierCV(fixed), part)
+    scores[SVM] = _scores(CalibratedClassifierCV(svm), part)
+    return scores
 
 
 def _scores(machine, part: Split) -> dict[str, float]:

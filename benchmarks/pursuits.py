@@ -1,4 +1,4 @@
-"""The pursuit wing: Figures 4 and 6 of Karsmakers 2011, and its speed."""
+"""Pursuits: Figures 4 and 6 of Karsmakers 2011, and speed."""
 
 import functools
 import itertools
@@ -7,7 +7,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.linear_model import orthogonal_mp_gram
+from sklearn.linear_model import Lasso, orthogonal_mp_gram
 
 import jsparse
 from jsparse import pursuit
@@ -22,7 +22,7 @@ from .report import Report, alternated, over_draws
 
 
 def figure4(*, quick: bool) -> Report:
-    """Squared error by cardinality on random systems of 20 x 15, against exhaustive search."""
+    """Compare the squared errors of pursuits with exhaustive search, on random systems."""
     draws, n, D = (10 if quick else 100), 20, 15
     names = ["exhaustive", "SCDP", "SCDP by gain", "LASSO de-biased", "LASSO", "LARS"]
     errors = {name: np.zeros((draws, D + 1)) for name in names}
@@ -33,22 +33,22 @@ def figure4(*, quick: bool) -> Report:
         total = y @ y
         errors["exhaustive"][draw] = total - _exhaustive(A, b)
         for name, rule in (("SCDP", "residual"), ("SCDP by gain", "gain")):
-            found = pursuit.scdp(A, b, max_atoms=D, rule=rule)
-            errors[name][draw] = total - np.asarray(found.explained)
+            path = pursuit.scdp(A, b, max_atoms=D, rule=rule)
+            errors[name][draw] = total - np.asarray(path.explained)
         lasso = pursuit.lasso(A, b, max_atoms=D)
         lars = pursuit.lars(A, b, max_atoms=D)
         debiased = pursuit.debiased(lasso, jnp.asarray(A), jnp.asarray(b), max_atoms=D)
         for name, path in (("LASSO", lasso), ("LASSO de-biased", debiased), ("LARS", lars)):
-            # Of the corners with as many nonzeros, the best, as in the paper.
+            # Several corners may have `k` nonzeros. The paper takes the best.
             nonzeros = (np.asarray(path.coefficients) != 0).sum(axis=1)
-            left = total - np.asarray(path.explained)
+            corner_errors = total - np.asarray(path.explained)
             for k in range(D + 1):
-                own = left[nonzeros == k]
-                errors[name][draw, k] = own.min() if len(own) else np.nan
+                candidates = corner_errors[nonzeros == k]
+                errors[name][draw, k] = candidates.min() if len(candidates) else np.nan
     rows = []
     for name in names:
-        over = errors[name] / n
-        rows.append([name, *[f"{np.nanmean(over[:, k]):.4f}" for k in (1, 2, 4, 6, 8, 10, 12, 15)]])
+        mse = errors[name] / n
+        rows.append([name, *[f"{np.nanmean(mse[:, k]):.4f}" for k in (1, 2, 4, 6, 8, 10, 12, 15)]])
     excess = {
         name: float(np.nanmean((errors[name] - errors["exhaustive"])[:, 1:D] / n)) for name in names
     }
@@ -65,15 +65,15 @@ def figure4(*, quick: bool) -> Report:
 
 
 def _exhaustive(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Largest b'w for every number of atoms, over all supports."""
+    """Return the largest b'w over all supports, for every number of atoms."""
     D = len(b)
     best = np.zeros(D + 1)
     for k in range(1, D + 1):
         sets = np.array(list(itertools.combinations(range(D), k)))
-        for some in np.array_split(sets, max(1, len(sets) // 2000)):
-            matrix = A[some[:, :, None], some[:, None, :]]
-            w = np.linalg.solve(matrix, b[some][..., None])[..., 0]
-            best[k] = max(best[k], np.einsum("sk,sk->s", w, b[some]).max())
+        for supports in np.array_split(sets, max(1, len(sets) // 2000)):
+            matrix = A[supports[:, :, None], supports[:, None, :]]
+            w = np.linalg.solve(matrix, b[supports][..., None])[..., 0]
+            best[k] = max(best[k], np.einsum("sk,sk->s", w, b[supports]).max())
     return best
 
 
@@ -81,20 +81,20 @@ NOISE = [1e-4, 1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3, 8e-3, 1e-2]
 
 
 def figure6(*, quick: bool) -> Report:
-    """Recovery of 160 spikes out of 4096 from 1024 measurements, by variance of the noise."""
+    """Recover 160 spikes out of 4096 from 1024 measurements, by variance of the noise."""
     runs, n, D, spikes = (2, 256, 1024, 40) if quick else (100, 1024, 4096, 160)
     steps = [spikes, 5 * spikes // 4, 3 * spikes // 2]
     names = [f"SCDP, {k} steps" for k in steps] + ["LASSO"]
     hits = {name: np.zeros((runs, len(NOISE))) for name in names}
     for run in range(runs):
         X, y, w = _spikes(n, D, spikes, run)
-        every = jnp.stack([jnp.asarray(X)] * len(NOISE))
-        path = pursuit.omp(every, jnp.asarray(y), max_atoms=steps[-1])
+        dictionaries = jnp.stack([jnp.asarray(X)] * len(NOISE))
+        path = pursuit.omp(dictionaries, jnp.asarray(y), max_atoms=steps[-1])
         for i in range(len(NOISE)):
-            mine = jax.tree.map(lambda a, i=i: a[i], path)
-            found = [np.asarray(mine.dense(D, k)) for k in steps] + [_lasso(X, y[i], w)]
-            for name, one in zip(names, found, strict=True):
-                hits[name][run, i] = _recovered(one, w)
+            one_path = jax.tree.map(lambda a, i=i: a[i], path)
+            signals = [np.asarray(one_path.dense(D, k)) for k in steps] + [_lasso(X, y[i], w)]
+            for name, signal in zip(names, signals, strict=True):
+                hits[name][run, i] = _recovered(signal, w)
     rows = [
         [f"{variance:g}", *[f"{100 * hit[:, i].mean():.0f}" for hit in hits.values()]]
         for i, variance in enumerate(NOISE)
@@ -124,19 +124,17 @@ def _spikes(n: int, D: int, spikes: int, run: int) -> tuple[np.ndarray, ...]:
 
 
 def _lasso(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
-    from sklearn.linear_model import Lasso
-
     penalty = 0.1 * np.abs(X.T @ y).max()
     model = Lasso(alpha=penalty / len(y), fit_intercept=False, max_iter=2000, tol=1e-4)
-    found = model.fit(X, y).coef_
-    support = np.flatnonzero(np.abs(found) > 1e-3)[: len(y)]
+    coefficients = model.fit(X, y).coef_
+    support = np.flatnonzero(np.abs(coefficients) > 1e-3)[: len(y)]
     out = np.zeros_like(w)
     out[support] = np.linalg.lstsq(X[:, support], y, rcond=None)[0]  # the de-bias step
     return out
 
 
-def _recovered(found: np.ndarray, w: np.ndarray) -> bool:
-    return bool(np.array_equal(np.abs(found) > 0.5, w != 0))
+def _recovered(signal: np.ndarray, w: np.ndarray) -> bool:
+    return bool(np.array_equal(np.abs(signal) > 0.5, w != 0))
 
 
 def speed(*, quick: bool) -> Report:
@@ -149,7 +147,7 @@ def speed(*, quick: bool) -> Report:
         Aj, bj = jnp.asarray(A), jnp.asarray(b)
         images, weights = jnp.ones((k, D), dtype), jnp.ones(k, dtype)
 
-        # The floor: reading the images filled so far once a step, and nothing else.
+        # The floor: each step only reads the images of the earlier steps once.
         @jax.jit
         def reading(images: jax.Array, weights: jax.Array) -> jax.Array:
             def one(i: jax.Array, total: jax.Array) -> jax.Array:
@@ -172,11 +170,11 @@ def speed(*, quick: bool) -> Report:
             "floor": functools.partial(reading, images, weights),
         }
         seconds = alternated(calls, 2 if quick else 5)
-        found = calls["ours"]()
+        path = calls["ours"]()
         theirs = np.flatnonzero(orthogonal_mp_gram(A64, b64, n_nonzero_coefs=k))
-        common = len(set(theirs.tolist()) & set(np.asarray(found.support).tolist()))
+        common = len(set(theirs.tolist()) & set(np.asarray(path.support).tolist()))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it ended before, which is counted
+            warnings.simplefilter("ignore")  # it may end early, which `their_size` reports
             their_size = int(np.sum(orthogonal_mp_gram(A, b, n_nonzero_coefs=k) != 0))
         for against in ("theirs", "floor"):
             whose = "orthogonal_mp_gram, float64"
@@ -195,10 +193,10 @@ def speed(*, quick: bool) -> Report:
         data[dtype] = {
             **seconds,
             "common": common,
-            "size": int(found.size),
+            "size": int(path.size),
             "their size": their_size,
-            "status": ADVICE[int(found.status)],
-            "condition": float(found.condition[int(found.size) - 1]),
+            "status": ADVICE[int(path.status)],
+            "condition": float(path.condition[int(path.size) - 1]),
         }
     folds = _folds(quick)
     rows.append(
@@ -242,7 +240,7 @@ def _adult_system(D: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _folds(quick: bool) -> dict[str, float]:
-    """Paths of ten folds of magic: in one batch, and one after another."""
+    """Time the paths of ten folds of magic: in one batch, and one after another."""
     data = benchmark_set("magic")
     M, k = (200, 50) if quick else (1000, 200)
     rows = np.random.default_rng(0).permutation(len(data.y))[: 2000 if quick else 12000]

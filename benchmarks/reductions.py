@@ -1,4 +1,4 @@
-"""Tables IV, V and VI of Mall and Suykens (2015): reductions, their errors, sizes and cost."""
+"""Tables IV, V and VI of Mall and Suykens (2015): errors, sizes and cost of reductions."""
 
 import functools
 import sys
@@ -17,16 +17,17 @@ from jsparse.machines import reductions
 from jsparse.machines.held_out import Sums
 
 from .data_sets import benchmark_set
-from .report import Report, alternated, kept, save
+from .report import Report, alternated, save, saved_data
 
 METHODS = ("PFS", "SPFS", "SV_L0", "SD", "SSD")
 SIZE = 700
 
 
 class Paper(NamedTuple):
-    """Errors and sizes of a set, each in the order of `METHODS`; `M` that of Table V.
+    """Errors and sizes of a set in the order of `METHODS`, and `M` of Table V.
 
-    Errors of PFS, SPFS, SV_L0 and SSD are Table IV's, of SD Table V's, which has two digits.
+    The errors of PFS, SPFS, SV_L0 and SSD are from Table IV. The error of SD is from Table V, which
+    has two digits.
     """
 
     name: str
@@ -64,14 +65,14 @@ LONGEST = 150  # path of SCDP
 
 
 def run(*, quick: bool, out: Path) -> Report:
-    """One set after another; what an interrupted run left is not done again."""
-    data = kept(out, "mall", quick=quick)
+    """Run one set after another; resume from the results of an interrupted run."""
+    data = saved_data(out, "mall", quick=quick)
     for paper in PAPER:
         if not quick or paper.name in QUICK:
-            found = data.setdefault(paper.name, [])
-            for r in range(len(found), 1 if quick else paper.repeats):
-                found.append(_measure(paper, r))
-                print(paper.name, r, found[-1], file=sys.stderr, flush=True)
+            runs = data.setdefault(paper.name, [])
+            for r in range(len(runs), 1 if quick else paper.repeats):
+                runs.append(_measure(paper, r))
+                print(paper.name, r, runs[-1], file=sys.stderr, flush=True)
                 save(out, "mall", _report(data), quick=quick)
     for name, part in PARTS.items():
         if name not in data and (not quick or name in QUICK):
@@ -87,13 +88,13 @@ def _report(data: dict[str, Any]) -> Report:
             rows += _table(paper, data[paper.name])
             if paper.doubts:
                 notes.append(f"{paper.name}: {paper.doubts}")
-    cost = _said_of_cost(data["cost"]) if "cost" in data else []
-    cost += _said_of_svc(data["SVC"]) if "SVC" in data else []
+    cost = _notes_on_cost(data["cost"]) if "cost" in data else []
+    cost += _notes_on_svc(data["SVC"]) if "SVC" in data else []
     notes = [
         "The last third of the rows tests, the rest trains, in random order; of ripley the first "
         "250 rows. Errors: share of wrong classes; mean square of standardised targets. Mean "
         "(standard deviation) over the randomisations: "
-        + ", ".join(f"{len(found)} of {name}" for name, found in data.items() if name not in PARTS)
+        + ", ".join(f"{len(runs)} of {name}" for name, runs in data.items() if name not in PARTS)
         + "; the paper has 10.",
         "As printed: kernel and C of the first machine (PFS, or SD, an LS-SVM of the prototypes "
         "alone, by leave-one-out), then Algorithm 3 or 4 with the paper's start and stopping rule. "
@@ -104,7 +105,7 @@ def _report(data: dict[str, Any]) -> Report:
         "The paper's numbers of Table IV, which is damaged, were read where Tables V and VI agree "
         "with them; what could not be made sure is said here.",
         *notes,
-        *_said_of_covertype(data.get("covertype", [])),
+        *_notes_on_covertype(data.get("covertype", [])),
         *cost,
     ]
     columns = ["set", "machine", "error, paper", "error, ours", "prototypes, paper"]
@@ -128,16 +129,16 @@ def _split(name: str, randomisation: int):
 
 
 def _measure(paper: Paper, randomisation: int) -> dict[str, Any]:
-    """Error and number of prototypes of every machine on one split."""
+    """Return the error and the number of prototypes of every machine on one split."""
     task, X, y, X_test, y_test = _split(paper.name, randomisation)
     train = functools.partial(jsparse.train, task=task, key=randomisation, out_of_fold=False)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
 
     def note(name: str, model: Any, size: int) -> None:
         values = np.asarray(model(X_test))
         wrong = (values >= 0) != (y_test > 0)
         error = np.mean(wrong if task == "classification" else np.square(values - y_test))
-        found[name] = {"error": float(error), "prototypes": int(size)}
+        results[name] = {"error": float(error), "prototypes": int(size)}
 
     first = train(X, y, method=jsparse.FixedSize(paper.M))
     note("PFS", first.expansion, first.model.size)
@@ -162,28 +163,28 @@ def _measure(paper: Paper, randomisation: int) -> dict[str, Any]:
     for name, initialization in (("SPFS, ours", "primal"), ("SSD, ours", "dual")):
         ours = train(X, y, method=jsparse.SparseReduction(paper.M, initialization=initialization))
         note(name, ours.expansion, ours.model.size)
-        found[name]["seconds"] = ours.seconds["total"] - ours.seconds["compile"]
-    size = found["SPFS, ours"]["prototypes"]
+        results[name]["seconds"] = ours.seconds["total"] - ours.seconds["compile"]
+    size = results["SPFS, ours"]["prototypes"]
     if size <= LONGEST:
         longest = jsparse.SCDP(max_prototypes=min(paper.M, LONGEST))
         path = train(X, y, method=longest, search=jsparse.Profile(5))
         assert path.curve is not None
         if size <= len(path.curve.sizes):
             note("SCDP, equal size", path.at(size).expansion, size)
-    # Of two classes there is a prototype of each.
+    # A machine of two classes has at least one prototype of each class.
     plain = train(X, y, method=jsparse.FixedSize(max(size, 2)))
     note("fixed-size, equal size", plain.expansion, size)
-    return found
+    return results
 
 
-def _table(paper: Paper, found: list[dict[str, Any]]) -> list[list[Any]]:
+def _table(paper: Paper, runs: list[dict[str, Any]]) -> list[list[Any]]:
     def mean(name: str, what: str) -> float:
-        return float(np.mean([one[name][what] for one in found if name in one]))
+        return float(np.mean([one[name][what] for one in runs if name in one]))
 
     rows = []
-    for name in found[0]:
+    for name in runs[0]:
         method, _, variant = name.partition(", ")
-        values = [one[name]["error"] for one in found if name in one]
+        values = [one[name]["error"] for one in runs if name in one]
         spread = f" ({np.std(values, ddof=1):.3f})" if len(values) > 1 else ""
         row: list[Any] = [paper.name, name, "", f"{np.mean(values):.3f}{spread}", ""]
         row += [f"{mean(name, 'prototypes'):.0f}", "", "", "", ""]
@@ -192,12 +193,12 @@ def _table(paper: Paper, found: list[dict[str, Any]]) -> list[list[Any]]:
             row[2], row[4] = paper.errors[at], paper.sizes[at]
         if method in ("SPFS", "SSD"):
             base = "PFS" if method == "SPFS" else "SD"
-            before, own = METHODS.index(base), METHODS.index(method)
+            before, after = METHODS.index(base), METHODS.index(method)
             change = np.mean(values) - mean(base, "error")
-            theirs = paper.errors[own] - paper.errors[before]
-            if paper.name not in ("boston", "concrete"):  # of classes it is relative
+            theirs = paper.errors[after] - paper.errors[before]
+            if paper.name not in ("boston", "concrete"):  # relative for classification
                 change, theirs = change / mean(base, "error"), theirs / paper.errors[before]
-            row[6] = f"{1 - paper.sizes[own] / paper.sizes[before]:.2f}"
+            row[6] = f"{1 - paper.sizes[after] / paper.sizes[before]:.2f}"
             row[7] = f"{1 - mean(name, 'prototypes') / mean(base, 'prototypes'):.2f}"
             row[8:] = [f"{theirs:+.2f}", f"{change:+.2f}"]
         rows.append(row)
@@ -205,7 +206,7 @@ def _table(paper: Paper, found: list[dict[str, Any]]) -> list[list[Any]]:
 
 
 def _cost(quick: bool) -> dict[str, Any]:
-    """Compare the reduction of sums with one ridge solution of them."""
+    """Compare a reduction, from sums, with one ridge solution of these sums."""
     _, X, y, _, _ = _split("adult", 0)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     numbers: dict[str, Any] = {}
@@ -221,23 +222,23 @@ def _cost(quick: bool) -> dict[str, Any]:
             "ridge": functools.partial(ridge, sums, C),
         }
         seconds = alternated(calls, 5)
-        found = calls["reduction"]()
+        reduction = calls["reduction"]()
         numbers[dtype] = {
             **seconds,
-            "steps": int(found.info["steps"]),
-            "left": int(found.sizes[0]),
-            "status": int(found.status),
+            "steps": int(reduction.info["steps"]),
+            "left": int(reduction.sizes[0]),
+            "status": int(reduction.status),
         }
     return numbers
 
 
 def _svc(_: bool) -> dict[str, Any]:
-    """Compare a tuned run of SSD-LSSVM on adult with one fit of scikit-learn's SVC, in float64."""
+    """Compare a tuned run of SSD-LSSVM on adult, in two dtypes, with one fit of an SVC."""
     _, X, y, X_test, y_test = _split("adult", 0)
     numbers: dict[str, Any] = {}
     for dtype in ("float64", "float32"):
         T, T_test = X.astype(dtype), X_test.astype(dtype)
-        for _ in range(2):  # the first compiles
+        for _ in range(2):  # the first run compiles
             start = time.perf_counter()
             ours = jsparse.train(
                 T,
@@ -263,27 +264,27 @@ def _svc(_: bool) -> dict[str, Any]:
 PARTS = {"cost": _cost, "SVC": _svc}
 
 
-def _said_of_covertype(found: list[dict[str, Any]]) -> list[str]:
-    seconds = ", ".join(f"{one['SSD, ours']['seconds']:.0f} s" for one in found)
-    said = f"covertype: class 2 against the others, in float32; SSD, ours, tuned, took {seconds}"
-    return [f"{said} without compilation, the paper's SSD-LSSVM 86,460 s."] if found else []
+def _notes_on_covertype(runs: list[dict[str, Any]]) -> list[str]:
+    seconds = ", ".join(f"{one['SSD, ours']['seconds']:.0f} s" for one in runs)
+    note = f"covertype: class 2 against the others, in float32; SSD, ours, tuned, took {seconds}"
+    return [f"{note} without compilation, the paper's SSD-LSSVM 86,460 s."] if runs else []
 
 
-def _said_of_cost(numbers: dict[str, Any]) -> list[str]:
+def _notes_on_cost(numbers: dict[str, Any]) -> list[str]:
     notes = []
     for dtype in ("float64", "float32"):
-        found = numbers[dtype]
-        ratio = found["reduction"] / found["ridge"]
+        cost = numbers[dtype]
+        ratio = cost["reduction"] / cost["ridge"]
         notes.append(
             f"Speed, {dtype}: the reduction of sums of adult, M = {SIZE}, takes "
-            f"{found['reduction']:.3f} s ({found['steps']} systems, {found['left']} prototypes "
-            f"left, status {found['status']}), one ridge solve of that size {found['ridge']:.3f} "
+            f"{cost['reduction']:.3f} s ({cost['steps']} systems, {cost['left']} prototypes "
+            f"left, status {cost['status']}), one ridge solve of that size {cost['ridge']:.3f} "
             f"s: {ratio:.1f} times (aim: at most 15)."
         )
     return notes
 
 
-def _said_of_svc(numbers: dict[str, Any]) -> list[str]:
+def _notes_on_svc(numbers: dict[str, Any]) -> list[str]:
     svc, notes = numbers["SVC"], []
     for dtype in ("float64", "float32"):
         ours = numbers[dtype]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import sklearn
 
 import jsparse
 
@@ -22,7 +23,7 @@ class Report(NamedTuple):
     columns: list[str]
     rows: list[list[Any]]
     notes: list[str]
-    data: Any  # what the table and the figures need, for the JSON file
+    data: Any  # the numbers behind the table, for the JSON file
 
 
 def machine_kind() -> str:
@@ -34,9 +35,7 @@ def machine_kind() -> str:
 
 
 def measured_on() -> dict[str, Any]:
-    """Versions and device."""
-    import sklearn
-
+    """Return the versions and the device."""
     return {
         "jsparse": jsparse.__version__,
         "jax": jax.__version__,
@@ -50,7 +49,7 @@ def measured_on() -> dict[str, Any]:
 
 
 def timed(call: Callable[[], Any], repeats: int = 5) -> tuple[float, float]:
-    """Median seconds of a warm call, and the first call's excess over it (compilation)."""
+    """Return the median seconds of a warm call, and the excess of the first call (compilation)."""
     seconds = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -61,7 +60,7 @@ def timed(call: Callable[[], Any], repeats: int = 5) -> tuple[float, float]:
 
 
 def alternated(calls: dict[str, Callable[[], Any]], repeats: int = 5) -> dict[str, float]:
-    """Median seconds of warm calls made in turn, so that what drifts hits all of them alike."""
+    """Return median seconds of warm calls in turn, so that drift of the machine affects all."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for repeat in range(repeats + 1):
         for name, call in calls.items():
@@ -73,21 +72,21 @@ def alternated(calls: dict[str, Callable[[], Any]], repeats: int = 5) -> dict[st
 
 
 def mean_sd(values: list[float], digits: int = 2) -> str:
-    """`mean (standard deviation)`, as the paper prints."""
+    """Return the text `mean (standard deviation)`, as the papers print it."""
     sd = np.std(values, ddof=1) if len(values) > 1 else float("nan")
     return f"{np.mean(values):.{digits}f} ({sd:.{digits}f})"
 
 
 def over_draws(values: np.ndarray) -> dict[str, list[float]]:
-    """Mean and quartiles of curves over draws, shape `draws k`."""
+    """Return mean, quartiles and maximum over draws of curves, shape `draws k`."""
     low, middle, high = np.nanpercentile(values, (25, 50, 75), axis=0)
-    found = {"mean": np.nanmean(values, axis=0), "lower quartile": low, "median": middle}
-    found |= {"upper quartile": high, "most": np.nanmax(values, axis=0)}
-    return {name: curve.tolist() for name, curve in found.items()}
+    curves = {"mean": np.nanmean(values, axis=0), "lower quartile": low, "median": middle}
+    curves |= {"upper quartile": high, "most": np.nanmax(values, axis=0)}
+    return {name: curve.tolist() for name, curve in curves.items()}
 
 
-def kept(out: Path, name: str, *, quick: bool) -> dict[str, Any]:
-    """Return the data of an earlier run of equal extent, versions and machine, or an empty dict."""
+def saved_data(out: Path, name: str, *, quick: bool) -> dict[str, Any]:
+    """Return the data of an earlier run on this machine with equal versions, or an empty dict."""
     file = out / f"{name}.json"
     content = json.loads(file.read_text()) if file.is_file() else {}
     same = content.get("quick") == quick and content.get("measured_on") == measured_on()
@@ -100,7 +99,7 @@ def write(out: Path, name: str, report: Report, *, quick: bool) -> None:
 
 
 def save(out: Path, name: str, report: Report, *, quick: bool) -> str:
-    """Write `NAME.md` and `NAME.json` into a folder; returns the text of the first."""
+    """Write `NAME.md` and `NAME.json` into a folder, and return the text of `NAME.md`."""
     where = measured_on()
     lines = [f"# {report.title}", ""]
     lines += ["| " + " | ".join(report.columns) + " |", "|" + "---|" * len(report.columns)]
@@ -118,19 +117,19 @@ def save(out: Path, name: str, report: Report, *, quick: bool) -> str:
 
 
 def _as_json(content: Any) -> str:
-    """Six digits of every number, and lists of numbers in one line."""
+    """Return JSON with six digits of every number, and with each innermost list in one line."""
 
     def short(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: short(own) for key, own in value.items()}
+            return {key: short(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [short(own) for own in value]
+            return [short(item) for item in value]
         if isinstance(value, float | np.floating):
             return float(f"{value:.6g}")
         return value
 
     text = json.dumps(short(content), indent=1, default=float)
-    return re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
+    return re.sub(r"\[[^][{}]*\]", lambda match: " ".join(match[0].split()), text) + "\n"
 
 
 def _processor() -> str:

@@ -1,4 +1,4 @@
-"""The profile search against the paper's CSA + simplex: errors reached and time."""
+"""The profile search compared with the paper's CSA + simplex: errors and times."""
 
 import sys
 
@@ -10,7 +10,7 @@ from .report import Report, mean_sd
 from .sets import PROTOTYPES, split
 from .tables import fit
 
-# adult, where the two differ most in time, is in `speed`.
+# `speed` has adult, on which the times differ most.
 RANDOMISATIONS = {"pima": 10, "spambase": 10, "boston": 10, "concrete": 10}
 SEARCHES = {
     "profile, 10 kernels": jsparse.Profile(10),

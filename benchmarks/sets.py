@@ -1,4 +1,4 @@
-"""The paper's data sets, split as in its Section 8."""
+"""The papers' data sets, split into training and test rows."""
 
 from typing import NamedTuple
 
@@ -8,6 +8,8 @@ from .data_sets import benchmark_set
 
 
 class Split(NamedTuple):
+    """Training and test rows."""
+
     X: np.ndarray
     y: np.ndarray
     X_test: np.ndarray
@@ -59,4 +61,14 @@ def split(name: str, randomisation: int, dtype: str, *, one_hot: bool = False) -
     if data.task == "regression":
         y = (y - y[train].mean()) / y[train].std()
     X, y = np.concatenate(columns, axis=1).astype(dtype), y.astype(dtype)
+    return Split(X[train], y[train], X[test], y[test])
+
+
+def partition(name: str, number: int) -> Split:
+    """Return a published partition of an IDA set; inputs as collected, targets -1 and +1."""
+    data = benchmark_set(f"ida_{name}")
+    assert data.train is not None
+    assert data.test is not None
+    train, test = data.train[number], data.test[number]
+    X, y = data.X, data.y.astype(float)
     return Split(X[train], y[train], X[test], y[test])

@@ -1,4 +1,4 @@
-"""Figure 2 of De Brabanter 2010: the error against the number of prototypes, and its choice."""
+"""Figure 2 of De Brabanter 2010: error against number of prototypes, and the choice of it."""
 
 import dataclasses
 import sys
@@ -18,7 +18,7 @@ from .sets import Split, split
 
 SIZES = {"spambase": (25, 50, 100, 200, 400, 800), "boston": (25, 50, 100, 150, 200, 300)}
 RANDOMISATIONS = 10
-# Number of these that also have the LS-SVM, and every size tuned separately.
+# Randomisations that also run the LS-SVM, and tune every size separately.
 WITH_PEERS = {"spambase": 4, "boston": 10}
 # Tables 8 and 12: prototypes and test error.
 PAPER = {"spambase": (200, "7.50 (0.67)"), "boston": (200, "0.13 (0.02)")}
@@ -26,7 +26,7 @@ TOLERANCES = (0.0, 0.25, 0.5, 1.0)
 
 
 class Case:
-    """A split, standardised, with its folds and its kernel's range."""
+    """A standardised split with its folds, and the settings of its searches."""
 
     def __init__(self, name: str, part: Split, r: int) -> None:
         self.classes = name == "spambase"
@@ -38,8 +38,8 @@ class Case:
         self.labels = self.y if self.classes else None
         self.key = jax.random.key(r)
         n, d = self.X.shape
-        deal = jsparse.stratified_folds if self.classes else jsparse.plain_folds
-        folds = deal(self.key, self.y if self.classes else n, 10)
+        make_folds = jsparse.stratified_folds if self.classes else jsparse.plain_folds
+        folds = make_folds(self.key, self.y if self.classes else n, 10)
         template = jsparse.kernels.RBF(np.sqrt(d))
         self.problem = jsparse.tuning_problem(
             template, None, self.X, jnp.asarray(self.y), folds, method=jsparse.Dual()
@@ -72,11 +72,11 @@ class Case:
 
 
 def together(case: Case, sizes: tuple[int, ...]) -> tuple[jsparse.SizeCurve, list[float], float]:
-    """Return the sizes of one search, their test errors, and the search's time."""
+    """Tune all sizes by one search; return its curve, the test errors and the time."""
     begin = time.perf_counter()
     rows = case.select(sizes[-1])
-    own = None if case.labels is None else case.labels[rows]
-    problem = case.with_prototypes(rows[interleaved(case.key, len(rows), own)])
+    labels = None if case.labels is None else case.labels[rows]
+    problem = case.with_prototypes(rows[interleaved(case.key, len(rows), labels)])
     choice = jsparse.tune_sizes(problem, sizes, **case.options)
     seconds = time.perf_counter() - begin
     errors = [
@@ -87,20 +87,20 @@ def together(case: Case, sizes: tuple[int, ...]) -> tuple[jsparse.SizeCurve, lis
 
 
 def apart(case: Case, sizes: tuple[int, ...]) -> tuple[list[float], float]:
-    """Return test errors of sizes with separate prototypes and searches, and the time."""
-    begin, found = time.perf_counter(), []
+    """Tune every size by a separate search and prototypes; return test errors and the time."""
+    begin, tuned = time.perf_counter(), []
     for m in sizes:
         problem = case.with_prototypes(case.select(m))
-        found.append((jsparse.tune(problem, **case.options), problem.points))
+        tuned.append((jsparse.tune(problem, **case.options), problem.points))
     seconds = time.perf_counter() - begin
-    return [case.test_error(*one) for one in found], seconds
+    return [case.test_error(*one) for one in tuned], seconds
 
 
 def measure(name: str, part: Split, r: int, *, peers: bool) -> dict[str, Any]:
     case, sizes = Case(name, part, r), SIZES[name]
     choice, test, seconds = together(case, sizes)
     scale = 100 if case.classes else 1
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "cv": [scale * float(e) for e in choice.errors],
         "standard_error": [scale * float(e) for e in choice.standard_errors],
         "evaluations": [len(tuned.history) for tuned in choice.tunings],
@@ -108,14 +108,14 @@ def measure(name: str, part: Split, r: int, *, peers: bool) -> dict[str, Any]:
         "seconds": seconds,
     }
     if peers:
-        found["test_apart"], found["seconds_apart"] = apart(case, sizes)
-        # Around the best of the largest size: a kernel takes long.
+        results["test_apart"], results["seconds_apart"] = apart(case, sizes)
+        # Start at the optimum of the largest size, as an evaluation of the LS-SVM takes long.
         dense = jsparse.tune(
             case.problem, search=jsparse.Profile(start=choice.tunings[-1]), **case.options
         )
-        found["dense"] = {"cv": scale * dense.score, "test": case.test_error(dense, None)}
-    print(name, r, found, file=sys.stderr, flush=True)
-    return found
+        results["dense"] = {"cv": scale * dense.score, "test": case.test_error(dense, None)}
+    print(name, r, results, file=sys.stderr, flush=True)
+    return results
 
 
 def run(*, quick: bool) -> Report:

@@ -1,4 +1,4 @@
-"""Speed as ratios within one run."""
+"""Speed of sums, training, folds and the demo, as ratios within one run."""
 
 import functools
 import os
@@ -75,7 +75,7 @@ def sums(quick: bool):
 
 
 def pipeline(quick: bool):
-    """From raw rows to a tested model, against one SVC fit with fixed parameters."""
+    """Compare training from raw rows, and its test, with one SVC fit with fixed parameters."""
     X, y, X_test, y_test = _adult()
     scaled = (X - X.mean(0)) / X.std(0)
     scaled_test = (X_test - X.mean(0)) / X.std(0)
@@ -144,7 +144,7 @@ def pipeline(quick: bool):
 
 
 def fold_counts(quick: bool):
-    """50 folds against 5, concrete, m = 400."""
+    """Compare 50 folds with 5 on concrete, m = 400."""
     data = benchmark_set("concrete")
     rows, numbers = [], {}
     for dtype in ("float64", "float32"):
@@ -175,7 +175,7 @@ def fold_counts(quick: bool):
 
 
 def demo(quick: bool):
-    """`jsparse demo`, with a cold and then a warm compilation cache."""
+    """Time `jsparse demo` with a cold and then with a warm compilation cache."""
     seconds = []
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "XDG_CACHE_HOME": cache}

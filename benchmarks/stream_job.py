@@ -1,4 +1,4 @@
-"""One training from a folder of Parquet files, in a process whose memory is measured."""
+"""Train from a folder of Parquet files, in a process that measures its memory."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ def main(folder: str, settings: dict) -> None:
         folds=folds,
         out_of_fold=False,
     )
-    found = {
+    result = {
         "rows": model.n_rows,
         "schema": schema_seconds,
         **model.seconds,
@@ -48,11 +48,11 @@ def main(folder: str, settings: dict) -> None:
             search=search,
         ).bytes,
     }
-    print(json.dumps(found))
+    print(json.dumps(result))
 
 
 def _peak() -> int:
-    # Not `ru_maxrss`, which a process inherits from the one that started it.
+    # `ru_maxrss` would not do: a process inherits it from its parent.
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
 

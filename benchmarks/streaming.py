@@ -1,4 +1,4 @@
-"""Data larger than memory: speed against sums in memory, peak memory, growth with the rows."""
+"""Data larger than memory: speed compared with memory, peak memory, growth with the rows."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ from .report import Report, alternated
 from .sets import split
 
 M = 500
-PART = 100_000  # rows of a file of the generated data set
+PART = 100_000  # rows of each generated file
 
 
 def run(*, quick: bool) -> Report:
@@ -52,8 +52,7 @@ def sums(quick: bool):
         np.save(Path(folder) / "X.npy", X)
         mapped = np.load(Path(folder) / "X.npy", mmap_mode="r")
         stream = ArrayStream(mapped, part.y)
-        deal = Split(0, 10, 10, 0.0)(np.arange(len(X)))
-        groups = jnp.asarray(deal)
+        groups = jnp.asarray(Split(0, 10, 10, 0.0)(np.arange(len(X))))
         ones = jnp.ones(len(X), held.dtype)
         calls = {
             "memory": lambda: jsparse.accumulate(phi, held, targets),
@@ -81,7 +80,7 @@ def sums(quick: bool):
 
 
 def training(quick: bool):
-    """Covertype tuned from a stream and in memory: error, seconds; peak memory by rows."""
+    """Compare training on covertype from a stream and in memory; measure peak memory by rows."""
     part = _covertype(quick)
     options = {
         "task": "classification",
@@ -90,7 +89,7 @@ def training(quick: bool):
         "key": 0,
     }
     stream, tenth = ArrayStream(part.X, part.y), jsparse.HoldOut(0.1)
-    found = {}
+    runs = {}
     for name, call in (
         ("stream", lambda: jsparse.train(stream, **options)),
         (
@@ -103,15 +102,15 @@ def training(quick: bool):
         model = call()
         seconds = time.perf_counter() - start - model.seconds["compile"]
         error = float(100 * np.mean(model.predict(part.X_test) != part.y_test))
-        found[name] = {"seconds": seconds, "error": error, "cv_error": 100 * model.cv_error}
-    memory = found["memory"]
+        runs[name] = {"seconds": seconds, "error": error, "cv_error": 100 * model.cv_error}
+    memory = runs["memory"]
     rows = [
         [
             f"covertype tuned from a stream, {what}, s (error, per cent)",
-            f"{found[name]['seconds']:.1f} ({found[name]['error']:.2f})",
+            f"{runs[name]['seconds']:.1f} ({runs[name]['error']:.2f})",
             "in memory",
             f"{memory['seconds']:.1f} ({memory['error']:.2f})",
-            f"{found[name]['seconds'] / memory['seconds']:.2f}",
+            f"{runs[name]['seconds'] / memory['seconds']:.2f}",
             "",
         ]
         for name, what in (("stream", "ten folds"), ("holdout", "a tenth held out"))
@@ -139,18 +138,18 @@ def training(quick: bool):
         for n in sizes[:-1]
     ]
     largest = peaks[sizes[-1]]
-    own = largest["peak_bytes"] - largest["before_bytes"]
+    added = largest["peak_bytes"] - largest["before_bytes"]
     rows.append(
         [
             "peak memory beyond that of the imported program, GB",
-            f"{own / 1e9:.2f}",
+            f"{added / 1e9:.2f}",
             "as planned",
             f"{largest['planned_bytes'] / 1e9:.2f}",
-            f"{own / largest['planned_bytes']:.2f}",
+            f"{added / largest['planned_bytes']:.2f}",
             "",
         ]
     )
-    return rows, [], {"runs": found, "peaks": peaks}
+    return rows, [], {"runs": runs, "peaks": peaks}
 
 
 def growth(quick: bool):
@@ -162,15 +161,15 @@ def growth(quick: bool):
         source.mkdir()
         for i in range(parts[-1]):
             _write(source / f"{i:05}.parquet", i)
-        found = []
+        runs = []
         for count in parts:
             path = Path(folder) / str(count)
             path.mkdir()
             for i in range(count):
                 os.link(source / f"{i:05}.parquet", path / f"{i:05}.parquet")
-            found.append(_job(path, settings))
+            runs.append(_job(path, settings))
     rows = []
-    for last, this in itertools.pairwise(found):
+    for last, this in itertools.pairwise(runs):
         more = this["rows"] / last["rows"]
         rows.append(
             [
@@ -186,7 +185,7 @@ def growth(quick: bool):
         "Growth: first pass, prototypes (m = 100), one kernel with 25 values of C and five folds, "
         "fit; float32, from a folder of Parquet files; without compilation."
     )
-    return rows, [note], found
+    return rows, [note], runs
 
 
 def _write(path: Path, i: int) -> None:

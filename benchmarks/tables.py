@@ -24,7 +24,7 @@ class Cell(NamedTuple):
     sd: float
     one_hot: bool = False
     intercept: bool = True
-    why: str = ""  # what explains a figure of ours that is far from it
+    why: str = ""  # explanation of a figure of ours that is far from the paper's
 
 
 PAPER_8 = (
@@ -104,7 +104,7 @@ def fit(
 
 
 def table8(*, quick: bool) -> Report:
-    """Misclassification: RBF and linear, float64 and float32."""
+    """Measure the misclassification: RBF and linear kernel, float64 and float32."""
     rows, data, notes = [], {}, []
     for cell in PAPER_8:
         if quick and cell.name in ("magic", "adult"):
@@ -158,10 +158,10 @@ def table8(*, quick: bool) -> Report:
 
 
 def table12(*, quick: bool) -> Report:
-    """Regression errors on standardised targets."""
+    """Measure regression errors on standardised targets."""
     rows, data, notes = [], {}, []
     for name, paper in PAPER_12.items():
-        found: dict[str, dict[str, list[float]]] = {
+        errors: dict[str, dict[str, list[float]]] = {
             dtype: {loss: [] for loss in paper} for dtype in DTYPES
         }
         for dtype in DTYPES:
@@ -171,22 +171,22 @@ def table12(*, quick: bool) -> Report:
                 for loss, value in zip(
                     ("L2", "L1", "Linf"), (np.mean(gap**2), gap.mean(), gap.max()), strict=True
                 ):
-                    found[dtype][loss].append(float(value))
+                    errors[dtype][loss].append(float(value))
         for loss, (mean, sd) in paper.items():
-            off = (np.mean(found["float64"][loss]) - mean) / sd
+            off = (np.mean(errors["float64"][loss]) - mean) / sd
             rows.append(
                 [
                     name,
                     loss,
                     PROTOTYPES[name],
                     f"{mean:.2f} ({sd:.2f})",
-                    *[mean_sd(found[dtype][loss], 3) for dtype in DTYPES],
+                    *[mean_sd(errors[dtype][loss], 3) for dtype in DTYPES],
                     f"{off:+.1f}",
                 ]
             )
             if abs(off) > 2:
                 notes.append(_explanation(name, loss, off, ""))
-        data[name] = found
+        data[name] = errors
     return Report(
         "Table 12: test errors on standardised targets, mean (standard deviation)",
         ["set", "loss", "m", "paper", "ours, float64", "ours, float32", "off, in paper's sd"],
@@ -197,7 +197,7 @@ def table12(*, quick: bool) -> Report:
 
 
 def table1(*, quick: bool) -> Report:
-    """Prototypes by entropy against prototypes at random."""
+    """Compare prototypes of maximal entropy with random prototypes."""
     errors: dict[str, list[float]] = {name: [] for name in PAPER_1}
     for r in range(3 if quick else 30):
         part = split("boston", r, "float64")

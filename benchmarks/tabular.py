@@ -1,4 +1,4 @@
-"""Errors on tables beside other learners': one lengthscale, learned metrics, many prototypes."""
+"""Errors on tables, compared with other learners."""
 
 import sys
 import time
@@ -14,16 +14,17 @@ from sklearn.svm import SVC, SVR
 import jsparse
 
 from .data_sets import benchmark_set
-from .report import Report, kept, save
+from .report import Report, save, saved_data
 
 SETS = (
     "boston", "concrete", "istanbul", "abalone", "pima", "ida_german", "ida_image", "ida_splice",
     "spambase", "satellite", "pendigits", "magic", "adult",
 )  # fmt: skip
 QUICK = ("boston", "concrete", "istanbul", "pima")
-SPLITS, QUICK_SPLITS = 5, 2
+LARGE_SETS = SETS[7:]
+SPLITS, LARGE_SPLITS = 5, 2
 MOST_ROWS, MOST_TEST_ROWS = 6000, 10000
-SMALL, LARGE = 500, 2000
+SMALL, LARGE, FEW = 500, 2000, 200
 
 
 class Split(NamedTuple):
@@ -36,14 +37,14 @@ class Split(NamedTuple):
     y_test: np.ndarray
 
     def error(self, predicted: np.ndarray) -> float:
-        """Mean squared error in units of the targets' variance, or share of wrong classes."""
+        """Return the mean squared error of standardised targets, or the share of wrong classes."""
         if self.task == "classification":
             return float(np.mean(predicted != self.y_test))
         return float(np.mean((predicted - self.y_test) ** 2))
 
 
 def split(name: str, number: int) -> Split:
-    """Three quarters of the rows to train on, at most `MOST_ROWS`; categories as indicators."""
+    """Return a split with three quarters for training, at most `MOST_ROWS`; encode categories."""
     data = benchmark_set(name, complete=name == "adult")
     codes = data.X[:, data.categorical].T
     columns = [data.X[:, ~data.categorical], *[c[:, None] == np.unique(c) for c in codes]]
@@ -64,10 +65,8 @@ def ours(
     prototypes: int,
     tuned_with: int | None = None,
     kernel: str = "rbf",
-    *,
-    keep: bool = False,
 ) -> Callable[[Split], dict[str, Any]]:
-    """Train a fixed-size machine in float32."""
+    """Return a learner: a fixed-size machine in float32."""
 
     def run(part: Split) -> dict[str, Any]:
         m = min(prototypes, len(part.X) // 2)
@@ -78,11 +77,23 @@ def ours(
         trained = jsparse.train(
             part.X, part.y, task=part.task, method=method, search=search, kernel=kernel, key=0
         )
-        if keep:
-            LAST["trained"] = trained
         return result(part, trained)
 
     return run
+
+
+def without_options(part: Split) -> dict[str, Any]:
+    """Train with the settings that the library chooses."""
+    trained = jsparse.train(part.X, part.y, task=part.task, key=0)
+    LAST[:] = [trained]
+    return result(part, trained)
+
+
+def distilled(part: Split) -> dict[str, Any]:
+    """Select few of the prototypes of the machine that `without_options` trained last."""
+    large = LAST.pop()
+    method = jsparse.SCDP(max_prototypes=min(FEW, large.model.size, len(part.X) // 2))
+    return result(part, jsparse.distil(large, part.X, part.y, key=0, method=method))
 
 
 def result(part: Split, trained: jsparse.Trained) -> dict[str, Any]:
@@ -99,7 +110,7 @@ def result(part: Split, trained: jsparse.Trained) -> dict[str, Any]:
 
 
 def peer(make: Callable[[Split], Any]) -> Callable[[Split], dict[str, Any]]:
-    """Fit an estimator with scikit-learn's interface."""
+    """Return a learner: an estimator with scikit-learn's interface."""
 
     def run(part: Split) -> dict[str, Any]:
         begin = time.perf_counter()
@@ -160,33 +171,22 @@ class _XRFM:
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        found = np.asarray(self.model.predict(X)).reshape(len(X), -1)[:, 0]
-        return found if self.task == "regression" else self.classes[found.astype(int)]
+        values = np.asarray(self.model.predict(X)).reshape(len(X), -1)[:, 0]
+        return values if self.task == "regression" else self.classes[values.astype(int)]
 
 
-def distilled(name: str, most: int) -> Callable[[Split], dict[str, Any]]:
-    """Select at most `most` of the prototypes of the large machine that was kept."""
-
-    def run(part: Split) -> dict[str, Any]:
-        large = LAST.pop(name)
-        method = jsparse.SCDP(max_prototypes=min(most, large.model.size, len(part.X) // 2))
-        return result(part, jsparse.distil(large, part.X, part.y, key=0, method=method, folds=5))
-
-    return run
-
-
-LAST: dict[str, jsparse.Trained] = {}
+LAST: list[jsparse.Trained] = []  # the large machine that the next learner distils
 Ways = dict[str, Callable[[Split], dict[str, Any]]]
-ONE, BEST = "one lengthscale, 500", "gradient, 500, then 2000"
-DISTILLED = "distilled from it, at most 500"
+ONE, DEFAULT = "one lengthscale, 500", "train without options"
+DISTILLED = f"distilled from it, at most {FEW}"
 WAYS: Ways = {
     ONE: ours(jsparse.Profile(), SMALL),
     "gradient, 500": ours(jsparse.Gradient(), SMALL),
-    BEST: ours(jsparse.Gradient(), LARGE, SMALL, keep=True),
-    DISTILLED: distilled("trained", SMALL),
-    "LightGBM": peer(_lightgbm),
     "auto, 500": ours("auto", SMALL, None, "auto"),
     "auto, 500, then 2000": ours("auto", LARGE, SMALL, "auto"),
+    DEFAULT: without_options,
+    DISTILLED: distilled,
+    "LightGBM": peer(_lightgbm),
     "LightGBM, 30 settings": peer(_tuned_lightgbm),
     "xRFM": peer(_XRFM),
     "HistGradientBoosting": peer(_boosting),
@@ -195,68 +195,51 @@ WAYS: Ways = {
 
 
 def run(*, quick: bool, out: Path) -> Report:
-    """Run all learners; what an interrupted run left is not done again."""
-    return compare("tabular", WAYS, {DISTILLED: (BEST, "trained")}, quick=quick, out=out)
-
-
-def compare(
-    file: str, ways: Ways, large_of: dict[str, tuple[str, str]], *, quick: bool, out: Path,
-    splits: int = SPLITS,
-) -> Report:  # fmt: skip
-    """Run some learners on one split of all sets after another.
-
-    Args:
-        file: name of the file of results, from which an interrupted run resumes.
-        ways: the learners by name.
-        large_of: for a learner that distils another learner's machine, the name of that learner,
-            and the machine's name in `LAST`.
-        quick: whether to run a small part.
-        out: folder of the results.
-        splits: number of splits.
-    """
-    data = kept(out, file, quick=quick)
-    sets, splits = (QUICK, QUICK_SPLITS) if quick else (SETS, splits)
-    report = _report(data, sets, ways)
-    for number in range(splits):
+    """Run all learners; resume from the results of an interrupted run."""
+    data = saved_data(out, "tabular", quick=quick)
+    sets = QUICK if quick else SETS
+    report = _report(data, sets, WAYS)
+    for number in range(LARGE_SPLITS if quick else SPLITS):
         for name in sets:
+            if name in LARGE_SETS and number >= LARGE_SPLITS:
+                continue
             part = None
-            for way, fit in ways.items():
+            for way, fit in WAYS.items():
                 place = f"{name}/{number}/{way}"
                 if place in data:
                     continue
                 part = split(name, number) if part is None else part
-                large, kept_as = large_of.get(way, (None, ""))
-                if large is not None and kept_as not in LAST:  # an earlier run had it
-                    ways[large](part)
+                if way == DISTILLED and not LAST:  # an earlier run trained the large machine
+                    without_options(part)
                 try:
                     data[place] = fit(part)
-                except ImportError as error:  # a peer that is not installed
+                except ImportError as error:  # a learner that is not installed
                     print(place, error, file=sys.stderr, flush=True)
                     continue
                 print(place, data[place], file=sys.stderr, flush=True)
-                report = _report(data, sets, ways)
-                save(out, file, report, quick=quick)
+                report = _report(data, sets, WAYS)
+                save(out, "tabular", report, quick=quick)
     return report
 
 
 def _report(data: dict[str, Any], sets: tuple[str, ...], ways: Ways) -> Report:
     rows: list[list[Any]] = []
-    found = {
+    runs_of = {
         way: {name: [one for place, one in data.items() if _is(place, name, way)] for name in sets}
         for way in ways
     }
     means = {
         way: {name: float(np.mean([r["error"] for r in runs])) for name, runs in of.items() if runs}
-        for way, of in found.items()
+        for way, of in runs_of.items()
     }
-    done = [way for way in ways if means[way]]
-    common = [name for name in sets if all(name in means[way] for way in done)]
+    measured = [way for way in ways if means[way]]
+    common = [name for name in sets if all(name in means[way] for way in measured)]
     ranks = {
-        way: [1 + sum(means[o][name] < means[way][name] for o in done) for name in common]
-        for way in done
+        way: [1 + sum(means[o][name] < means[way][name] for o in measured) for name in common]
+        for way in measured
     }
-    for way in done:
-        runs = [run for of in found[way].values() for run in of]
+    for way in measured:
+        runs = [run for of in runs_of[way].values() for run in of]
         both = [name for name in means[way] if name in means[ONE]]
         ratios = [means[way][name] / means[ONE][name] for name in both]
         rows.append(
@@ -281,7 +264,7 @@ def _report(data: dict[str, Any], sets: tuple[str, ...], ways: Ways) -> Report:
         [
             "Mean over splits of the mean squared error in units of the training targets' "
             "variance, or of the share of wrong classes. Splits: "
-            + ", ".join(f"{name} {len(runs)}" for name, runs in found[ONE].items())
+            + ", ".join(f"{name} {len(runs)}" for name, runs in runs_of[ONE].items())
             + f". Training rows: three quarters, at most {MOST_ROWS}. Categories are indicators "
             "for all.",
             "Ours in float32, key 0; seconds are the median without compilation, which the next "
@@ -295,8 +278,8 @@ def _report(data: dict[str, Any], sets: tuple[str, ...], ways: Ways) -> Report:
 
 
 def _is(place: str, name: str, way: str) -> bool:
-    set_name, _, own = place.split("/", 2)
-    return set_name == name and own == way
+    set_name, _, learner = place.split("/", 2)
+    return set_name == name and learner == way
 
 
 def _median(runs: list[dict[str, Any]], what: str) -> str:

@@ -1,4 +1,4 @@
-"""Figure 11 of Karsmakers 2011: the error against the time of four ways to select prototypes."""
+"""Figure 11 of Karsmakers 2011: error against time, for four selections of prototypes."""
 
 import functools
 import time
@@ -18,16 +18,16 @@ from jsparse.prototypes import k_center
 from jsparse.pursuit.probabilistic import SUBSET
 
 from .paths import thirds
-from .report import Report, kept, save, timed
+from .report import Report, save, saved_data, timed
 
 PARAMETERS = {"magic": (100.0, 2.0), "adult": (10.0, 4.0)}  # C, lengthscale
 VARIANTS = ("SCDP", "SCDP PV", "SCDPP", "SCDPP PV")
-SHARE = 0.3  # of the rows that are candidates of the PV variants
+SHARE = 0.3  # share of the rows that are candidates of the PV variants
 SIZES = (5, 10, 20, 50, 100, 200, 400)
 
 
 class Part(NamedTuple):
-    """A partition of a set, float32."""
+    """A partition of a set in float32, with kernel and C."""
 
     X: jax.Array
     y: jax.Array
@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 def run(*, quick: bool, out: Path) -> Report:
     """Run all variants on magic and adult; resume from the folder."""
-    name, data = "figure11_scdp", kept(out, "figure11_scdp", quick=quick)
+    name, data = "figure11_scdp", saved_data(out, "figure11_scdp", quick=quick)
     sizes = SIZES[:4] if quick else SIZES
     for one, (C, lengthscale) in PARAMETERS.items():
         X, y, X_test, y_test = (jnp.asarray(a) for a in thirds(one, 0))
@@ -69,16 +69,16 @@ def _variant(part: Part, variant: str, sizes: tuple[int, ...]) -> dict[str, Any]
         seconds = [
             timed(lambda k=k: select(*arrays, max_prototypes=k, subset=SUBSET), 1)[0] for k in sizes
         ]
-        found = select(*arrays, max_prototypes=sizes[-1], subset=SUBSET)[0]
+        path = select(*arrays, max_prototypes=sizes[-1], subset=SUBSET)[0]
     else:
-        # The compiler sees a few rows only: the system may take minutes.
+        # Compile first, then time one run: summing the system may take minutes.
         system = jax.jit(functools.partial(_system, kernel, C=C, nu=nu)).lower(Z, X, y).compile()
         start = time.perf_counter()
         A, b = jax.block_until_ready(system(Z, X, y))
         before += time.perf_counter() - start
         seconds = [timed(lambda k=k: pursuit.scdp(A, b, max_atoms=k), 1)[0] for k in sizes]
-        found = pursuit.scdp(A, b, max_atoms=sizes[-1])
-    support = np.asarray(found.support)[: int(found.size)]
+        path = pursuit.scdp(A, b, max_atoms=sizes[-1])
+    support = np.asarray(path.support)[: int(path.size)]
     return {
         "candidates": len(Z),
         "before": before,
@@ -93,7 +93,7 @@ def _system(kernel: RBF, Z: jax.Array, X: jax.Array, y: jax.Array, *, C: jax.Arr
 
 
 def _errors(part: Part, prototypes: np.ndarray) -> np.ndarray:
-    """Test errors in %, prototypes in this order, coefficients in float64 for all variants."""
+    """Return test errors in % by number of prototypes, with coefficients in float64."""
     X, y, X_test, Z = (
         jnp.asarray(a, jnp.float64) for a in (part.X, part.y, part.X_test, prototypes)
     )
@@ -111,12 +111,12 @@ def _errors(part: Part, prototypes: np.ndarray) -> np.ndarray:
 def _report(data: dict[str, Any], sizes: tuple[int, ...]) -> Report:
     rows, notes = [], []
     for one, cell in data.items():
-        for variant, found in cell.items():
+        for variant, curve in cell.items():
             cells = [
-                f"{found['errors'][min(k, len(found['errors'])) - 1]:.2f} / {s:.3g}"
-                for k, s in zip(sizes, found["seconds"], strict=True)
+                f"{curve['errors'][min(k, len(curve['errors'])) - 1]:.2f} / {s:.3g}"
+                for k, s in zip(sizes, curve["seconds"], strict=True)
             ]
-            rows.append([one, variant, found["candidates"], f"{found['before']:.3g}", *cells])
+            rows.append([one, variant, curve["candidates"], f"{curve['before']:.3g}", *cells])
     notes = [
         "Error on the test third in % / seconds to the selection of so many prototypes, warm, what "
         "comes before it (k-centre, summing the system) included; float32, coefficients in float64 "

@@ -19,12 +19,12 @@ from jsparse.machines.inner_problems import whitener
 from jsparse.machines.rows import rows_of
 from jsparse.solvers import interior_point
 
-from .data_sets import benchmark_set
-from .report import Report, kept, save, timed
+from .report import Report, save, saved_data, timed
+from .sets import partition
 
 SHARES = (0.05, 0.1)
 FOLDS = 5
-FACTORS = np.array([0.25, 0.5, 1, 2, 4])  # of the SVM's width, tried for RSVM and RVM
+FACTORS = np.array([0.25, 0.5, 1, 2, 4])  # of the SVM's width; RSVM and RVM choose one
 MOST_RELEVANT = 60
 
 
@@ -77,41 +77,45 @@ SETS = {
 def large_margin(
     problem: direct.LargeMargin, start: jax.Array
 ) -> tuple[direct.Minimum, direct.Solved]:
-    """Return the end of a descent, and the machine of its starting points."""
+    """Return the minimum that a descent reaches, and the machine of its starting points."""
     return direct.minimise(problem, start), problem.solve(start)
 
 
 @jax.jit
 def fisher(problem: direct.LargeMargin, start: jax.Array) -> tuple[direct.Minimum, direct.Solved]:
-    """Expansion vectors for the Fisher discriminant; the SVM's coefficients (end of Appendix A)."""
-    own = direct.Fisher(problem.kernel, problem.X, problem.y, problem.C, problem.weights)
-    found = direct.minimise(own, start)
-    return found, problem.solve(found.Z)
+    """Optimise vectors for the Fisher discriminant, then fit an SVM on them (end of Appendix A)."""
+    discriminant = direct.Fisher(problem.kernel, problem.X, problem.y, problem.C, problem.weights)
+    minimum = direct.minimise(discriminant, start)
+    return minimum, problem.solve(minimum.Z)
 
 
 @jax.jit
 def simplified(
     problem: direct.LargeMargin, machine: KernelExpansion, start: jax.Array
 ) -> tuple[KernelExpansion, jax.Array, KernelExpansion]:
-    """RS from its fixed points, its error, and MRS."""
-    found = reduced_set.simplify(machine, len(start))
-    Z = found.expansion.prototypes
-    return found.expansion, found.error, problem.expansion(Z, problem.solve(Z))
+    """Return RS by fixed-point iteration, its error, and MRS."""
+    simple = reduced_set.simplify(machine, len(start))
+    Z = simple.expansion.prototypes
+    return simple.expansion, simple.error, problem.expansion(Z, problem.solve(Z))
 
 
 @jax.jit
 def reduced(problem: direct.LargeMargin, Z: jax.Array) -> KernelExpansion:
     """Fit RSVM, which penalises the sum of squares of the coefficients."""
     Phi = problem.kernel.cross_gram(problem.X, Z)
-    found = interior_point.solve(Phi, problem.y, problem.C, problem.weights)
-    return KernelExpansion(problem.kernel, Z, found.weights, found.intercept)
+    solution = interior_point.solve(Phi, problem.y, problem.C, problem.weights)
+    return KernelExpansion(problem.kernel, Z, solution.weights, solution.intercept)
 
 
 @jax.jit
-def misses(problem: direct.LargeMargin, Z: jax.Array, seen: jax.Array) -> jax.Array:
-    """Rows not seen that RSVM gets wrong."""
-    machine = reduced(direct.LargeMargin(problem.kernel, problem.X, problem.y, problem.C, seen), Z)
-    return jnp.sum((1 - seen) * ((machine(problem.X) >= 0) != (problem.y > 0)))
+def held_out_errors(
+    problem: direct.LargeMargin, Z: jax.Array, training_weights: jax.Array
+) -> jax.Array:
+    """Return the number of held-out rows that RSVM misclassifies."""
+    machine = reduced(
+        direct.LargeMargin(problem.kernel, problem.X, problem.y, problem.C, training_weights), Z
+    )
+    return jnp.sum((1 - training_weights) * ((machine(problem.X) >= 0) != (problem.y > 0)))
 
 
 @jax.jit
@@ -131,48 +135,53 @@ def folds(n: int) -> list[np.ndarray]:
     return [(assignment != v).astype(float) for v in range(FOLDS)]
 
 
-def tuned_rsvm(problem: direct.LargeMargin, own: Set, Z: jax.Array) -> direct.LargeMargin:
-    """With the width and C of the least error by five folds."""
+def tuned_rsvm(problem: direct.LargeMargin, settings: Set, Z: jax.Array) -> direct.LargeMargin:
+    """Return the problem with the width and C of the least error of five folds."""
 
     def tried(factor: float, C: float) -> direct.LargeMargin:
-        kernel = RBF.from_gamma(1 / own.width / factor)
+        kernel = RBF.from_gamma(1 / settings.width / factor)
         return direct.LargeMargin(kernel, problem.X, problem.y, C)
 
     grid = [(f, C) for f in FACTORS for C in np.geomspace(0.1, 1e4, 6)]
     errors = [
-        sum(float(misses(tried(*at), Z, jnp.asarray(seen))) for seen in folds(len(problem.X)))
+        sum(
+            float(held_out_errors(tried(*at), Z, jnp.asarray(seen)))
+            for seen in folds(len(problem.X))
+        )
         for at in grid
     ]
     return tried(*grid[int(np.argmin(errors))])
 
 
-def relevance_width(X: np.ndarray, y: np.ndarray, own: Set, method: RVM) -> float:
+def relevance_width(X: np.ndarray, y: np.ndarray, settings: Set, method: RVM) -> float:
     """Return the width with the least error of five folds on one partition."""
     errors = []
     for factor in FACTORS:
-        kernel, wrong = RBF.from_gamma(1 / own.width / factor), 0.0
+        kernel, wrong = RBF.from_gamma(1 / settings.width / factor), 0.0
         for seen in folds(len(X)):
             values = relevant(method, kernel, X, y, seen).values(jnp.asarray(X))
             wrong += np.sum((1 - seen) * ((np.asarray(values[:, 0, 0]) >= 0) != (y > 0)))
         errors.append(wrong)
-    return own.width * float(FACTORS[int(np.argmin(errors))])
+    return settings.width * float(FACTORS[int(np.argmin(errors))])
 
 
 def one(name: str, r: int, counts: tuple[int, ...]) -> dict[str, Any]:
-    """All machines but RVM on one partition."""
+    """Return the errors of all machines but RVM on one partition."""
     X, y, X_test, y_test = partition(name, r)
-    own = SETS[name]
-    svm = SVC(C=own.C, gamma=1 / own.width).fit(X, y)
-    found: dict[str, Any] = {"SVM": 100 - 100 * svm.score(X_test, y_test)}
+    settings = SETS[name]
+    svm = SVC(C=settings.C, gamma=1 / settings.width).fit(X, y)
+    results: dict[str, Any] = {"SVM": 100 - 100 * svm.score(X_test, y_test)}
     distinct = np.unique(X, axis=0)  # Section 5.6
-    kernel = RBF.from_gamma(1 / own.width)
-    problem = direct.LargeMargin(kernel, jnp.asarray(X), jnp.asarray(y), own.C)
-    alpha = np.zeros(len(X))  # of all rows, so that the partitions share programs
+    kernel = RBF.from_gamma(1 / settings.width)
+    problem = direct.LargeMargin(kernel, jnp.asarray(X), jnp.asarray(y), settings.C)
+    alpha = np.zeros(len(X))  # for all rows, so that the partitions share programs
     alpha[svm.support_] = svm.dual_coef_[0]
-    whole = KernelExpansion(kernel, problem.X, jnp.asarray(alpha), jnp.asarray(svm.intercept_[0]))
+    svm_machine = KernelExpansion(
+        kernel, problem.X, jnp.asarray(alpha), jnp.asarray(svm.intercept_[0])
+    )
 
     def note(machine: str, expansion: KernelExpansion) -> None:
-        found.setdefault(machine, []).append(percent_wrong(expansion, X_test, y_test))
+        results.setdefault(machine, []).append(percent_wrong(expansion, X_test, y_test))
 
     for m in counts:
         m = min(m, len(distinct))
@@ -181,25 +190,25 @@ def one(name: str, r: int, counts: tuple[int, ...]) -> dict[str, Any]:
         means = prototypes.k_means(r, jnp.asarray(X), m).centres
         for way, start in (("random", rows), ("k-means", means)):
             before = time.perf_counter()
-            there, _ = jax.block_until_ready(large_margin(problem, start))
+            minimum, _ = jax.block_until_ready(large_margin(problem, start))
             seconds = time.perf_counter() - before
-            note(f"SLMC, {way}", problem.expansion(there.Z, there.solved))
-            counted = [seconds, int(there.steps), int(there.evaluations), int(there.status)]
-            found.setdefault("descents", []).append([*counted, float(there.solved.value)])
-        there, solved = fisher(problem, means)
-        note("SKFD", problem.expansion(there.Z, solved))
-        near, error, again = simplified(problem, whole, means)
+            note(f"SLMC, {way}", problem.expansion(minimum.Z, minimum.solved))
+            counted = [seconds, int(minimum.steps), int(minimum.evaluations), int(minimum.status)]
+            results.setdefault("descents", []).append([*counted, float(minimum.solved.value)])
+        minimum, solved = fisher(problem, means)
+        note("SKFD", problem.expansion(minimum.Z, solved))
+        near, error, refitted = simplified(problem, svm_machine, means)
         note("RS", near)
-        note("MRS", again)
-        found.setdefault("RS, |w - w'| / |w|", []).append(float(error))
-        tuned = tuned_rsvm(problem, own, rows)
+        note("MRS", refitted)
+        results.setdefault("RS, |w - w'| / |w|", []).append(float(error))
+        tuned = tuned_rsvm(problem, settings, rows)
         note("RSVM", reduced(tuned, rows))
         note("MRSVM", tuned.expansion(rows, tuned.solve(rows)))
-    return {**found, "support vectors": len(svm.support_)}
+    return {**results, "support vectors": len(svm.support_)}
 
 
 def relevance(name: str, r: int, width: float) -> dict[str, Any]:
-    """RVM on one partition."""
+    """Return the error, size and time of RVM on one partition."""
     X, y, X_test, y_test = partition(name, r)
     method = RVM(MOST_RELEVANT, likelihood="logistic")
     before = time.perf_counter()
@@ -213,30 +222,21 @@ def relevance(name: str, r: int, width: float) -> dict[str, Any]:
     return {"error": error, "vectors": vectors, "seconds": seconds, "steps": steps}
 
 
-def partition(name: str, r: int) -> tuple[np.ndarray, ...]:
-    """Rows to train on and to test."""
-    data = benchmark_set(f"ida_{name}")
-    assert data.train is not None
-    assert data.test is not None
-    train, test = data.train[r], data.test[r]
-    return data.X[train], data.y[train].astype(float), data.X[test], data.y[test].astype(float)
-
-
 def solver() -> dict[str, Any]:
-    """Compare the inner solver with LIBSVM on 400 rows of the same nine features."""
+    """Compare the inner solver with LIBSVM on 400 rows of nine features."""
     X, y, *_ = partition("banana", 0)
-    own = SETS["banana"]
+    settings = SETS["banana"]
     Z = X[np.random.default_rng(0).permutation(len(X))[:9]]
-    kernel = RBF.from_gamma(1 / own.width)
+    kernel = RBF.from_gamma(1 / settings.width)
     Phi = kernel.cross_gram(jnp.asarray(X), jnp.asarray(Z)) @ whitener(kernel, jnp.asarray(Z))
-    mine, _ = timed(lambda: interior_point.solve(Phi, jnp.asarray(y), own.C), 20)
+    mine, _ = timed(lambda: interior_point.solve(Phi, jnp.asarray(y), settings.C), 20)
     features = np.asarray(Phi)
-    theirs, _ = timed(lambda: SVC(kernel="linear", C=own.C).fit(features, y).n_iter_, 5)
-    found = interior_point.solve(Phi, jnp.asarray(y), own.C)
-    peer = SVC(kernel="linear", C=own.C, tol=1e-8).fit(features, y)
+    theirs, _ = timed(lambda: SVC(kernel="linear", C=settings.C).fit(features, y).n_iter_, 5)
+    solution = interior_point.solve(Phi, jnp.asarray(y), settings.C)
+    peer = SVC(kernel="linear", C=settings.C, tol=1e-8).fit(features, y)
     best = np.abs(peer.dual_coef_).sum() - np.square(peer.coef_).sum() / 2
-    apart = float(found.objective) / best - 1
-    return {"ours": mine, "SVC": theirs, "steps": int(found.steps), "objective": apart}
+    apart = float(solution.objective) / best - 1
+    return {"ours": mine, "SVC": theirs, "steps": int(solution.steps), "objective": apart}
 
 
 def line_searches() -> dict[str, Any]:
@@ -247,28 +247,28 @@ def line_searches() -> dict[str, Any]:
         kernel = RBF.from_gamma(1 / SETS["banana"].width)
         problem = direct.LargeMargin(kernel, jnp.asarray(X), jnp.asarray(y), SETS["banana"].C)
         start = jnp.asarray(X[:9])
-        found = jax.block_until_ready(direct.minimise(problem, start))
-        other, evaluations = zoomed(problem, start, int(found.steps))
-        W.append([float(found.solved.value), float(other)])
-        solutions.append([int(found.evaluations), int(evaluations)])
+        minimum = jax.block_until_ready(direct.minimise(problem, start))
+        other, evaluations = zoomed(problem, start, int(minimum.steps))
+        W.append([float(minimum.solved.value), float(other)])
+        solutions.append([int(minimum.evaluations), int(evaluations)])
     return {"W": W, "inner solutions": solutions}
 
 
 @functools.partial(jax.jit, static_argnames="steps")
 def zoomed(problem: direct.LargeMargin, start: jax.Array, steps: int) -> tuple[Any, Any]:
-    """As many steps of `optax.lbfgs` as it ships, and its evaluations."""
+    """Run steps of `optax.lbfgs` with its zoom line search; return `W` and the evaluations."""
 
     def W(Z: jax.Array) -> jax.Array:
         return direct.marginal(problem)(Z)[0]
 
     solver = optax.lbfgs(linesearch=optax.scale_by_zoom_linesearch(max_linesearch_steps=16))
-    again = optax.value_and_grad_from_state(W)
+    value_and_gradient = optax.value_and_grad_from_state(W)
 
     def step(_: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         Z, state, count = carry
-        value, gradient = again(Z, state=state)
+        value, gradient = value_and_gradient(Z, state=state)
         updates, after = solver.update(gradient, state, Z, value=value, grad=gradient, value_fn=W)
-        # Its whole numbers change their type.
+        # optax changes the type of its integers, which `fori_loop` refuses.
         state = jax.tree.map(lambda new, old: new.astype(old.dtype), after, state)
         info = optax.tree_utils.tree_get(state, "num_linesearch_steps")
         return optax.apply_updates(Z, updates), state, count + info.astype(count.dtype)
@@ -279,16 +279,18 @@ def zoomed(problem: direct.LargeMargin, start: jax.Array, steps: int) -> tuple[A
 
 
 def run(*, quick: bool, out: Path) -> Report:
-    data = {"sets": {}, "sizes": {}, "relevance": {}, "widths": {}} | kept(out, "wu", quick=quick)
+    data = {"sets": {}, "sizes": {}, "relevance": {}, "widths": {}} | saved_data(
+        out, "wu", quick=quick
+    )
     count = 2 if quick else 10
     if "solver" not in data:
         data |= {"solver": solver(), "line searches": line_searches()}
     for name in ("banana",) if quick else SETS:
         if name not in data["sizes"]:
-            own, rows = SETS[name], [partition(name, r) for r in range(count)]
-            svms = [SVC(C=own.C, gamma=1 / own.width).fit(X, y) for X, y, *_ in rows]
+            settings, rows = SETS[name], [partition(name, r) for r in range(count)]
+            svms = [SVC(C=settings.C, gamma=1 / settings.width).fit(X, y) for X, y, *_ in rows]
             data["sizes"][name] = float(np.mean([len(svm.support_) for svm in svms]))
-        # One number for all partitions, so that they share programs.
+        # All partitions have one number of vectors, so that they share programs.
         counts = tuple(max(1, round(share * data["sizes"][name])) for share in SHARES)
         runs = data["sets"].setdefault(name, [])
         for r in range(len(runs), count):
@@ -316,12 +318,12 @@ def _report(data: dict[str, Any]) -> Report:
     """Return the tables of the results so far."""
     rows, notes = [], []
     for name, runs in data["sets"].items():
-        own, support = SETS[name], data["sizes"][name]
+        settings, support = SETS[name], data["sizes"][name]
         error = np.mean([one["SVM"] for one in runs])
-        rows.append([name, "", f"{support:.1f}", "SVM", _cell(own.svm), _cell(error)])
+        rows.append([name, "", f"{support:.1f}", "SVM", _cell(settings.svm), _cell(error)])
         for at, share in enumerate(SHARES):
             m = max(1, round(share * support))
-            for machine, paper in own.paper.items():
+            for machine, paper in settings.paper.items():
                 error = np.mean([one[machine][at] for one in runs])
                 rows.append(
                     [name, f"{100 * share:.0f} %", m, machine, _cell(paper[at]), _cell(error)]
@@ -331,8 +333,8 @@ def _report(data: dict[str, Any]) -> Report:
             vectors = np.mean([one["vectors"] for one in relevance])
             error = np.mean([one["error"] for one in relevance])
             share = f"{100 * vectors / support:.0f} %"
-            rows.append([name, share, f"{vectors:.1f}", "RVM", _cell(own.rvm), _cell(error)])
-        # The first of each size is compiled.
+            rows.append([name, share, f"{vectors:.1f}", "RVM", _cell(settings.rvm), _cell(error)])
+        # The first descent of each size includes compilation.
         descents = np.array([each for one in runs[1:] or runs for each in one["descents"]])
         ends = np.array([each[3] for one in runs for each in one["descents"]])
         notes.append(

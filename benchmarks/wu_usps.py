@@ -15,7 +15,7 @@ from jsparse._blocks import capacity, padded
 from jsparse.kernels import RBF
 
 from .data_sets import benchmark_set
-from .report import Report, kept, save
+from .report import Report, save, saved_data
 from .wu import large_margin, reduced, simplified
 
 C, WIDTH = 10.0, 128.0
@@ -33,24 +33,24 @@ DTYPE = np.float32
 
 def svms(X: np.ndarray, labels: np.ndarray, test: np.ndarray) -> dict[str, Any]:
     """Return the test values and the support vectors of LIBSVM's ten machines."""
-    values, counts, found = [], [], []
+    values, counts, machines = [], [], []
     for k in range(10):
         svm = SVC(C=C, gamma=1 / WIDTH, cache_size=1000).fit(X, labels == k)
         values.append(svm.decision_function(test))
         counts.append(len(svm.support_))
-        found.append((svm.support_, svm.dual_coef_[0], svm.intercept_[0]))
+        machines.append((svm.support_, svm.dual_coef_[0], svm.intercept_[0]))
     most = capacity(max(counts))
-    whole = {
-        "support": np.stack([padded(rows, most) for rows, *_ in found]),
-        "alpha": np.stack([padded(alpha, most, "constant") for _, alpha, _ in found]),
-        "intercept": np.array([b for *_, b in found]),
+    expansions = {
+        "support": np.stack([padded(rows, most) for rows, *_ in machines]),
+        "alpha": np.stack([padded(alpha, most, "constant") for _, alpha, _ in machines]),
+        "intercept": np.array([b for *_, b in machines]),
     }
-    return {"values": np.stack(values, axis=1), "counts": np.array(counts), **whole}
+    return {"values": np.stack(values, axis=1), "counts": np.array(counts), **expansions}
 
 
 def run(*, quick: bool, out: Path) -> Report:
-    """Ten machines, each of one digit against all others; values of interrupted runs are kept."""
-    data = {"machines": {}} | kept(out, "wu_usps", quick=quick)
+    """Fit ten machines, each of one digit against all others; resume from an interrupted run."""
+    data = {"machines": {}} | saved_data(out, "wu_usps", quick=quick)
     usps = benchmark_set("usps")
     assert usps.train is not None
     assert usps.test is not None
@@ -60,8 +60,8 @@ def run(*, quick: bool, out: Path) -> Report:
     out.mkdir(parents=True, exist_ok=True)
     values = dict(np.load(store)) if store.is_file() and data["machines"] else {}
     if "svm" not in values:
-        full = svms(X, labels, X_test)
-        values |= {"svm": full.pop("values")} | {f"svm {k}": a for k, a in full.items()}
+        svm_arrays = svms(X, labels, X_test)
+        values |= {"svm": svm_arrays.pop("values")} | {f"svm {k}": a for k, a in svm_arrays.items()}
     support = float(np.mean(values["svm counts"]))
     kernel = RBF(np.sqrt(WIDTH / 2).astype(DTYPE))
     sizes = [max(1, round(share * support)) for share in (SHARES[:1] if quick else SHARES)]
@@ -77,32 +77,34 @@ def run(*, quick: bool, out: Path) -> Report:
                 continue
             y = jnp.asarray(np.where(labels == k, 1, -1).astype(DTYPE))
             problem = direct.LargeMargin(kernel, jnp.asarray(X), y, C)
-            whole = KernelExpansion(
+            svm_machine = KernelExpansion(
                 kernel, jnp.asarray(X[values["svm support"][k]]),
                 *(jnp.asarray(values[f"svm {a}"][k].astype(DTYPE)) for a in ("alpha", "intercept")),
             )  # fmt: skip
             if not compiled:
                 compiled["SLMC"] = large_margin.lower(problem, means).compile()
-                compiled["RS"] = simplified.lower(problem, whole, means).compile()
+                compiled["RS"] = simplified.lower(problem, svm_machine, means).compile()
             before = time.perf_counter()
-            found, _ = jax.block_until_ready(compiled["SLMC"](problem, means))
+            minimum, _ = jax.block_until_ready(compiled["SLMC"](problem, means))
             seconds = time.perf_counter() - before
             before = time.perf_counter()
-            near, error, again = jax.block_until_ready(compiled["RS"](problem, whole, means))
+            near, error, refitted = jax.block_until_ready(
+                compiled["RS"](problem, svm_machine, means)
+            )
             other = time.perf_counter() - before
             machines = {
-                "SLMC, k-means": problem.expansion(found.Z, found.solved),
+                "SLMC, k-means": problem.expansion(minimum.Z, minimum.solved),
                 "RS": near,
-                "MRS": again,
+                "MRS": refitted,
                 "RSVM": reduced(problem, rows),
                 "MRSVM": problem.expansion(rows, problem.solve(rows)),
             }
             for machine, expansion in machines.items():
                 values[f"{name} {machine}"] = np.asarray(expansion(X_test))
-            counted = {"steps": int(found.steps), "evaluations": int(found.evaluations)}
+            counted = {"steps": int(minimum.steps), "evaluations": int(minimum.evaluations)}
             data["machines"][name] = {
                 "seconds": seconds, "RS seconds": other, "RS error": float(error),
-                "status": int(found.status), **counted,
+                "status": int(minimum.status), **counted,
             }  # fmt: skip
             print(name, data["machines"][name], file=sys.stderr, flush=True)
             np.savez(store, **values)
@@ -115,18 +117,18 @@ def run(*, quick: bool, out: Path) -> Report:
 def _report(data: dict[str, Any], values: dict[str, np.ndarray], labels: np.ndarray) -> Report:
     """Return the table of the results so far."""
     kinds = sorted({int(name.split()[1]) for name in data["machines"]})
-    there = np.isin(labels, kinds)
+    is_shown = np.isin(labels, kinds)
 
     def error(columns: list[np.ndarray]) -> float:
-        best = np.array(kinds)[np.argmax(np.stack(columns, axis=1)[there], axis=1)]
-        return 100 * float(np.mean(best != labels[there]))
+        best = np.array(kinds)[np.argmax(np.stack(columns, axis=1)[is_shown], axis=1)]
+        return 100 * float(np.mean(best != labels[is_shown]))
 
     full = error([values["svm"][:, k] for k in kinds])
     rows = [["", f"{data['support vectors']:.0f}", "SVM", f"{SVM}", f"{full:.1f}"]]
     notes = []
     for share, m in zip(SHARES, data["sizes"], strict=False):
-        done = [k for k in kinds if f"{m} {k}" in data["machines"]]
-        if done != kinds:
+        finished = [k for k in kinds if f"{m} {k}" in data["machines"]]
+        if finished != kinds:
             continue
         for machine, paper in PAPER.items():
             ours = error([values[f"{m} {k} {machine}"] for k in kinds])

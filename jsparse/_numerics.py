@@ -42,6 +42,17 @@ def epsilon(dtype: jnp.dtype) -> float:
     return float(jnp.finfo(dtype).eps)
 
 
+# Sums over rows hold products of two kernel columns, so they resolve a column to the square root of
+# epsilon only. This is 1.5e-8 in float64, which is enough, and 3e-4 in float32, which is not. The
+# threshold lies between the epsilons of these dtypes, 2.2e-16 and 1.2e-7.
+_EPSILON_FOR_PRODUCTS = 1e-10
+
+
+def resolves_products(dtype: jnp.dtype) -> bool:
+    """Return whether sums of products of kernel columns keep enough digits, as in float64."""
+    return epsilon(dtype) < _EPSILON_FOR_PRODUCTS
+
+
 def rank_cutoff(largest: Float[Array, "*b"]) -> Float[Array, "*b"]:
     """Return `2 eps lambda_1`, below which a computed eigenvalue is rounding noise.
 

@@ -134,7 +134,7 @@ plt.show()
 # The file holds arrays and a JSON document; loading executes nothing.
 
 # %%
-trained.model.save("rents.jsparse")
+trained.save("rents.jsparse")
 model = jsparse.load("rents.jsparse")
 print(os.path.getsize("rents.jsparse"), "bytes;", model.predict(test[:2]))
 os.remove("rents.jsparse")

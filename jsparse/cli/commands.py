@@ -133,7 +133,7 @@ def _train(
             resources=Resources(max_seconds=options.seconds, mesh=_mesh(options.devices)),
             progress=progress,
         )
-    options.interrupts.settled()
+    options.interrupts.mark_handled()
     return trained
 
 
@@ -181,7 +181,7 @@ def _fit(options: argparse.Namespace) -> int:
     _check_columns(options, "drop", "categorical")
     trained, schema, reason = (_fit_stream if options.stream else _fit_table)(options)
     code = _exit_code(trained)
-    with options.interrupts.held(), _failures_of_output():
+    with options.interrupts.delayed(), _failures_of_output():
         trained.model.save(options.out)
         options.interrupts.result = Result(code, f"the model is in {options.out!r}")
     source = f"{options.file} ({schema.task}: {reason})"

@@ -116,9 +116,9 @@ def run(
     names, left_out = _suited(data, methods)
     print_header(len(data.X), len(data.X_test), data.metric)
     lines, trained = _lines(data, names, left_out, quiet, interrupts)
-    interrupts.settled()
+    interrupts.mark_handled()
     result = Comparison([*lines, _constant(data)], left_out)
-    with interrupts.held():
+    with interrupts.delayed():
         print_line(result.lines[-1])
         peer = "SCDP's kernel" if "scdp" in trained else "its default width"
         print_notes(result, max_seconds, peer)

@@ -70,12 +70,12 @@ class Interrupts:
         if self.pressed:
             raise KeyboardInterrupt
 
-    def settled(self) -> None:
-        """Note that an interrupt has been handled: the search has kept its best result."""
+    def mark_handled(self) -> None:
+        """Forget a recorded interrupt, because the search has kept its best result."""
         self.pressed = False
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def delayed(self) -> Iterator[None]:
         """Delay interrupts until the end of the block, which should be short."""
         self._raising = False
         yield

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from .. import __version__
 from ..machines import METHODS
@@ -14,11 +14,19 @@ from ..training.choices import KERNELS
 from ..training.presets import Preset
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that does not print its forty options before an error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print an error and exit."""
+        self.exit(2, f"{self.prog}: error: {message}; {self.prog} --help lists the options\n")
+
+
 def command_line(
     run: Mapping[str, Callable[[argparse.Namespace], int]],
 ) -> argparse.ArgumentParser:
     """Return the parser; `run` maps each command to its function."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="jsparse", description="Sparse kernel machines: fixed-size LS-SVM on tables of data."
     )
     parser.add_argument("--version", action="version", version=f"jsparse {__version__}")

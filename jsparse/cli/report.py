@@ -62,8 +62,7 @@ def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | N
         raise ImportError("the progress bar needs rich: pip install 'jsparse[cli]'") from error
     console = Console(stderr=True)
     if not console.is_terminal:
-        if method is not None:
-            note(f"training {method}")
+        note(f"training {method or ''}".rstrip())  # the first evaluation may be minutes away
         yield _lines(method or "tuning")
         return
     columns = (

@@ -61,9 +61,10 @@ def float_column(
         return np.full(len(values), np.nan)
     if pa.types.is_temporal(values.type) is (origin is None) or is_text(values.type):
         row = pc.index(values.is_valid(), True).as_py()
+        advice = "" if origin is None else "; turn texts into times, as pandas.to_datetime does"
         raise TableError(
             f"column {name!r}: expected {expected}, got {values[row].as_py()!r:.80} in row "
-            f"{row_number(rows, row)}"
+            f"{row_number(rows, row)}{advice}"
         )
     if origin is not None:
         values = pc.subtract(microseconds(values), origin)

@@ -53,11 +53,11 @@ class ArrayStream:
         *,
         batch_rows: int = BATCH_ROWS,
     ) -> None:
-        if not len(X) == len(y) == (len(y) if weights is None else len(weights)):
-            raise ValueError(
-                f"X, y, weights: expected as many rows of each, got {len(X)} and {len(y)}"
-            )
-        for name, array in (("X", X), ("y", y), ("weights", weights)):
+        arrays = {"X": X, "y": y} | ({} if weights is None else {"weights": weights})
+        if len({len(array) for array in arrays.values()}) > 1:
+            counts = ", ".join(f"{len(array)} rows of {name}" for name, array in arrays.items())
+            raise ValueError(f"{', '.join(arrays)}: expected as many rows of each, got {counts}")
+        for name, array in arrays.items():
             check_held(name, array)
         self.X, self.y, self.weights = X, y, weights
         self.batch_rows = whole_number("batch_rows", batch_rows, 1)
@@ -159,8 +159,8 @@ class ReplayableStream:
             raise StreamError(f"{where}: weights: expected numbers of shape (n,)")
 
 
-def counting(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Int[np.ndarray, " n"]]]:
-    """Yield each batch without its rows of weight 0, and the numbers of its rows in the stream."""
+def without_zero_weights(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Int[np.ndarray, " n"]]]:
+    """Yield each batch without its rows of weight 0, with the numbers of its rows in the stream."""
     start = 0
     for X, y, weights in batches:
         rows = np.arange(start, start + len(X))

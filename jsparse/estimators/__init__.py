@@ -1,4 +1,4 @@
-"""The methods as scikit-learn estimators."""
+"""scikit-learn estimators, one for each method and task."""
 
 from ._named import FixedSizeLSSVMClassifier as FixedSizeLSSVMClassifier
 from ._named import FixedSizeLSSVMRegressor as FixedSizeLSSVMRegressor

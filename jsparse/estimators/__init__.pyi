@@ -11,9 +11,9 @@ from ..machines.stopping import Stopping
 from ..search.strategies import Search
 from ._base import Classifier
 from ._base import Regressor
-from ._named import _AnyMethod
-from ._named import _Path
+from ._named import _SeveralSizes
 from ._named import _ShareOfSupportVectors
+from ._named import _WithMethodParameter
 from ._partial_fit import MoreRowsClassifier
 from ._partial_fit import MoreRowsRegressor
 from ._one_class import SparseOneClassSVM as SparseOneClassSVM
@@ -21,10 +21,10 @@ from ._one_class import SparseOneClassSVM as SparseOneClassSVM
 class FixedSizeLSSVMClassifier(MoreRowsClassifier):
     """Classification by a fixed-size LS-SVM: ridge regression on features of few prototypes.
 
-    De Brabanter 2010, Algorithm 5: inputs are standardised, prototypes are chosen by entropy,
-    lengthscale and `C` are tuned by cross-validation. `partial_fit` adds rows; for it a fitted
-    machine keeps two arrays of `n_prototypes` squared numbers, and where problems leave classes
-    out, as in "one_versus_one", one and another for every class.
+    De Brabanter 2010, Algorithm 5: inputs are standardised, prototypes are chosen by entropy, and
+    lengthscale and `C` are tuned by cross-validation. `partial_fit` adds rows. For `partial_fit`, a
+    fitted machine keeps two arrays of `n_prototypes` squared numbers. If binary problems leave out
+    classes, as in "one_versus_one", it keeps one such array for every class, and one more.
 
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several
@@ -45,29 +45,31 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
             eigendecomposition. If it does not lower the score by half a standard error, the
             smaller machine is the result. None: tune the machine of all prototypes directly.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -75,22 +77,23 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -121,8 +124,8 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
 class FixedSizeLSSVMRegressor(MoreRowsRegressor):
     """Regression by a fixed-size LS-SVM: ridge regression on features of few prototypes.
 
-    De Brabanter 2010, Algorithm 5. `partial_fit` adds rows; for it a fitted machine keeps two
-    arrays of `n_prototypes` squared numbers.
+    De Brabanter 2010, Algorithm 5. `partial_fit` adds rows. For `partial_fit`, a fitted machine
+    keeps two arrays of `n_prototypes` squared numbers.
 
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several
@@ -143,49 +146,51 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
             eigendecomposition. If it does not lower the score by half a standard error, the
             smaller machine is the result. None: tune the machine of all prototypes directly.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_prediction_: held-out prediction of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -211,7 +216,7 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
         random_state: int | RandomState | None = None,
     ) -> None: ...
 
-class KernelBasisPursuitClassifier(_Path, Classifier):
+class KernelBasisPursuitClassifier(_SeveralSizes, Classifier):
     """Classification by kernel basis pursuit (Guigue et al. 2005), on targets -1 and +1.
 
     Args:
@@ -232,28 +237,30 @@ class KernelBasisPursuitClassifier(_Path, Classifier):
         ridge: penalty; the machine minimises the mean squared error plus `ridge
             |coefficients|^2`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -261,22 +268,23 @@ class KernelBasisPursuitClassifier(_Path, Classifier):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -305,7 +313,7 @@ class KernelBasisPursuitClassifier(_Path, Classifier):
         random_state: int | RandomState | None = None,
     ) -> None: ...
 
-class KernelBasisPursuitRegressor(_Path, Regressor):
+class KernelBasisPursuitRegressor(_SeveralSizes, Regressor):
     """Regression by kernel basis pursuit (Guigue et al. 2005).
 
     Args:
@@ -326,48 +334,50 @@ class KernelBasisPursuitRegressor(_Path, Regressor):
         ridge: penalty; the machine minimises the mean squared error plus `ridge
             |coefficients|^2`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_prediction_: held-out prediction of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -394,43 +404,45 @@ class KernelBasisPursuitRegressor(_Path, Regressor):
         random_state: int | RandomState | None = None,
     ) -> None: ...
 
-class KernelMachineClassifier(_AnyMethod, Classifier):
-    """Classification by any method, or by the method and settings that suit the rows.
+class KernelMachineClassifier(_WithMethodParameter, Classifier):
+    """Classification by any method, or by the method and settings of a preset.
 
     Args:
         method: the method with its settings, such as `jsparse.SCDP(max_prototypes=50)`; None
-            for what the preset chooses. `set_params` and grid searches reach its settings as
+            for the choice of the preset. `set_params` and grid searches reach its settings as
             `method__x`.
-        preset: how much time the choice of what is None may take, see `jsparse.train`: None for
-            "balanced" without a method, and for "fast" with one.
-        n_prototypes: distil the machine of the preset to at most so many prototypes; only
-            without a method.
+        preset: the settings to use where `method`, `kernel`, `columns` or `search` is None, see
+            `jsparse.train`. None for "balanced" without a method, and for "fast" with one.
+        n_prototypes: distil the machine of the preset to at most this number of prototypes;
+            only without a method.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom. None: "rbf"
-            with a method, else by the preset.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+            None: "rbf" with a method, else the choice of the preset.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample. None: "standard" with a method, else by the preset.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`. None: "profile"
-            with a method, else by the preset.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
-        C: "auto" to tune the weight of the data fit, or a number.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample. None: "standard" with a method, else the choice of the preset.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`. None:
+            "profile" with a method, else the choice of the preset.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data-fit term, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -438,22 +450,23 @@ class KernelMachineClassifier(_AnyMethod, Classifier):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -479,63 +492,65 @@ class KernelMachineClassifier(_AnyMethod, Classifier):
         random_state: int | RandomState | None = None,
     ) -> None: ...
 
-class KernelMachineRegressor(_AnyMethod, Regressor):
-    """Regression by any method, or by the method and settings that suit the rows.
+class KernelMachineRegressor(_WithMethodParameter, Regressor):
+    """Regression by any method, or by the method and settings of a preset.
 
     Args:
         method: the method with its settings, such as `jsparse.SCDP(max_prototypes=50)`; None
-            for what the preset chooses. `set_params` and grid searches reach its settings as
+            for the choice of the preset. `set_params` and grid searches reach its settings as
             `method__x`.
-        preset: how much time the choice of what is None may take, see `jsparse.train`: None for
-            "balanced" without a method, and for "fast" with one.
-        n_prototypes: distil the machine of the preset to at most so many prototypes; only
-            without a method.
+        preset: the settings to use where `method`, `kernel`, `columns` or `search` is None, see
+            `jsparse.train`. None for "balanced" without a method, and for "fast" with one.
+        n_prototypes: distil the machine of the preset to at most this number of prototypes;
+            only without a method.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom. None: "rbf"
-            with a method, else by the preset.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+            None: "rbf" with a method, else the choice of the preset.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample. None: "standard" with a method, else by the preset.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`. None: "profile"
-            with a method, else by the preset.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
-        C: "auto" to tune the weight of the data fit, or a number.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample. None: "standard" with a method, else the choice of the preset.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`. None:
+            "profile" with a method, else the choice of the preset.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data-fit term, or a number.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_prediction_: held-out prediction of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -559,7 +574,7 @@ class KernelMachineRegressor(_AnyMethod, Regressor):
         random_state: int | RandomState | None = None,
     ) -> None: ...
 
-class KernelMatchingPursuitClassifier(_Path, Classifier):
+class KernelMatchingPursuitClassifier(_SeveralSizes, Classifier):
     """Classification by kernel matching pursuit (Vincent and Bengio 2002), on -1 and +1.
 
     Args:
@@ -588,28 +603,30 @@ class KernelMatchingPursuitClassifier(_Path, Classifier):
             leaves the smallest residual when all coefficients are fitted: orthogonal least
             squares.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -617,22 +634,23 @@ class KernelMatchingPursuitClassifier(_Path, Classifier):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -663,7 +681,7 @@ class KernelMatchingPursuitClassifier(_Path, Classifier):
         random_state: int | RandomState | None = None,
     ) -> None: ...
 
-class KernelMatchingPursuitRegressor(_Path, Regressor):
+class KernelMatchingPursuitRegressor(_SeveralSizes, Regressor):
     """Regression by kernel matching pursuit (Vincent and Bengio 2002).
 
     Args:
@@ -692,48 +710,50 @@ class KernelMatchingPursuitRegressor(_Path, Regressor):
             leaves the smallest residual when all coefficients are fitted: orthogonal least
             squares.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_prediction_: held-out prediction of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -762,7 +782,7 @@ class KernelMatchingPursuitRegressor(_Path, Regressor):
         random_state: int | RandomState | None = None,
     ) -> None: ...
 
-class KernelSubspacePursuitClassifier(_Path, Classifier):
+class KernelSubspacePursuitClassifier(_SeveralSizes, Classifier):
     """Classification by kernel subspace pursuit (Kabbara 2015), on targets -1 and +1.
 
     Args:
@@ -783,28 +803,30 @@ class KernelSubspacePursuitClassifier(_Path, Classifier):
         max_iter: limit of the exchanges for one K, the paper's l_max.
         formed: whether fits to rows in memory use the normal equations.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -812,22 +834,23 @@ class KernelSubspacePursuitClassifier(_Path, Classifier):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -858,11 +881,11 @@ class KernelSubspacePursuitClassifier(_Path, Classifier):
         random_state: int | RandomState | None = None,
     ) -> None: ...
 
-class KernelSubspacePursuitRegressor(_Path, Regressor):
+class KernelSubspacePursuitRegressor(_SeveralSizes, Regressor):
     """Regression by kernel subspace pursuit (Kabbara 2015).
 
-    Exactly K prototypes are selected, and exchanged until the error stops falling. Cross-validation
-    chooses K.
+    Exactly K prototypes are selected, and exchanged until the error stops decreasing.
+    Cross-validation chooses K.
 
     Args:
         max_prototypes: the largest default K; None for 100.
@@ -882,48 +905,50 @@ class KernelSubspacePursuitRegressor(_Path, Regressor):
         max_iter: limit of the exchanges for one K, the paper's l_max.
         formed: whether fits to rows in memory use the normal equations.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_prediction_: held-out prediction of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -955,8 +980,9 @@ class KernelSubspacePursuitRegressor(_Path, Regressor):
 class LSSVMClassifier(Classifier):
     """Classification by an LS-SVM: every row is a prototype (De Brabanter 2010, Section 2).
 
-    Memory grows with the square of the number of rows; for more than some thousands take
-    `FixedSizeLSSVMClassifier`. Tuned by leave-one-out, which one decomposition gives for every `C`.
+    Memory grows with the square of the number of rows; for more than some thousands of rows take
+    `FixedSizeLSSVMClassifier`. Kernel and `C` are tuned by leave-one-out. One decomposition gives
+    the leave-one-out errors for every `C`.
 
     Args:
         tuned_with: tune kernel and `C` for a machine of this many random rows; then tune `C`
@@ -964,27 +990,29 @@ class LSSVMClassifier(Classifier):
             Kernels are compared by their squared errors, for classification too. None: tune the
             machine of all rows directly.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -992,22 +1020,23 @@ class LSSVMClassifier(Classifier):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -1033,8 +1062,9 @@ class LSSVMClassifier(Classifier):
 class LSSVMRegressor(Regressor):
     """Regression by an LS-SVM: every row is a prototype (De Brabanter 2010, Section 2).
 
-    Memory grows with the square of the number of rows; for more than some thousands take
-    `FixedSizeLSSVMRegressor`. Tuned by leave-one-out, which one decomposition gives for every `C`.
+    Memory grows with the square of the number of rows; for more than some thousands of rows take
+    `FixedSizeLSSVMRegressor`. Kernel and `C` are tuned by leave-one-out. One decomposition gives
+    the leave-one-out errors for every `C`.
 
     Args:
         tuned_with: tune kernel and `C` for a machine of this many random rows; then tune `C`
@@ -1042,47 +1072,49 @@ class LSSVMRegressor(Regressor):
             Kernels are compared by their squared errors, for classification too. None: tune the
             machine of all rows directly.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_prediction_: held-out prediction of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -1111,10 +1143,11 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
             increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
             "auto" doubles the number while the error falls and seconds are left. None takes a
             third of the rows, at least one for each class, and at most 300, or 20 where a
-            descent moves the prototypes. Or a share between 0 and 1 of the support vectors of
-            scikit-learn's `SVC` with the same C and kernel. Where these are tuned, C is 1 and
-            the lengthscale the root of half the number of columns. With several classes the
-            share is of the mean over one against the rest.
+            descent moves the prototypes. Or a fraction between 0 and 1 of the support vectors
+            of scikit-learn's `SVC` with the same C and kernel. If C is tuned, `SVC` has C = 1.
+            If the kernel is tuned, the lengthscale of `SVC` is the square root of half the
+            number of columns. With several classes, the number of support vectors is the mean
+            over the one-versus-rest problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers only until the error hardly falls, or until the next
@@ -1126,29 +1159,31 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
         penalty: "norm" for `|w|^2`, as in Section 4.2; or "coefficients" for the sum of squared
             coefficients, the RSVM of Lee and Mangasarian (2001).
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -1156,22 +1191,23 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -1203,18 +1239,19 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
 class ReducedSetClassifier(_ShareOfSupportVectors):
     """Classification by a support vector machine that is simplified afterwards (Burges 1996).
 
-    The function of the whole machine is approximated by one of few prototypes;
-    `jsparse.reduced_set.simplify` does the same for any other expansion.
+    A function of few prototypes approximates the function of the support vector machine.
+    `jsparse.reduced_set.simplify` does so for any other expansion.
 
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several
             increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
             "auto" doubles the number while the error falls and seconds are left. None takes a
             third of the rows, at least one for each class, and at most 300, or 20 where a
-            descent moves the prototypes. Or a share between 0 and 1 of the support vectors of
-            scikit-learn's `SVC` with the same C and kernel. Where these are tuned, C is 1 and
-            the lengthscale the root of half the number of columns. With several classes the
-            share is of the mean over one against the rest.
+            descent moves the prototypes. Or a fraction between 0 and 1 of the support vectors
+            of scikit-learn's `SVC` with the same C and kernel. If C is tuned, `SVC` has C = 1.
+            If the kernel is tuned, the lengthscale of `SVC` is the square root of half the
+            number of columns. With several classes, the number of support vectors is the mean
+            over the one-versus-rest problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers only until the error hardly falls, or until the next
@@ -1229,29 +1266,31 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
         max_iter: limit of steps of the descent. It is the length of the history, so a new value
             compiles the programs again.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -1259,22 +1298,23 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -1316,28 +1356,30 @@ class RelevanceVectorClassifier(Classifier):
         max_iter: limit of changes of the model. It is the length of the history, so a new value
             compiles the programs again.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -1345,22 +1387,23 @@ class RelevanceVectorClassifier(Classifier):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -1397,48 +1440,50 @@ class RelevanceVectorRegressor(Regressor):
         max_iter: limit of changes of the model. It is the length of the history, so a new value
             compiles the programs again.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_prediction_: held-out prediction of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -1482,29 +1527,31 @@ class RobustLSSVMClassifier(Classifier):
             "absolute"; or "quantile", the pinball loss of quantile regression (Koenker and
             Bassett 1978), for regression only.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -1512,22 +1559,23 @@ class RobustLSSVMClassifier(Classifier):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -1583,49 +1631,51 @@ class RobustLSSVMRegressor(Regressor):
             that they never cross (Chernozhukov, Fernandez-Val and Galichon 2010). None stands
             for 0.5, the median.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_prediction_: held-out prediction of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -1652,11 +1702,11 @@ class RobustLSSVMRegressor(Regressor):
         random_state: int | RandomState | None = None,
     ) -> None: ...
 
-class SCDPClassifier(_Path, Classifier):
-    """Classification by a kernel machine as small as cross-validation lets it be.
+class SCDPClassifier(_SeveralSizes, Classifier):
+    """Classification by a sparse LS-SVM whose size cross-validation chooses (Karsmakers 2011).
 
-    SCDP-FSLSSVM of Karsmakers 2011: prototypes are selected out of candidates one after another,
-    each by the residual, and cross-validation of the whole path chooses how many to keep.
+    SCDP-FSLSSVM: prototypes are selected out of candidates one after another, each by the residual.
+    Cross-validation of the whole path chooses the number of prototypes.
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
@@ -1676,29 +1726,31 @@ class SCDPClassifier(_Path, Classifier):
             all paths have `max_prototypes`, the paper's safest choice.
         nu: see `fit`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -1706,22 +1758,23 @@ class SCDPClassifier(_Path, Classifier):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -1752,8 +1805,8 @@ class SCDPClassifier(_Path, Classifier):
         random_state: int | RandomState | None = None,
     ) -> None: ...
 
-class SCDPRegressor(_Path, Regressor):
-    """Regression by a kernel machine as small as cross-validation lets it be (Karsmakers 2011).
+class SCDPRegressor(_SeveralSizes, Regressor):
+    """Regression by a sparse LS-SVM whose size cross-validation chooses (Karsmakers 2011).
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
@@ -1773,49 +1826,51 @@ class SCDPRegressor(_Path, Regressor):
             all paths have `max_prototypes`, the paper's safest choice.
         nu: see `fit`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_prediction_: held-out prediction of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -1844,11 +1899,11 @@ class SCDPRegressor(_Path, Regressor):
         random_state: int | RandomState | None = None,
     ) -> None: ...
 
-class SpSVMClassifier(_Path, Classifier):
+class SpSVMClassifier(_SeveralSizes, Classifier):
     """Classification by a support vector machine of few prototypes (Keerthi et al. 2006).
 
     Prototypes are selected out of candidates one after another, each by its effect on the squared
-    hinge loss. Cross-validation chooses how many to keep.
+    hinge loss. Cross-validation chooses the number of prototypes.
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
@@ -1864,29 +1919,31 @@ class SpSVMClassifier(_Path, Classifier):
             one-standard-error rule.
         growth: see `fit`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -1894,22 +1951,23 @@ class SpSVMClassifier(_Path, Classifier):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -1941,15 +1999,16 @@ class SpSVMClassifier(_Path, Classifier):
 class SparseFisherClassifier(_ShareOfSupportVectors):
     """Classification by a sparse kernel Fisher discriminant (Wu et al. 2006, Appendix A).
 
-    A descent moves the prototypes to where the Fisher discriminant in their span has its largest
-    quotient. Coefficients and intercept are the support vector machine's.
+    A descent moves the prototypes to a maximum of the Fisher quotient in the span of the
+    prototypes. A support vector machine in this span gives the coefficients and the intercept.
 
     Args:
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem. Or a
-            share between 0 and 1 of the support vectors of scikit-learn's `SVC` with the same C
-            and kernel. Where these are tuned, C is 1 and the lengthscale the root of half the
-            number of columns. With several classes the share is of the mean over one against
-            the rest.
+            fraction between 0 and 1 of the support vectors of scikit-learn's `SVC` with the
+            same C and kernel. If C is tuned, `SVC` has C = 1. If the kernel is tuned, the
+            lengthscale of `SVC` is the square root of half the number of columns. With several
+            classes, the number of support vectors is the mean over the one-versus-rest
+            problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers only until the error hardly falls, or until the next
@@ -1964,29 +2023,31 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
             compiles the programs again.
         loss: loss of the support vector machine, "hinge" or "squared_hinge".
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -1994,22 +2055,23 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -2061,49 +2123,51 @@ class SparseKernelRidgeRegressor(Regressor):
         max_iter: limit of steps of the descent. It is the length of the history, so a new value
             compiles the programs again.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_prediction_: held-out prediction of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -2135,15 +2199,16 @@ class SparseKernelRidgeRegressor(Regressor):
 class SparseLargeMarginClassifier(_ShareOfSupportVectors):
     """Classification by a support vector machine of few optimised prototypes (Wu et al. 2006).
 
-    A descent moves the prototypes, which need not be rows, to where the objective of the support
-    vector machine in their span is least.
+    A descent moves the prototypes to a minimum of the objective of the support vector machine in
+    the span of the prototypes. The prototypes need not be rows.
 
     Args:
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem. Or a
-            share between 0 and 1 of the support vectors of scikit-learn's `SVC` with the same C
-            and kernel. Where these are tuned, C is 1 and the lengthscale the root of half the
-            number of columns. With several classes the share is of the mean over one against
-            the rest.
+            fraction between 0 and 1 of the support vectors of scikit-learn's `SVC` with the
+            same C and kernel. If C is tuned, `SVC` has C = 1. If the kernel is tuned, the
+            lengthscale of `SVC` is the square root of half the number of columns. With several
+            classes, the number of support vectors is the mean over the one-versus-rest
+            problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers only until the error hardly falls, or until the next
@@ -2158,29 +2223,31 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
             compiles the programs again.
         loss: "hinge" or "squared_hinge".
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -2188,22 +2255,23 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -2236,11 +2304,11 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
     ) -> None: ...
 
 class SparseReducedLSSVMClassifier(Classifier):
-    """Classification by an LS-SVM that is pruned (Mall and Suykens 2015, Algorithms 3 and 4).
+    """Classification by a pruned LS-SVM (Mall and Suykens 2015, Algorithms 3 and 4).
 
-    Iteratively reweighted ridge regression drives most coefficients to zero. Of several values of
-    `C` the estimator takes the one with the fewest prototypes whose error cross-validation cannot
-    tell from the best.
+    Iteratively reweighted ridge regression drives most coefficients to zero. A smaller `C` leaves
+    fewer prototypes, so the estimator takes the smallest `C` whose cross-validated error is within
+    `size_tolerance` standard errors of the lowest.
 
     Args:
         n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times
@@ -2265,29 +2333,31 @@ class SparseReducedLSSVMClassifier(Classifier):
             printed. "relative" scales the targets to variance 1, and starts no prototype with a
             penalty that would force it to vanish.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None
+            for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
@@ -2295,22 +2365,23 @@ class SparseReducedLSSVMClassifier(Classifier):
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_decision_function_: held-out class probabilities of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -2343,10 +2414,10 @@ class SparseReducedLSSVMClassifier(Classifier):
     ) -> None: ...
 
 class SparseReducedLSSVMRegressor(Regressor):
-    """Regression by an LS-SVM that is pruned (Mall and Suykens 2015, Algorithms 3 and 4).
+    """Regression by a pruned LS-SVM (Mall and Suykens 2015, Algorithms 3 and 4).
 
     Iteratively reweighted ridge regression drives most coefficients to zero. Several targets share
-    their prototypes.
+    their prototypes. `C` is chosen as in `SparseReducedLSSVMClassifier`.
 
     Args:
         n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times
@@ -2371,49 +2442,51 @@ class SparseReducedLSSVMRegressor(Regressor):
             printed. "relative" scales the targets to variance 1, and starts no prototype with a
             penalty that would force it to vanish.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family that does best on a part of the
-            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
-            None to take a kernel object as it is.
-        categories: how a table's categories enter: "indicators" makes a column for each
-            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
+            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
+            pursuits also a list of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
-        C: "auto" to tune the weight of the data fit, or a number.
-        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
-            for 10, or the number of rows if there are fewer.
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
+            a sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
+            for 10, or the number of rows if that is less.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
+            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the
+            search.
+        max_seconds: time limit of the search; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to report the progress of the search on standard error.
+        verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
 
     Attributes:
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
         prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
             fit.
-        n_prototypes_: the size chosen among several.
-        sizes_: the sizes tried.
-        errors_: cross-validated error of each size.
+        n_prototypes_: the chosen number of prototypes, if several were compared.
+        sizes_: the compared numbers of prototypes.
+        errors_: cross-validated error of each of `sizes_`.
         standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
-        intercept_: one number for each problem.
+        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
+            target.
+        intercept_: intercept, one number for each problem or target.
         model_: the model to deploy, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
+        expansion_: the machine of `model_`, a `KernelExpansion`.
         kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without.
+        C_: the tuned C; None for a method without C.
         cv_error_: cross-validated error.
         oob_prediction_: held-out prediction of each row.
         n_iter_: number of evaluations in the search.
         tuning_history_: all evaluations of the search.
         n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The base classes of the estimators, which pass parameters to `train` and publish its result."""
+"""Base classes of the estimators, which pass parameters to `train` and publish its result."""
 
 import dataclasses
 import reprlib
@@ -26,7 +26,7 @@ from ..search.recursive import Recursive
 from ..search.run import Progress, Tuning
 from ..search.strategies import Annealing, Profile, Search
 from ..training.choices import KERNELS, KernelLike, default_folds
-from ..training.inputs import CountingRows, check_labels, counting_rows
+from ..training.inputs import WeightedRows, check_labels, weighted_rows
 from ..training.settings import Multiclass, Resources
 from ..training.train import train
 from ..training.trained import Sums, Trained
@@ -50,8 +50,8 @@ from ._sklearn import (
     check_random_state,
 )
 
-_TREES = {"model_", "kernel_", "_method", "_sums", "_tuning"}
-_SOMETIMES = {
+_FIELDS_WITH_ARRAYS = {"model_", "kernel_", "_method", "_sums", "_tuning"}
+_OPTIONAL_ATTRIBUTES = {
     "n_prototypes_",
     "prototype_indices_",
     "oob_prediction_",
@@ -64,9 +64,9 @@ _SEARCHES = {
     "gradient": Gradient,
     "recursive": Recursive,
 }
-# `typing.Self` is not for the decorators that check types in tests.
-ARegressor = TypeVar("ARegressor", bound="Regressor")
-AClassifier = TypeVar("AClassifier", bound="Classifier")
+# The decorators that check types in tests do not support `typing.Self`.
+RegressorT = TypeVar("RegressorT", bound="Regressor")
+ClassifierT = TypeVar("ClassifierT", bound="Classifier")
 
 
 class Machine(BaseEstimator):
@@ -76,10 +76,10 @@ class Machine(BaseEstimator):
     JAX's default is float32.
 
     Inputs are arrays or tables, as for `train`: pandas, Arrow, or a `data.frames.Frame` with
-    settings for its columns. `model_.columns` says how a table is encoded. `prototypes_` and
-    lengthscales are of the encoded columns. A category not seen in training has no indicator, and
-    the kernel takes it as different from all other categories. The machine in `model_` takes the
-    columns in any order; an estimator takes them in the order of training, as scikit-learn demands.
+    settings for its columns. `model_.columns` describes the encoding of a table. `prototypes_` and
+    lengthscales refer to the encoded columns. A category not seen in training has no indicator. A
+    kernel that compares categories treats it as different from all others. `model_` accepts the
+    columns in any order. An estimator needs them in the order of training, as scikit-learn demands.
     """
 
     # Set by the constructors of the subclasses.
@@ -97,7 +97,7 @@ class Machine(BaseEstimator):
     verbose: int
     random_state: int | np.random.RandomState | None
 
-    _parameter_of: ClassVar[dict[str, str]]  # method setting to parameter
+    _parameter_of: ClassVar[dict[str, str]]  # name of the parameter for each method setting
 
     model_: Model
     _method: Method
@@ -106,7 +106,7 @@ class Machine(BaseEstimator):
 
     method_class: ClassVar[type[Method]]
     parameters: ClassVar[list[Parameter]]
-    parameter_notes: ClassVar[dict[str, str]] = {}  # appended to the method's texts
+    parameter_notes: ClassVar[dict[str, str]] = {}  # appended to the descriptions of settings
 
     def __init_subclass__(
         cls,
@@ -119,21 +119,21 @@ class Machine(BaseEstimator):
 
         Args:
             method: the class whose settings are parameters of the constructor.
-            parameters: others that come first, without `method`. They replace shared parameters of
-                the same names.
+            parameters: parameters that come first; only without `method`. They replace shared
+                parameters of the same names.
             omitted: settings and shared parameters that the estimator does not have.
-            options: for scikit-learn.
+            options: options of scikit-learn's `__init_subclass__`.
         """
         super().__init_subclass__(**options)
         if method is not None:
             cls.method_class = method
-            of_settings = method_parameters(method, omitted)
-            cls._parameter_of = {setting: p.name for setting, p in of_settings.items()}
+            by_setting = method_parameters(method, omitted)
+            cls._parameter_of = {setting: p.name for setting, p in by_setting.items()}
             if not method.has_C:
                 cls.C, omitted = "auto", (*omitted, "C")
             parameters = tuple(
                 p._replace(text=f"{p.text} {cls.parameter_notes.get(p.name, '')}".strip())
-                for p in of_settings.values()
+                for p in by_setting.values()
             )
         elif not parameters:
             return
@@ -153,9 +153,9 @@ class Machine(BaseEstimator):
         return self.method_class(**self._method_settings())
 
     def _settings(self, shape: Shape) -> dict[str, Any]:
-        """Return the arguments of `train` that decide what is fitted."""
+        """Return the arguments `method`, `kernel`, `search` and `columns` of `train`."""
         return {
-            "method": within(self.make_method(), shape),
+            "method": limited_to_rows(self.make_method(), shape),
             "kernel": self._kernel(shape.d),
             "search": self._search(),
             "columns": self.columns,
@@ -178,14 +178,14 @@ class Machine(BaseEstimator):
         key = as_key(check_random_state(self.random_state).randint(2**31 - 1))
         if sample_weight is not None and not np.any(numbers("sample_weight", sample_weight)):
             raise ValueError("sample_weight: expected some above 0, got weights of zero only")
-        counting = counting_rows(sample_weight, len(X))
-        folds = self._folds(X, y, counting)
-        kinds = None
+        weighted = weighted_rows(sample_weight, len(X))
+        folds = self._folds(X, y, weighted)
+        n_classes = None
         if task == "classification":
-            present = np.unique(counting.select(y))
-            check_labels(present, len(counting.index), counting.n)  # before any warning
-            kinds = len(present)
-        settings = self._settings(_shape(counting, folds, X.shape[1], kinds))
+            present = np.unique(weighted.select(y))
+            check_labels(present, len(weighted.index), weighted.n)  # before any warning
+            n_classes = len(present)
+        settings = self._settings(_shape(weighted, folds, X.shape[1], n_classes))
         C = None if isinstance(self.C, str) else np.array([real("C", self.C, 0.0, above=True)])
         with jax.enable_x64(X.dtype == np.float64):
             trained = train(
@@ -212,7 +212,7 @@ class Machine(BaseEstimator):
         self.cv_error_ = trained.cv_error
         self.tuning_history_ = trained.tuning.history
         self.n_iter_ = len(trained.tuning.history)
-        for name in _SOMETIMES & set(vars(self)):  # of an earlier fit
+        for name in _OPTIONAL_ATTRIBUTES & set(vars(self)):  # an earlier fit may have set them
             delattr(self, name)
         if trained.curve is not None:
             self.sizes_ = trained.curve.sizes
@@ -236,31 +236,31 @@ class Machine(BaseEstimator):
 
     @property
     def expansion_(self) -> KernelExpansion:
-        """The machine, which takes raw inputs."""
+        """The machine in `model_`, which takes raw inputs."""
         check_is_fitted(self)
-        self._wake()
+        self._restore_jax_arrays()
         return self.model_.expansion
 
     def __getstate__(self) -> dict[str, Any]:
         # Pickle NumPy arrays, because JAX arrays of float64 would be read back as float32.
         state: dict[str, Any] = {**cast(dict[str, Any], super().__getstate__())}
-        for name in _TREES & set(state):
+        for name in _FIELDS_WITH_ARRAYS & set(state):
             state[name] = jax.tree.map(
                 lambda a: np.asarray(a) if isinstance(a, jax.Array) else a, state[name]
             )
         return state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Make no JAX arrays yet, see `_wake`: in a forked process this would never end.
-        super().__setstate__(state)
+    def _restore_jax_arrays(self) -> None:
+        """Convert the NumPy arrays of a pickle to JAX arrays.
 
-    def _wake(self) -> None:
-        """Convert the arrays of a pickle to JAX arrays, if JAX can be used."""
+        This is not done in `__setstate__`, because JAX would block for ever in a forked process.
+        `check_runtime` raises an error in such a process.
+        """
         check_runtime()
         if not isinstance(self.model_.expansion.prototypes, np.ndarray):
             return
         dtype = self.prototypes_.dtype
-        for name in _TREES & set(vars(self)):
+        for name in _FIELDS_WITH_ARRAYS & set(vars(self)):
             with jax.enable_x64(dtype == np.float64):
                 arrays = jax.tree.map(
                     lambda a: as_array(a) if isinstance(a, np.ndarray) else a,
@@ -273,16 +273,19 @@ class Machine(BaseEstimator):
             value = getattr(self, name)
             if isinstance(value, str) and value != "auto":
                 raise ValueError(f"{name}: expected 'auto' or a number, got {value!r}")
-        several = self.kernel if isinstance(self.kernel, list | tuple) else [self.kernel]
+        kernels = self.kernel if isinstance(self.kernel, list | tuple) else [self.kernel]
         if self._kernel_name() is None:
             raise ValueError("kernel: expected a name, a Kernel or a list of these, got None")
-        if self.lengthscale is None and not all(isinstance(one, Kernel) for one in several):
-            raise ValueError("lengthscale: None, to take a kernel as it is, needs a Kernel")
+        if self.lengthscale is None and not all(isinstance(k, Kernel) for k in kernels):
+            raise ValueError(
+                "lengthscale: expected 'auto' or numbers unless kernel is a Kernel, got None with "
+                f"the kernel {self.kernel!r}"
+            )
 
     def _search(self) -> Search | None:
         """Return the search; with `warm_start` it starts where the last search ended."""
-        named = isinstance(self.search, str) and self.search in _SEARCHES
-        search = _SEARCHES[self.search]() if named else self.search  # type: ignore[index]
+        is_name = isinstance(self.search, str) and self.search in _SEARCHES
+        search = _SEARCHES[self.search]() if is_name else self.search  # type: ignore[index]
         if not isinstance(search, Search):
             raise ValueError(
                 f"search: expected one of {sorted(_SEARCHES)} or a search such as Profile(..), got "
@@ -291,7 +294,7 @@ class Machine(BaseEstimator):
         return self._limited(search)
 
     def _limited(self, search: Search) -> Search:
-        """Return the search with the limits and the start that the parameters state."""
+        """Return the search with the limits and the warm start that the parameters state."""
         tune_kernel = search.tune_kernel and isinstance(self.lengthscale, str)
         changes: dict[str, Any] = {"tune_kernel": tune_kernel}
         if self.max_evaluations is not None:
@@ -302,31 +305,35 @@ class Machine(BaseEstimator):
         return dataclasses.replace(search, **changes)
 
     def _folds(
-        self, X: np.ndarray, y: np.ndarray, counting: CountingRows
+        self, X: np.ndarray, y: np.ndarray, weighted: WeightedRows
     ) -> int | Folds | Literal["auto"]:
         """Return the number of folds, or the folds of a splitter or a list of splits.
 
-        Each row is held out once. A splitter sees only the rows with a weight above 0.
+        A splitter gets only the rows of positive weight.
+
+        Raises:
+            ValueError: unless the splits hold out each row of positive weight once.
         """
         if isinstance(self.cv, str):
             return "auto"
         cv: Any = self.cv
         if not (hasattr(cv, "split") or isinstance(cv, list | tuple)):
-            return whole_number("cv", cv, 2, len(counting.index), "the number of rows")
+            return whole_number("cv", cv, 2, len(weighted.index), "the number of rows")
         split: Any = getattr(cv, "split", None)
         if split is None:
-            assignment = _assignment(cv, len(X))[counting.index]
-            numbers = counting.index
+            assignment = _assignment(cv, len(X))[weighted.index]
+            row_numbers = weighted.index
         else:
-            X, y = counting.select(X), counting.select(y)
-            assignment, numbers = _assignment(split(X, y), len(X)), np.arange(len(X))
+            X, y = weighted.select(X), weighted.select(y)
+            assignment, row_numbers = _assignment(split(X, y), len(X)), np.arange(len(X))
         if np.any(assignment < 0):
             raise ValueError(
-                "cv: expected splits that hold each row out once, as KFold's do; row "
-                f"{numbers[np.argmax(assignment < 0)]} is in none"
+                "cv: expected splits that hold out each row once, as KFold's do, got none that "
+                f"holds out row {row_numbers[np.argmax(assignment < 0)]}"
             )
-        _, assignment = np.unique(assignment, return_inverse=True)  # a fold may have lost all rows
-        return counting.folds_of_caller(folds_from_assignment(assignment))
+        # Renumber the folds, as a fold may have only rows of weight 0.
+        _, assignment = np.unique(assignment, return_inverse=True)
+        return weighted.folds_of_caller(folds_from_assignment(assignment))
 
     def _kernel(self, d: int) -> KernelLike | None:
         if self.lengthscale is None or isinstance(self.lengthscale, str):
@@ -334,8 +341,8 @@ class Machine(BaseEstimator):
         name = self._kernel_name()
         if not isinstance(name, str) or name not in KERNELS:
             raise ValueError(
-                f"lengthscale: expected 'auto' for the kernel {self.kernel!r}, which has no single "
-                f"one, got {self.lengthscale!r}"
+                f"lengthscale: expected 'auto' for the kernel {self.kernel!r}, whose lengthscale a "
+                f"number cannot set, got {self.lengthscale!r}; set it in a Kernel object instead"
             )
         scale = numbers("lengthscale", self.lengthscale)
         if isinstance(self.lengthscale, bool) or scale.shape not in ((), (d,)):
@@ -346,52 +353,52 @@ class Machine(BaseEstimator):
         return KERNELS[name](scale)
 
     def _kernel_name(self) -> Any:
-        """Return the kernel whose lengthscale a parameter can state."""
+        """Return the name of the kernel whose lengthscale `lengthscale` can set, or a kernel."""
         return self.kernel
 
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        self._wake()
+        self._restore_jax_arrays()
         return encoded_rows(self, X, self.model_.columns, self.model_.dtype)
 
 
 def _shape(
-    counting: CountingRows, folds: int | Folds | Literal["auto"], d: int, classes: int | None
+    weighted: WeightedRows, folds: int | Folds | Literal["auto"], d: int, classes: int | None
 ) -> Shape:
-    """Return the shape of the rows with weight."""
-    n = len(counting.index)
+    """Return the shape of the rows of positive weight."""
+    n = len(weighted.index)
     if isinstance(folds, Folds):
-        largest = int(np.asarray(folds.valid).sum(axis=1).max())
+        largest_fold = int(np.asarray(folds.valid).sum(axis=1).max())
     else:
-        largest = -(-n // (default_folds(n) if isinstance(folds, str) else folds))
-    return Shape(n, n, n - largest, d, classes, False)
+        largest_fold = -(-n // (default_folds(n) if isinstance(folds, str) else folds))
+    return Shape(n, n, n - largest_fold, d, classes, False)
 
 
-def within(method: Method, shape: Shape) -> Method:
-    """Limit the method's numbers of points to what the rows allow, with a warning for each."""
-    lowered = method.capped(shape)
+def limited_to_rows(method: Method, shape: Shape) -> Method:
+    """Lower numbers of points that exceed the rows to the largest allowed, with a warning each."""
+    capped = method.capped(shape)
     for field in dataclasses.fields(method):
-        before, after = getattr(method, field.name), getattr(lowered, field.name)
-        if after is not before:
+        stated, used = getattr(method, field.name), getattr(capped, field.name)
+        if used is not stated:
             warnings.warn(
-                f"{field.name}: {before} is more than {shape.n} rows with weight allow; {after} is "
+                f"{field.name}: {stated} is more than {shape.n} rows with weight allow; {used} is "
                 "taken",
                 UserWarning,
                 stacklevel=4,
             )
-    return lowered
+    return capped
 
 
 def _assignment(splits: Any, n: int) -> np.ndarray:
-    """Return the fold of every row; -1 for a row that no fold holds out."""
+    """Return the fold of every row; -1 for a row that no split holds out."""
     assignment = np.full(n, -1)
     for number, parts in enumerate(splits):
         test = _held_out(parts, n)
-        if len(test) == 0 or np.any(assignment[test] >= 0):
-            raise ValueError(
-                "cv: expected splits that hold each row out once, as KFold's do; row "
-                f"{test[np.argmax(assignment[test] >= 0)] if len(test) else 'none'} comes again"
-            )
+        expected = "cv: expected splits that hold out each row once, as KFold's do, got"
+        if len(test) == 0:
+            raise ValueError(f"{expected} no row to hold out in split {number}")
+        if np.any(repeated := assignment[test] >= 0):
+            raise ValueError(f"{expected} several splits with row {test[np.argmax(repeated)]}")
         assignment[test] = number
     return assignment
 
@@ -403,18 +410,18 @@ def _held_out(parts: Any, n: int) -> np.ndarray:
         return np.atleast_1d(np.arange(n)[np.asarray(test)])
     except (TypeError, ValueError, IndexError) as error:
         raise ValueError(
-            "cv: expected a number, a splitter or pairs of rows, to train on and to hold out, got "
+            "cv: expected a number, a splitter or pairs (rows to train on, rows to hold out), got "
             f"{reprlib.repr(parts)}"
         ) from error
 
 
 def _reporter() -> Progress:
-    """Return a callback that prints progress to standard error; say first that JAX compiles."""
-    begin = time.perf_counter()
+    """Announce the compilation, and return a callback that prints progress on standard error."""
+    start = time.perf_counter()
     print("jsparse: compiling", file=sys.stderr, flush=True)
 
     def report(done: int, planned: int, best: float) -> None:
-        seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - start
         print(
             f"jsparse: {done} of {planned} evaluations, best score {best:.4g}, {seconds:.1f} s",
             file=sys.stderr,
@@ -425,7 +432,7 @@ def _reporter() -> Progress:
 
 
 def _is_calibrated(estimator: Machine) -> bool:
-    """Return True if cross-validation calibrates probabilities; else raise AttributeError."""
+    """Return True if the estimator calibrates probabilities; else raise an AttributeError."""
     if estimator.out_of_fold is False:
         raise AttributeError(
             "out_of_fold: expected True or 'machines' for probabilities, intervals and sets, which "
@@ -434,8 +441,8 @@ def _is_calibrated(estimator: Machine) -> bool:
     return True
 
 
-def _knows_errors(estimator: Machine) -> bool:
-    """Return True if errors on held-out rows are or will be known; else raise AttributeError."""
+def _has_held_out_errors(estimator: Machine) -> bool:
+    """Return True if the estimator has or will have held-out errors; else raise AttributeError."""
     model: Model | None = getattr(estimator, "model_", None)
     return (model is not None and model.conformal is not None) or _is_calibrated(estimator)
 
@@ -451,13 +458,13 @@ class Regressor(RegressorMixin, Machine):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self: ARegressor, X: Any, y: Any, sample_weight: Any = None) -> ARegressor:
+    def fit(self: RegressorT, X: Any, y: Any, sample_weight: Any = None) -> RegressorT:
         """Choose prototypes, tune the parameters that are "auto", and fit the machine.
 
         Args:
             X: inputs, shape `(n_samples, n_features)`, an array or a table.
             y: targets, shape `(n_samples,)` or `(n_samples, n_targets)`.
-            sample_weight: row weights, shape `(n_samples,)`; 0 is as if the row were not there.
+            sample_weight: row weights, shape `(n_samples,)`. Rows of weight 0 are dropped.
 
         Returns:
             The estimator itself.
@@ -472,7 +479,7 @@ class Regressor(RegressorMixin, Machine):
             y_numeric=True,
             multi_output=True,
         )
-        _at_least_two(X)
+        _check_two_rows(X)
         y = np.asarray(vector_of(y), float)
         trained = self._fit(X, y, sample_weight, "regression", table)
         if trained.out_of_fold is not None:
@@ -480,11 +487,11 @@ class Regressor(RegressorMixin, Machine):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the values at `X`, shape `(n_samples,)` or `(n_samples, n_targets)`."""
+        """Return predicted targets, shape `(n_samples,)` or `(n_samples, n_targets)`."""
         X = self._rows(X)
         return self.model_.scores(X)
 
-    @available_if(_knows_errors)
+    @available_if(_has_held_out_errors)
     def interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """Return the ends of intervals that hold new targets with probability about `coverage`.
 
@@ -507,13 +514,13 @@ class Classifier(ClassifierMixin, Machine):
     multiclass: Any
     class_weight: Any
 
-    def fit(self: AClassifier, X: Any, y: Any, sample_weight: Any = None) -> AClassifier:
-        """Choose prototypes, tune what is "auto", fit the machine, calibrate probabilities.
+    def fit(self: ClassifierT, X: Any, y: Any, sample_weight: Any = None) -> ClassifierT:
+        """Choose prototypes, tune parameters that are "auto", fit, and calibrate probabilities.
 
         Args:
             X: inputs, shape `(n_samples, n_features)`, an array or a table.
-            y: class labels of any one type, shape `(n_samples,)`.
-            sample_weight: row weights, shape `(n_samples,)`; 0 is as if the row were not there.
+            y: class labels of one type, shape `(n_samples,)`.
+            sample_weight: row weights, shape `(n_samples,)`. Rows of weight 0 are dropped.
 
         Returns:
             The estimator itself.
@@ -523,10 +530,11 @@ class Classifier(ClassifierMixin, Machine):
 
     def _fit_labels(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
         if y is not None:
-            labels_of("y", y)  # scikit-learn makes texts of labels of several types
+            # Check before scikit-learn, which converts labels of several types to texts.
+            labels_of("y", y)
         X, y, table = training_rows(self, X, y, sample_weight, "classification", self.categories)
         check_classification_targets(y)
-        _at_least_two(X)
+        _check_two_rows(X)
         if len(np.unique(y)) < 2:
             raise ValueError(f"y: expected at least two classes, got one class only: {y[0]!r}")
         multiclass = Multiclass(self.multiclass, classes=classes)
@@ -542,14 +550,15 @@ class Classifier(ClassifierMixin, Machine):
         assert trained.classes is not None
         self.classes_ = trained.classes
         if trained.out_of_fold is not None:
-            self.oob_decision_function_ = _unseen_probabilities(trained, sample_weight)
+            self.oob_decision_function_ = _held_out_probabilities(trained, sample_weight)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return scores, which are largest for the predicted class.
+        """Return the scores of the classes; the predicted class has the largest score.
 
         Returns:
-            Shape `(n_samples,)` for two classes, positive for the second; for more
-            `(n_samples, n_classes)`, the negative distances from the classes' codes.
+            For two classes one score, shape `(n_samples,)`; it is at least 0 if the second class is
+            predicted. For more classes, shape `(n_samples, n_classes)`: the negative distances from
+            the codes of the classes.
         """
         X = self._rows(X)
         return self.model_.scores(X)
@@ -563,9 +572,9 @@ class Classifier(ClassifierMixin, Machine):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of `classes_`, shape `(n_samples, n_classes)`.
 
-        They are the softmax of the scores times a slope. Each predicted class has a slope, fitted
-        to the held-out scores of cross-validation with the row and class weights of the machine.
-        The predicted class is the most probable class.
+        The probabilities are the softmax of the scores times an inverse temperature. Each predicted
+        class has an inverse temperature, fitted to the held-out scores of cross-validation with the
+        row and class weights of the machine. The predicted class is the most probable class.
 
         Raises:
             AttributeError: with `out_of_fold=False`.
@@ -573,17 +582,16 @@ class Classifier(ClassifierMixin, Machine):
         scores = self.decision_function(X)
         return probabilities(scores, np.asarray(self.model_.inverse_temperatures))
 
-    @available_if(_knows_errors)
+    @available_if(_has_held_out_errors)
     def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """Return sets of classes that hold the class with probability about `coverage`.
+        """Return sets of classes that hold a row's class with probability about `coverage`.
 
         The sets come from the errors of cross-validation on held-out rows. `jsparse.Model.interval`
         states the guarantee, which is stronger with `out_of_fold="machines"` or after
         `model_.calibrated`.
 
         Returns:
-            Whether each class is in the set, in the order of `classes_`, shape
-            `(n_samples, n_classes)`.
+            Booleans, shape `(n_samples, n_classes)`: whether each of `classes_` is in the set.
 
         Raises:
             AttributeError: with `out_of_fold=False`.
@@ -592,7 +600,7 @@ class Classifier(ClassifierMixin, Machine):
 
 
 def vector_of(y: np.ndarray) -> np.ndarray:
-    """Return targets; a single column becomes a vector, with the warning of scikit-learn."""
+    """Return targets; convert a single column to a vector, with scikit-learn's warning."""
     if y.ndim == 1 or y.shape[1] != 1:
         return y
     warnings.warn(
@@ -603,20 +611,20 @@ def vector_of(y: np.ndarray) -> np.ndarray:
     return y[:, 0]
 
 
-def _unseen_probabilities(trained: Trained, sample_weight: Any) -> np.ndarray:
+def _held_out_probabilities(trained: Trained, sample_weight: Any) -> np.ndarray:
     """Return each row's probabilities by machines fitted without it; NaN for rows of weight 0."""
     values, classes = trained.out_of_fold, trained.classes
     assert values is not None
     assert classes is not None
-    weighted = (
+    positive = (
         np.ones(len(values), bool) if sample_weight is None else np.asarray(sample_weight) > 0
     )
-    scores = scores_of(values[weighted], trained.code, trained.decoding)
+    scores = scores_of(values[positive], trained.code, trained.decoding)
     by_row = np.full((len(values), len(classes)), np.nan)
-    by_row[weighted] = probabilities(scores, np.asarray(trained.model.inverse_temperatures))
+    by_row[positive] = probabilities(scores, np.asarray(trained.model.inverse_temperatures))
     return by_row
 
 
-def _at_least_two(X: np.ndarray) -> None:
+def _check_two_rows(X: np.ndarray) -> None:
     if len(X) < 2:
         raise ValueError(f"X: expected at least 2 rows, got n_samples = {len(X)}")

@@ -1,4 +1,4 @@
-"""Constructors and documentation of the estimators, made from the settings of their methods."""
+"""Constructors and documentation of the estimators, generated from the methods' settings."""
 
 import dataclasses
 import functools
@@ -18,30 +18,34 @@ from ..machines.method import Method
 _RENAMED = {"max_iterations": "max_iter"}
 
 _KERNEL = """a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
-    "polynomial", or "auto" for the family that does best on a part of the rows), or a
-    `jsparse.kernels` object in units of standardised inputs; for pursuits also a list of kernels,
-    each of which gives every candidate an atom."""
+    "polynomial", or "auto" for the family with the lowest error on a sample of the rows), or a
+    `jsparse.kernels` object in units of standardised inputs. For pursuits also a list of kernels;
+    every candidate then has one atom for each kernel."""
 _SHARED: dict[str, tuple[Any, str, str]] = {  # default, type and description of each parameter
     "kernel": ("rbf", "str | Kernel | Sequence[Kernel]", _KERNEL),
     "lengthscale": (
         "auto",
         "Any",
-        """"auto" to tune the kernel; a number, or one for each column, to set it; None to take a
-        kernel object as it is.""",
+        """"auto" to tune the kernel; a number, or one for each column, to set the lengthscale; None
+        to use a kernel object without tuning.""",
     ),
     "categories": (
         "indicators",
         'Literal["indicators", "kernel"]',
-        """how a table's categories enter: "indicators" makes a column for each category, "kernel"
-        compares them, see `jsparse.kernels.Mixed`.""",
+        """how a table's categories become inputs: "indicators" makes a column for each category,
+        "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.""",
     ),
     "columns": (
         "standard",
         'Literal["standard", "ranks", "auto"]',
         """how input columns are scaled: to mean 0 and variance 1, or to normal scores of their
-        ranks, which suits heavy tails; "auto" for the one with the lower error on a sample.""",
+        ranks, which suits heavy tails; "auto" for the scaling with the lower error in a sample.""",
     ),
-    "C": ("auto", "float | str", """"auto" to tune the weight of the data fit, or a number."""),
+    "C": (
+        "auto",
+        "float | str",
+        """"auto" to tune the weight of the data-fit term, or a number.""",
+    ),
     "multiclass": (
         "one_versus_rest",
         "Any",
@@ -50,63 +54,67 @@ _SHARED: dict[str, tuple[Any, str, str]] = {  # default, type and description of
     "class_weight": (
         None,
         "str | Mapping[Any, float] | None",
-        """None, "balanced" or a mapping from labels to factors.""",
+        """weight factors by class label; "balanced" for equal total weights; None for 1.""",
     ),
     "cv": (
         "auto",
         "Any",
-        """number of folds, a splitter, or a list of splits that hold each row out once; "auto" for
-        10, or the number of rows if there are fewer.""",
+        """number of folds, a splitter, or a list of splits that hold out each row once; "auto" for
+        10, or the number of rows if that is less.""",
     ),
     "out_of_fold": (
         True,
         'bool | Literal["machines"]',
         """keep the held-out errors, which calibrate probabilities, intervals and sets; "machines"
-        to keep the machines of the folds too, see `jsparse.train`.""",
+        also keeps the machines of the folds, see `jsparse.train`.""",
     ),
     "search": (
         "profile",
         "str | Search",
-        """"profile", "gradient" or "recursive" (a lengthscale for every column), "annealing",
-        "auto", or a search such as `jsparse.Gradient(...)`.""",
+        """"profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every column),
+        "annealing", "auto", or a search such as `jsparse.Gradient(...)`.""",
     ),
-    "max_evaluations": (None, "int | None", "budget of the search; None for its default."),
-    "max_seconds": (float("inf"), "float", "no evaluation of the search starts later."),
+    "max_evaluations": (
+        None,
+        "int | None",
+        "limit of the evaluations of the search; None for the default of the search.",
+    ),
+    "max_seconds": (float("inf"), "float", "time limit of the search; no evaluation starts later."),
     "warm_start": (False, "bool", "start the search where the search of the last `fit` ended."),
-    "verbose": (0, "int", "1 to report the progress of the search on standard error."),
+    "verbose": (0, "int", "1 to print the progress of the search on standard error."),
     "random_state": (
         None,
         "int | RandomState | None",
         "random seed of the prototypes, folds and search.",
     ),
 }
-_OF_CLASSES = ("multiclass", "class_weight")
+_CLASSIFIER_PARAMETERS = ("multiclass", "class_weight")
 
 _ATTRIBUTES = {
     "classes_": "labels in sorted order.",
     "prototypes_": "shape `(n_prototypes, n_features)`, in the units of the inputs.",
     "prototype_indices_": "row numbers of the prototypes, if they are rows chosen before the fit.",
-    "n_prototypes_": "the size chosen among several.",
-    "sizes_": "the sizes tried.",
-    "errors_": "cross-validated error of each size.",
+    "n_prototypes_": "the chosen number of prototypes, if several were compared.",
+    "sizes_": "the compared numbers of prototypes.",
+    "errors_": "cross-validated error of each of `sizes_`.",
     "standard_errors_": "standard error of each of `errors_`.",
-    "dual_coef_": "coefficients, shape `(n_prototypes,)`, or one column for each problem.",
-    "intercept_": "one number for each problem.",
+    "dual_coef_": "coefficients, shape `(n_prototypes,)`; or a column for each problem or target.",
+    "intercept_": "intercept, one number for each problem or target.",
     "model_": "the model to deploy, a `jsparse.Model`.",
-    "expansion_": "its machine, a `KernelExpansion`.",
+    "expansion_": "the machine of `model_`, a `KernelExpansion`.",
     "kernel_": "the tuned kernel.",
-    "C_": "the tuned C; None for a method without.",
+    "C_": "the tuned C; None for a method without C.",
     "cv_error_": "cross-validated error.",
     "oob_prediction_": "held-out prediction of each row.",
     "oob_decision_function_": "held-out class probabilities of each row.",
     "n_iter_": "number of evaluations in the search.",
     "tuning_history_": "all evaluations of the search.",
     "n_features_in_": "number of columns.",
-    "feature_names_in_": "names of the columns, if they had any.",
+    "feature_names_in_": "names of the columns, if the inputs had names.",
 }
-_OF_ONE_TASK = {
-    True: ("oob_prediction_",),  # not of a classifier
-    False: ("classes_", "oob_decision_function_"),  # not of a regressor
+_ABSENT_ATTRIBUTES = {
+    True: ("oob_prediction_",),  # a classifier does not have these
+    False: ("classes_", "oob_decision_function_"),  # a regressor does not have these
 }
 
 
@@ -121,12 +129,12 @@ class Parameter(NamedTuple):
     __repr__ = short_repr
 
     def optional(self, note: str) -> "Parameter":
-        """Return the parameter with the default None, which `note` explains."""
+        """Return the parameter with the default None, whose meaning `note` states."""
         return Parameter(self.name, None, f"{self.type} | None", f"{self.text} None: {note}")
 
 
 def method_parameters(method: type[Method], omitted: Iterable[str]) -> dict[str, Parameter]:
-    """Return the parameter for each setting of a method, but for those omitted."""
+    """Return the parameters for the settings of a method by setting, without those in `omitted`."""
     texts = argument_texts(method)
     return {
         field.name: Parameter(
@@ -139,8 +147,8 @@ def method_parameters(method: type[Method], omitted: Iterable[str]) -> dict[str,
 
 
 def shared_parameters(classifier: bool, omitted: Iterable[str]) -> list[Parameter]:
-    """Return the parameters that all estimators of a task have, but for those omitted."""
-    absent = {*omitted, *(() if classifier else _OF_CLASSES)}
+    """Return the parameters that all estimators of a task have, without those in `omitted`."""
+    absent = {*omitted, *(() if classifier else _CLASSIFIER_PARAMETERS)}
     return [shared_parameter(name) for name in _SHARED if name not in absent]
 
 
@@ -151,19 +159,19 @@ def shared_parameter(name: str) -> Parameter:
 
 
 def constructor(parameters: list[Parameter], positional: int) -> Callable[..., None]:
-    """Return an `__init__` that keeps its arguments, with an explicit signature.
+    """Return an `__init__` that stores its arguments as attributes, with an explicit signature.
 
     Args:
-        parameters: of the constructor.
-        positional: how many of them may be passed by position.
+        parameters: parameters of the constructor.
+        positional: the number of parameters that may be passed by position.
     """
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     instance = inspect.Parameter("self", kinds[0])
-    listed = [
+    inspected = [
         inspect.Parameter(p.name, kinds[i >= positional], default=p.default, annotation=p.type)
         for i, p in enumerate(parameters)
     ]
-    signature = inspect.Signature([instance, *listed])
+    signature = inspect.Signature([instance, *inspected])
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
@@ -180,7 +188,7 @@ def constructor(parameters: list[Parameter], positional: int) -> Callable[..., N
 
 def documentation(summary: str, parameters: list[Parameter], classifier: bool) -> str:
     """Return the docstring of an estimator: its summary, parameters and attributes."""
-    attributes = {k: v for k, v in _ATTRIBUTES.items() if k not in _OF_ONE_TASK[classifier]}
+    attributes = {k: v for k, v in _ATTRIBUTES.items() if k not in _ABSENT_ATTRIBUTES[classifier]}
     arguments = {parameter.name: parameter.text for parameter in parameters}
     parts = [inspect.cleandoc(summary)]
     for head, texts in (("Args:", arguments), ("Attributes:", attributes)):
@@ -188,10 +196,10 @@ def documentation(summary: str, parameters: list[Parameter], classifier: bool) -
     return "\n\n".join(parts) + "\n"
 
 
-# Cached, as the import waits for it: most estimators share most entries.
+# Most estimators share most entries, so the cache shortens the import.
 @functools.cache
 def _entry(name: str, text: str) -> str:
-    """Return an entry of a docstring's section, in lines."""
+    """Return an entry of a docstring's section, wrapped into lines."""
     return textwrap.fill(
         f"{name}: {text}", 92, initial_indent=" " * 4, subsequent_indent=" " * 8,
         break_long_words=False, break_on_hyphens=False,
@@ -200,7 +208,7 @@ def _entry(name: str, text: str) -> str:
 
 @functools.cache
 def argument_texts(method: type[Method]) -> dict[str, str]:
-    """Return what a method's docstring, or else a parent's, says of each setting."""
+    """Return the description of each setting, from the docstrings of a method and its parents."""
     texts: dict[str, str] = {}
     for parent in reversed(method.__mro__):
         section = re.search(
@@ -213,7 +221,7 @@ def argument_texts(method: type[Method]) -> dict[str, str]:
 
 
 def type_text(kind: Any) -> str:
-    """Return a type as it would be written in a stub; numbers that may be traced are numbers."""
+    """Return a type as text for a stub; the types of traceable numbers become float and int."""
     if kind is CountLike:
         return "int"
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)

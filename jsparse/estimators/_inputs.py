@@ -1,4 +1,4 @@
-"""Inputs of the estimators: arrays as scikit-learn checks them, tables as `train` takes them."""
+"""Inputs of the estimators: arrays that scikit-learn checks, and tables."""
 
 import dataclasses
 from typing import Any, Literal, cast
@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from ..data.frames import EncodedFrame, Frame, as_frame
 from ..data.schema import Schema
 from ..machines.method import Task
-from ..training.inputs import counting_rows
+from ..training.inputs import weighted_rows
 from ._sklearn import check_X_y, validate_data
 
 FLOATS = [np.float64, np.float32]
@@ -20,8 +20,8 @@ def as_table(X: Any, categories: str = "indicators") -> Frame | None:
     """Return a table whose columns are all inputs; None for an array.
 
     Args:
-        X: inputs. A `Frame` keeps its settings.
-        categories: how the machine takes the categories of any other table.
+        X: inputs. A `Frame` keeps its own settings.
+        categories: setting `categories` of any other table, see `Frame`.
     """
     frame = as_frame(X)
     if frame is None:
@@ -34,54 +34,56 @@ def training_rows(
 ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, " n *c"], EncodedFrame | None]:
     """Check inputs and targets, and set `n_features_in_` and `feature_names_in_`.
 
-    Returns inputs as numbers, the targets, and the table if the inputs came as one.
-
     Args:
-        estimator: to be fitted.
+        estimator: the estimator to fit.
         X: an array or a table.
         y: targets.
         sample_weight: row weights or None. A table is encoded by its rows of weight above 0.
         task: "classification" or "regression".
         categories: see `as_table`.
-        checks: of scikit-learn's `check_X_y`, such as `multi_output`.
+        checks: options of scikit-learn's `check_X_y`, such as `multi_output`.
+
+    Returns:
+        The inputs as numbers, the targets, and the encoded table; None for an array.
 
     Raises:
         ValueError: for arrays that are not finite numbers, tables that cannot be encoded, or
-            targets of another length.
+            targets of a length other than the inputs'.
     """
     frame = as_table(X, categories)
     if frame is None:
         return (*cast(Any, validate_data(estimator, X, y, dtype=FLOATS, **checks)), None)
     validate_data(estimator, frame.table, y, skip_check_array=True)
     y = checked_targets(estimator, np.zeros((len(frame.table), 1)), y, **checks)
-    counting = counting_rows(sample_weight, len(y))
-    table = frame.encoded(y, task, counting.index)
+    weighted = weighted_rows(sample_weight, len(y))
+    table = frame.encoded(y, task, weighted.index)
     return table.inputs, y, table
 
 
 def checked_targets(
     estimator: Any, X: Float[np.ndarray, "n d"], y: Any, **checks: Any
 ) -> Shaped[np.ndarray, " n *c"]:
-    """Return the targets of rows that are checked already; `checks` as for `training_rows`."""
+    """Return checked targets of rows already checked; `checks` are as for `training_rows`."""
     return check_X_y(X, y, estimator=estimator, **checks)[1]
 
 
 def encoded_rows(
     estimator: Any, X: Any, columns: Schema | None, dtype: np.dtype
 ) -> Float[np.ndarray, "n d"]:
-    """Return inputs as the machine of a fitted estimator takes them.
+    """Return inputs as numbers for the machine of a fitted estimator.
 
-    A table has the columns of training in the same order, as scikit-learn demands. An array stands
-    for a table with these columns, and scikit-learn warns that it has no names.
+    A table must have the columns of training in the order of training, as scikit-learn demands. If
+    the estimator was fitted to a table, an array is read as a table with these columns, and
+    scikit-learn warns that it has no names.
 
     Args:
-        estimator: fitted.
+        estimator: the fitted estimator.
         X: an array or a table.
-        columns: how tables are encoded, if the estimator was fitted to one.
-        dtype: of the machine, for tables.
+        columns: the encoding of tables; None if the estimator was fitted to an array.
+        dtype: dtype of the machine, for tables.
 
     Raises:
-        ValueError: for other columns than in training, or values that cannot be encoded.
+        ValueError: for columns other than in training, or values that cannot be encoded.
     """
     frame = as_table(X)
     if columns is None:

@@ -1,4 +1,4 @@
-"""One estimator for each method and task, and two that take any method."""
+"""One estimator for each method and task, and two estimators for any method."""
 
 import dataclasses
 import math
@@ -41,7 +41,7 @@ from ._partial_fit import MoreRowsClassifier, MoreRowsRegressor
 from ._sklearn import SVC, check_is_fitted
 
 
-class _AnyMethod(Machine):
+class _WithMethodParameter(Machine):
     """An estimator whose method is a parameter; `method__x` is the method's setting `x`."""
 
     method: Method | None
@@ -55,20 +55,20 @@ class _AnyMethod(Machine):
         return self.method
 
     def _settings(self, shape: Shape) -> dict[str, Any]:
-        choice = {"preset": self.preset, "n_prototypes": self.n_prototypes}
+        settings = {"preset": self.preset, "n_prototypes": self.n_prototypes}
         if self.method is not None:
-            return choice | super()._settings(shape)
+            return settings | super()._settings(shape)
         kernel, search = self._kernel(shape.d), self._search()
-        return choice | {"kernel": kernel, "search": search, "columns": self.columns}
+        return settings | {"kernel": kernel, "search": search, "columns": self.columns}
 
     def _search(self) -> Search | None:
         if self.search is not None:
             return super()._search()
-        limits = self.max_evaluations is not None or self.warm_start
-        if not limits and isinstance(self.lengthscale, str):
-            return None  # `train` has a default
-        learns = self.preset not in (None, "fast") if self.method else self.preset != "fast"
-        return self._limited(Recursive() if learns else Profile())
+        has_limits = self.max_evaluations is not None or self.warm_start
+        if not has_limits and isinstance(self.lengthscale, str):
+            return None  # `train` chooses the search
+        fast = self.preset == "fast" or (self.preset is None and self.method is not None)
+        return self._limited(Profile() if fast else Recursive())
 
     def _kernel_name(self) -> Any:
         return "rbf" if self.kernel is None else self.kernel
@@ -77,16 +77,16 @@ class _AnyMethod(Machine):
         """Return the parameters by name; with `deep`, the method's settings as `method__x` too."""
         params = super().get_params(deep=False)
         method = self.method
-        if deep and dataclasses.is_dataclass(method):  # `make_method` refuses all others
+        if deep and dataclasses.is_dataclass(method):  # `make_method` raises for other objects
             names = [field.name for field in dataclasses.fields(method)]
             params |= {f"method__{name}": getattr(method, name) for name in names}
         return params
 
-    def set_params(self, **params: Any) -> "_AnyMethod":
-        """Set parameters by name; `method__x=value` replaces the method by one with that setting.
+    def set_params(self, **params: Any) -> "_WithMethodParameter":
+        """Set parameters by name; `method__x=value` changes the setting `x` of the method.
 
         Raises:
-            ValueError: for a name that is no parameter, or a setting without a method.
+            ValueError: for an unknown name, or for `method__x` if `method` is None.
         """
         settings = {name: params.pop(name) for name in [*params] if name.startswith("method__")}
         super().set_params(**params)
@@ -103,61 +103,62 @@ class _AnyMethod(Machine):
         return self
 
 
-_CHOICES = (
+_METHOD_PARAMETERS = (
     Parameter(
         "method",
         None,
         "Method | None",
-        "the method with its settings, such as `jsparse.SCDP(max_prototypes=50)`; None for what "
-        "the preset chooses. `set_params` and grid searches reach its settings as `method__x`.",
+        "the method with its settings, such as `jsparse.SCDP(max_prototypes=50)`; None for the "
+        "choice of the preset. `set_params` and grid searches reach its settings as `method__x`.",
     ),
     Parameter(
         "preset",
         None,
         'Literal["fast", "balanced", "accurate"] | None',
-        "how much time the choice of what is None may take, see `jsparse.train`: None for "
-        '"balanced" without a method, and for "fast" with one.',
+        "the settings to use where `method`, `kernel`, `columns` or `search` is None, see "
+        '`jsparse.train`. None for "balanced" without a method, and for "fast" with one.',
     ),
     Parameter(
         "n_prototypes",
         None,
         "int | None",
-        "distil the machine of the preset to at most so many prototypes; only without a method.",
+        "distil the machine of the preset to at most this number of prototypes; only without a "
+        "method.",
     ),
     *(
         shared_parameter(name).optional(note)
         for name, note in (
-            ("kernel", '"rbf" with a method, else by the preset.'),
-            ("columns", '"standard" with a method, else by the preset.'),
-            ("search", '"profile" with a method, else by the preset.'),
+            ("kernel", '"rbf" with a method, else the choice of the preset.'),
+            ("columns", '"standard" with a method, else the choice of the preset.'),
+            ("search", '"profile" with a method, else the choice of the preset.'),
         )
     ),
 )
 
 
-class KernelMachineClassifier(_AnyMethod, Classifier, parameters=_CHOICES):
-    """Classification by any method, or by the method and settings that suit the rows."""
+class KernelMachineClassifier(_WithMethodParameter, Classifier, parameters=_METHOD_PARAMETERS):
+    """Classification by any method, or by the method and settings of a preset."""
 
 
-class KernelMachineRegressor(_AnyMethod, Regressor, parameters=_CHOICES):
-    """Regression by any method, or by the method and settings that suit the rows."""
+class KernelMachineRegressor(_WithMethodParameter, Regressor, parameters=_METHOD_PARAMETERS):
+    """Regression by any method, or by the method and settings of a preset."""
 
 
 class FixedSizeLSSVMClassifier(MoreRowsClassifier, method=FixedSize):
     """Classification by a fixed-size LS-SVM: ridge regression on features of few prototypes.
 
-    De Brabanter 2010, Algorithm 5: inputs are standardised, prototypes are chosen by entropy,
-    lengthscale and `C` are tuned by cross-validation. `partial_fit` adds rows; for it a fitted
-    machine keeps two arrays of `n_prototypes` squared numbers, and where problems leave classes
-    out, as in "one_versus_one", one and another for every class.
+    De Brabanter 2010, Algorithm 5: inputs are standardised, prototypes are chosen by entropy, and
+    lengthscale and `C` are tuned by cross-validation. `partial_fit` adds rows. For `partial_fit`, a
+    fitted machine keeps two arrays of `n_prototypes` squared numbers. If binary problems leave out
+    classes, as in "one_versus_one", it keeps one such array for every class, and one more.
     """
 
 
 class FixedSizeLSSVMRegressor(MoreRowsRegressor, method=FixedSize):
     """Regression by a fixed-size LS-SVM: ridge regression on features of few prototypes.
 
-    De Brabanter 2010, Algorithm 5. `partial_fit` adds rows; for it a fitted machine keeps two
-    arrays of `n_prototypes` squared numbers.
+    De Brabanter 2010, Algorithm 5. `partial_fit` adds rows. For `partial_fit`, a fitted machine
+    keeps two arrays of `n_prototypes` squared numbers.
     """
 
 
@@ -176,8 +177,9 @@ class RobustLSSVMRegressor(Regressor, method=Robust):
 class LSSVMClassifier(Classifier, method=Dual, omitted=("cv",)):
     """Classification by an LS-SVM: every row is a prototype (De Brabanter 2010, Section 2).
 
-    Memory grows with the square of the number of rows; for more than some thousands take
-    `FixedSizeLSSVMClassifier`. Tuned by leave-one-out, which one decomposition gives for every `C`.
+    Memory grows with the square of the number of rows; for more than some thousands of rows take
+    `FixedSizeLSSVMClassifier`. Kernel and `C` are tuned by leave-one-out. One decomposition gives
+    the leave-one-out errors for every `C`.
     """
 
     cv = "auto"
@@ -186,90 +188,91 @@ class LSSVMClassifier(Classifier, method=Dual, omitted=("cv",)):
 class LSSVMRegressor(Regressor, method=Dual, omitted=("cv",)):
     """Regression by an LS-SVM: every row is a prototype (De Brabanter 2010, Section 2).
 
-    Memory grows with the square of the number of rows; for more than some thousands take
-    `FixedSizeLSSVMRegressor`. Tuned by leave-one-out, which one decomposition gives for every `C`.
+    Memory grows with the square of the number of rows; for more than some thousands of rows take
+    `FixedSizeLSSVMRegressor`. Kernel and `C` are tuned by leave-one-out. One decomposition gives
+    the leave-one-out errors for every `C`.
     """
 
     cv = "auto"
 
 
-class _Path(Machine):
+class _SeveralSizes(Machine):
     """An estimator whose model has machines of several sizes."""
 
     def expansion_at(self, n_prototypes: int) -> KernelExpansion:
-        """Return the machine with `n_prototypes` prototypes; it takes raw inputs.
+        """Return the machine with `n_prototypes` prototypes, which takes raw inputs.
 
         Raises:
             ValueError: if there is no machine of this size.
         """
         check_is_fitted(self)
-        self._wake()
+        self._restore_jax_arrays()
         with jax.enable_x64(self.prototypes_.dtype == np.float64):
             return self.model_.at(n_prototypes).expansion
 
 
-class SCDPClassifier(_Path, Classifier, method=SCDP):
-    """Classification by a kernel machine as small as cross-validation lets it be.
+class SCDPClassifier(_SeveralSizes, Classifier, method=SCDP):
+    """Classification by a sparse LS-SVM whose size cross-validation chooses (Karsmakers 2011).
 
-    SCDP-FSLSSVM of Karsmakers 2011: prototypes are selected out of candidates one after another,
-    each by the residual, and cross-validation of the whole path chooses how many to keep.
+    SCDP-FSLSSVM: prototypes are selected out of candidates one after another, each by the residual.
+    Cross-validation of the whole path chooses the number of prototypes.
     """
 
 
-class SCDPRegressor(_Path, Regressor, method=SCDP):
-    """Regression by a kernel machine as small as cross-validation lets it be (Karsmakers 2011)."""
+class SCDPRegressor(_SeveralSizes, Regressor, method=SCDP):
+    """Regression by a sparse LS-SVM whose size cross-validation chooses (Karsmakers 2011)."""
 
 
-class SpSVMClassifier(_Path, Classifier, method=SpSVM):
+class SpSVMClassifier(_SeveralSizes, Classifier, method=SpSVM):
     """Classification by a support vector machine of few prototypes (Keerthi et al. 2006).
 
     Prototypes are selected out of candidates one after another, each by its effect on the squared
-    hinge loss. Cross-validation chooses how many to keep.
+    hinge loss. Cross-validation chooses the number of prototypes.
     """
 
 
 class SparseReducedLSSVMClassifier(Classifier, method=SparseReduction):
-    """Classification by an LS-SVM that is pruned (Mall and Suykens 2015, Algorithms 3 and 4).
+    """Classification by a pruned LS-SVM (Mall and Suykens 2015, Algorithms 3 and 4).
 
-    Iteratively reweighted ridge regression drives most coefficients to zero. Of several values of
-    `C` the estimator takes the one with the fewest prototypes whose error cross-validation cannot
-    tell from the best.
+    Iteratively reweighted ridge regression drives most coefficients to zero. A smaller `C` leaves
+    fewer prototypes, so the estimator takes the smallest `C` whose cross-validated error is within
+    `size_tolerance` standard errors of the lowest.
     """
 
 
 class SparseReducedLSSVMRegressor(Regressor, method=SparseReduction):
-    """Regression by an LS-SVM that is pruned (Mall and Suykens 2015, Algorithms 3 and 4).
+    """Regression by a pruned LS-SVM (Mall and Suykens 2015, Algorithms 3 and 4).
 
     Iteratively reweighted ridge regression drives most coefficients to zero. Several targets share
-    their prototypes.
+    their prototypes. `C` is chosen as in `SparseReducedLSSVMClassifier`.
     """
 
 
-class KernelSubspacePursuitClassifier(_Path, Classifier, method=KSP, omitted=("subset",)):
+class KernelSubspacePursuitClassifier(_SeveralSizes, Classifier, method=KSP, omitted=("subset",)):
     """Classification by kernel subspace pursuit (Kabbara 2015), on targets -1 and +1."""
 
 
-class KernelSubspacePursuitRegressor(_Path, Regressor, method=KSP, omitted=("subset",)):
+class KernelSubspacePursuitRegressor(_SeveralSizes, Regressor, method=KSP, omitted=("subset",)):
     """Regression by kernel subspace pursuit (Kabbara 2015).
 
-    Exactly K prototypes are selected, and exchanged until the error stops falling. Cross-validation
-    chooses K.
+    Exactly K prototypes are selected, and exchanged until the error stops decreasing.
+    Cross-validation chooses K.
     """
 
 
-class KernelMatchingPursuitClassifier(_Path, Classifier, method=KMP):
+class KernelMatchingPursuitClassifier(_SeveralSizes, Classifier, method=KMP):
     """Classification by kernel matching pursuit (Vincent and Bengio 2002), on -1 and +1."""
 
 
-class KernelMatchingPursuitRegressor(_Path, Regressor, method=KMP):
+class KernelMatchingPursuitRegressor(_SeveralSizes, Regressor, method=KMP):
     """Regression by kernel matching pursuit (Vincent and Bengio 2002)."""
 
 
-class KernelBasisPursuitClassifier(_Path, Classifier, method=KBP, omitted=("subset",)):
+class KernelBasisPursuitClassifier(_SeveralSizes, Classifier, method=KBP, omitted=("subset",)):
     """Classification by kernel basis pursuit (Guigue et al. 2005), on targets -1 and +1."""
 
 
-class KernelBasisPursuitRegressor(_Path, Regressor, method=KBP, omitted=("subset",)):
+class KernelBasisPursuitRegressor(_SeveralSizes, Regressor, method=KBP, omitted=("subset",)):
     """Regression by kernel basis pursuit (Guigue et al. 2005)."""
 
 
@@ -282,17 +285,17 @@ class RelevanceVectorRegressor(Regressor, method=RVM, omitted=("likelihood",)):
 
 
 class _ShareOfSupportVectors(Classifier):
-    """A classifier whose `n_prototypes` may be a share of a support vector machine's."""
+    """A classifier whose `n_prototypes` may be a fraction of the number of support vectors."""
 
     parameter_notes: ClassVar[dict[str, str]] = {
-        "n_prototypes": "Or a share between 0 and 1 of the support vectors of scikit-learn's `SVC` "
-        "with the same C and kernel. Where these are tuned, C is 1 and the lengthscale the root of "
-        "half the number of columns. With several classes the share is of the mean over one "
-        "against the rest."
+        "n_prototypes": "Or a fraction between 0 and 1 of the support vectors of scikit-learn's "
+        "`SVC` with the same C and kernel. If C is tuned, `SVC` has C = 1. If the kernel is tuned, "
+        "the lengthscale of `SVC` is the square root of half the number of columns. With several "
+        "classes, the number of support vectors is the mean over the one-versus-rest problems."
     }
 
     n_prototypes: Any
-    _n_support: float  # support vectors of a machine of two classes, the mean over machines
+    _n_support: float  # mean number of support vectors of the binary problems
 
     def _fit(
         self,
@@ -306,11 +309,11 @@ class _ShareOfSupportVectors(Classifier):
         if isinstance(self.n_prototypes, float):
             if not 0 < self.n_prototypes < 1:
                 raise ValueError(
-                    "n_prototypes: expected a whole number, or a share between 0 and 1 of the "
+                    "n_prototypes: expected a whole number, or a fraction between 0 and 1 of the "
                     f"support vectors, got {self.n_prototypes!r}"
                 )
             self._check_parameters()
-            self._n_support = self._support_vectors(X, y, sample_weight)
+            self._n_support = self._count_support_vectors(X, y, sample_weight)
         return super()._fit(X, y, sample_weight, task, table, **options)
 
     def make_method(self) -> Method:
@@ -321,17 +324,18 @@ class _ShareOfSupportVectors(Classifier):
         settings["n_prototypes"] = max(1, round(self.n_prototypes * self._n_support))
         return type(self).method_class(**settings)
 
-    def _support_vectors(self, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> float:
+    def _count_support_vectors(self, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> float:
+        """Return the mean number of support vectors of the binary problems of `SVC`."""
         w = np.ones(len(X)) if sample_weight is None else numbers("sample_weight", sample_weight)
         X, y, w = X[w > 0].astype(float), y[w > 0], w[w > 0]
         mean = np.average(X, axis=0, weights=w)
-        spread = np.sqrt(np.average(np.square(X - mean), axis=0, weights=w))
-        X = (X - mean) / np.where(spread > 0, spread, 1)
+        deviation = np.sqrt(np.average(np.square(X - mean), axis=0, weights=w))
+        X = (X - mean) / np.where(deviation > 0, deviation, 1)
         d = X.shape[1]
         kernel_like = self._kernel(d)
-        assert kernel_like is not None, "`_check_parameters` refuses None"
-        untuned = isinstance(kernel_like, str)
-        kernel = RBF(math.sqrt(d / 2)) if untuned else make_kernel(kernel_like, d)
+        assert kernel_like is not None, "`_check_parameters` raises for None"
+        is_tuned = isinstance(kernel_like, str)
+        kernel = RBF(math.sqrt(d / 2)) if is_tuned else make_kernel(kernel_like, d)
         with jax.enable_x64(True):
             gram = np.asarray(kernel.gram(jax.device_put(X)))
         C = 1.0 if isinstance(self.C, str) else self.C
@@ -346,24 +350,24 @@ class _ShareOfSupportVectors(Classifier):
 class SparseLargeMarginClassifier(_ShareOfSupportVectors, method=SLMC):
     """Classification by a support vector machine of few optimised prototypes (Wu et al. 2006).
 
-    A descent moves the prototypes, which need not be rows, to where the objective of the support
-    vector machine in their span is least.
+    A descent moves the prototypes to a minimum of the objective of the support vector machine in
+    the span of the prototypes. The prototypes need not be rows.
     """
 
 
 class SparseFisherClassifier(_ShareOfSupportVectors, method=SparseFisher):
     """Classification by a sparse kernel Fisher discriminant (Wu et al. 2006, Appendix A).
 
-    A descent moves the prototypes to where the Fisher discriminant in their span has its largest
-    quotient. Coefficients and intercept are the support vector machine's.
+    A descent moves the prototypes to a maximum of the Fisher quotient in the span of the
+    prototypes. A support vector machine in this span gives the coefficients and the intercept.
     """
 
 
 class ReducedSetClassifier(_ShareOfSupportVectors, method=ReducedSetSVM, omitted=("starts",)):
     """Classification by a support vector machine that is simplified afterwards (Burges 1996).
 
-    The function of the whole machine is approximated by one of few prototypes;
-    `jsparse.reduced_set.simplify` does the same for any other expansion.
+    A function of few prototypes approximates the function of the support vector machine.
+    `jsparse.reduced_set.simplify` does so for any other expansion.
     """
 
 

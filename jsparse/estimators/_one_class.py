@@ -1,6 +1,7 @@
 """Sparse one-class support vector machines as a scikit-learn estimator (Wu et al. 2006)."""
 
 import math
+import reprlib
 from typing import Any, cast
 
 import jax
@@ -17,8 +18,8 @@ from ..machines.method import Shape, TrainingRows
 from ..machines.slmc import SLMC
 from ..scaling import standardize
 from ..training.choices import KERNELS
-from ..training.inputs import counting_rows
-from ._base import within
+from ..training.inputs import weighted_rows
+from ._base import limited_to_rows
 from ._inputs import FLOATS, as_table, encoded_rows
 from ._sklearn import (
     BaseEstimator,
@@ -28,37 +29,38 @@ from ._sklearn import (
     validate_data,
 )
 
-# One program, as `one_class.fit` step by step compiles 50. The options of `_programs.compiled`
-# would round the descents otherwise.
+# Outside `jit`, `one_class.fit` compiles 50 programs; this is one program. `_programs.compiled` has
+# compiler options that would change the rounding of the descents.
 _one_class = jax.jit(one_class.fit, static_argnames="max_iterations")
 
 
 class SparseOneClassSVM(OutlierMixin, BaseEstimator):
-    """Outliers by a one-class support vector machine of few prototypes (Wu et al. 2006).
+    """Outlier detection by a one-class SVM of few prototypes (Wu et al. 2006, Section 4.4).
 
-    Prototypes are found by a descent on the objective of scikit-learn's `OneClassSVM`, in the span
-    of so many points. Inputs are standardised; nothing is tuned.
+    A descent moves the prototypes to a minimum of the objective of scikit-learn's `OneClassSVM` in
+    the span of the prototypes. Inputs are standardised; nothing is tuned.
 
     Args:
         n_prototypes: number of prototypes, at most the number of rows with weight; None for a third
             of the rows, at most 20.
-        nu: bound of the part of rows that are taken for outliers, above 0 and below 1.
-        starts: descents, of which the lowest end is taken; the first from k-means, the others from
-            rows at random.
-        max_iter: cap on the steps of a descent.
-        kernel: a name, as in the other estimators, or a kernel of standardised inputs.
-        lengthscale: of a kernel given by name, in units of standardised inputs: a number, one for
-            each column, or "scale" for the root of half the number of columns.
+        nu: upper limit of the weighted fraction of rows that count as outliers, above 0, below 1.
+        starts: number of descents, of which the descent with the lowest objective is kept. The
+            first descent starts from cluster means (k-means), the others from random rows.
+        max_iter: limit of the steps of a descent.
+        kernel: the name of a stationary kernel ("rbf", "laplacian", "matern32", "matern52",
+            "rational_quadratic"), or a kernel of standardised inputs.
+        lengthscale: lengthscale of a kernel with a name, in units of standardised inputs: a number,
+            a number for each column, or "scale" for the square root of half the number of columns.
         random_state: int, RandomState or None.
 
     Attributes:
         prototypes_: shape `(m, n_features)`, in the units of the inputs.
         dual_coef_: shape `(m,)`.
-        offset_: what `score_samples` must exceed.
-        expansion_: the machine, a `KernelExpansion`; its values are `decision_function`.
-        n_iter_: steps of the descent that was taken.
+        offset_: threshold of `score_samples`; rows below it are outliers.
+        expansion_: the machine, a `KernelExpansion`, whose values are `decision_function`.
+        n_iter_: number of steps of the kept descent.
         n_features_in_: number of columns.
-        feature_names_in_: their names, if they had any.
+        feature_names_in_: names of the columns, if the inputs had names.
     """
 
     def __init__(
@@ -81,12 +83,12 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "SparseOneClassSVM":
-        """Find the prototypes, and the machine.
+        """Optimise the prototypes, and fit the machine.
 
         Args:
             X: inputs, shape `(n_samples, n_features)`, an array or a table.
-            y: not looked at.
-            sample_weight: row weights, shape `(n_samples,)`; 0 is as if the row were not there.
+            y: ignored.
+            sample_weight: row weights, shape `(n_samples,)`. Rows of weight 0 are dropped.
 
         Returns:
             The estimator itself.
@@ -95,7 +97,10 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         X = self._inputs(X, sample_weight)
         w = np.ones(len(X)) if sample_weight is None else numbers("sample_weight", sample_weight)
         if w.shape != (len(X),) or not (np.isfinite(w).all() and (w >= 0).all()):
-            raise ValueError(f"sample_weight: expected {len(X)} finite numbers of at least 0")
+            raise ValueError(
+                f"sample_weight: expected {len(X)} finite numbers of at least 0, got "
+                f"{reprlib.repr(sample_weight)}"
+            )
         if not w.any():
             raise ValueError("sample_weight: expected some above 0, got weights of zero only")
         X, w = X[w > 0], w[w > 0]
@@ -103,7 +108,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         if nu >= 1:
             raise ValueError(f"nu: expected a number above 0 and below 1, got {self.nu!r}")
         method = self._method(*X.shape)
-        kernel = self._of_two_points(X.shape[1])
+        kernel = self._make_kernel(X.shape[1])
         with jax.enable_x64(X.dtype == np.float64):
             key = as_key(check_random_state(self.random_state).randint(2**31 - 1))
             weights = jax.device_put(w.astype(X.dtype))
@@ -123,15 +128,17 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         return self
 
     def _method(self, n: int, d: int) -> SLMC:
-        """Return the settings that choose the starts of the descents, for `n` rows with weight."""
+        """Return the method that chooses the starts of the descents, for `n` rows with weight."""
         if self.n_prototypes is not None:
             whole_number("n_prototypes", self.n_prototypes, 1, 2**31 - 1, "the largest number")
         shape = Shape(n, n, n, d, None, False)
         starts = whole_number("starts", self.starts, 1, 1000, "a thousand")
-        return cast(SLMC, within(SLMC(self.n_prototypes, starts=starts), shape).resolve(shape))
+        method = limited_to_rows(SLMC(self.n_prototypes, starts=starts), shape)
+        return cast(SLMC, method.resolve(shape))
 
-    def _publish(self, kernel: Kernel, scaling: Any, found: DirectFit) -> None:
-        machine = found.expansion
+    def _publish(self, kernel: Kernel, scaling: Any, descent: DirectFit) -> None:
+        """Set the fitted attributes, as NumPy arrays."""
+        machine = descent.expansion
         self._expansion = jax.tree.map(
             np.asarray,
             KernelExpansion(
@@ -142,20 +149,21 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         self.prototypes_ = np.asarray(machine.prototypes) * scale + shift
         self.dual_coef_ = np.asarray(machine.coefficients)
         self.offset_ = -float(machine.intercept)
-        self.n_iter_ = int(found.steps)
+        self.n_iter_ = int(descent.steps)
 
     def _inputs(self, X: Any, sample_weight: Any) -> np.ndarray:
-        """Return the rows to fit to as numbers, and keep how a table becomes them."""
+        """Return the rows to fit to as numbers, and keep the encoding of a table."""
         frame, self._columns = as_table(X), None
         if frame is None:
             return cast(np.ndarray, validate_data(self, X, dtype=FLOATS))
         validate_data(self, frame.table, skip_check_array=True)
         n = len(frame.table)
-        table = frame.encoded(np.zeros(n), "regression", counting_rows(sample_weight, n).index)
+        table = frame.encoded(np.zeros(n), "regression", weighted_rows(sample_weight, n).index)
         self._columns = table.schema
         return table.inputs
 
-    def _of_two_points(self, d: int) -> Kernel:
+    def _make_kernel(self, d: int) -> Kernel:
+        """Return the kernel of `d` standardised columns."""
         if isinstance(self.kernel, Kernel):
             return self.kernel
         if self.kernel not in KERNELS:
@@ -171,17 +179,17 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
 
     @property
     def expansion_(self) -> KernelExpansion:
-        """The machine; takes raw inputs."""
+        """The machine, which takes raw inputs."""
         check_is_fitted(self)
         check_runtime()
         with jax.enable_x64(self.prototypes_.dtype == np.float64):
             return jax.tree.map(jax.device_put, self._expansion)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Values of the machine, negative for outliers, shape `(n_samples,)`.
+        """Return the values of the machine, negative for outliers, shape `(n_samples,)`.
 
-        Several training rows are on the boundary; a value that is rounding is 0, so that they are
-        no outliers whatever rows come with them.
+        Some training rows lie on the boundary. Values within rounding of 0 are set to 0, so that
+        these rows are never outliers, whatever other rows are in `X`.
         """
         check_is_fitted(self)
         X = encoded_rows(self, X, self._columns, self.prototypes_.dtype)
@@ -191,9 +199,9 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         return np.where(np.abs(values) <= 64 * np.finfo(values.dtype).eps * terms, 0, values)
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Values without the offset, shape `(n_samples,)`."""
+        """Return the values without the offset, shape `(n_samples,)`."""
         return self.decision_function(X) + self.offset_
 
     def predict(self, X: Any) -> np.ndarray:
-        """-1 for outliers, +1 for all others, shape `(n_samples,)`."""
+        """Return -1 for outliers and +1 for all other rows, shape `(n_samples,)`."""
         return np.where(self.decision_function(X) >= 0, 1, -1)

@@ -1,4 +1,4 @@
-"""Estimators to which rows can be added after the fit."""
+"""Estimators with `partial_fit`, which adds rows after the fit."""
 
 from typing import Any, cast
 
@@ -14,10 +14,10 @@ from ._inputs import checked_targets
 
 
 class _MoreRows(Machine):
-    """A machine whose sums over rows can be added to."""
+    """An estimator that keeps sums over rows, to which it can add more rows."""
 
     def _add(self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> None:
-        """Sum more rows and solve again. Nothing changes unless all of that succeeds."""
+        """Sum more rows, solve again and publish; after an error nothing has changed."""
         assert self._sums is not None
         method = cast(FixedSize, self._method)
         model, sums, status = with_more_rows(
@@ -34,32 +34,32 @@ class MoreRowsClassifier(_MoreRows, Classifier):
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> "MoreRowsClassifier":
-        """Add rows to a machine, exactly as one fit to all rows so far would have used them.
+        """Add rows to the machine; fit the estimator if it is not fitted.
 
-        Kernel, `C`, prototypes and standardisation stay those of `fit`, or of the first call, which
-        does what `fit` does; so does the calibration of probabilities, intervals and sets, but for
-        the machines of the folds, which are dropped as they lack the new rows. The order in which
-        rows come does not matter.
+        The first call does what `fit` does. Later calls keep the kernel, `C`, the prototypes, the
+        standardisation, and the calibration of probabilities, intervals and sets. With these, the
+        machine is fitted to all rows so far, and equals one fit to these rows. The order of the
+        rows does not matter. The machines of the folds are dropped, as they lack the new rows.
 
         Args:
             X: inputs, shape `(n_samples, n_features)`, an array or a table; cast to the precision
                 of the machine.
-            y: class labels, shape `(n_samples,)`.
-            classes: all labels that may ever come, for the first call, whose `y` must have two of
-                them at least; by default the labels of its `y`.
+            y: class labels, shape `(n_samples,)`. The first call needs at least two classes.
+            classes: all labels of the first and of later calls; by default the labels in the first
+                `y`.
             sample_weight: row weights, shape `(n_samples,)`.
 
         Returns:
-            The estimator itself; unchanged if an error is raised once it is fitted.
+            The estimator itself. An error after the first call leaves it unchanged.
 
         Raises:
-            ValueError: for `class_weight="balanced"`, with which new rows change the weights of old
-                ones; for labels or columns that were not there.
+            ValueError: for `class_weight="balanced"`, because new rows would change the weights of
+                earlier rows; for labels or columns that are not in the first call.
         """
         if isinstance(self.class_weight, str):
             raise ValueError(
                 f"class_weight: expected None or a mapping for partial_fit, got "
-                f"{self.class_weight!r}; new rows would change the weights of old ones"
+                f"{self.class_weight!r}; new rows would change the weights of earlier rows"
             )
         if not hasattr(self, "model_"):
             self._fit_labels(X, y, sample_weight, classes)
@@ -69,7 +69,7 @@ class MoreRowsClassifier(_MoreRows, Classifier):
         y = checked_targets(self, X, y)
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(
-                f"classes: expected those of the first call, {self.classes_.tolist()}, got "
+                f"classes: expected the labels of the first call, {self.classes_.tolist()}, got "
                 f"{np.unique(classes).tolist()}"
             )
         numbers, _ = encoded_targets(y, "classification", self.classes_)
@@ -84,7 +84,7 @@ class MoreRowsRegressor(_MoreRows, Regressor):
     """A regressor with `partial_fit`."""
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MoreRowsRegressor":
-        """Add rows to a machine, exactly as one fit to all rows so far would have used them.
+        """Add rows to the machine; fit the estimator if it is not fitted.
 
         See `MoreRowsClassifier.partial_fit`.
 
@@ -95,10 +95,10 @@ class MoreRowsRegressor(_MoreRows, Regressor):
             sample_weight: row weights, shape `(n_samples,)`.
 
         Returns:
-            The estimator itself; unchanged if an error is raised once it is fitted.
+            The estimator itself. An error after the first call leaves it unchanged.
 
         Raises:
-            ValueError: for columns or targets that were not there.
+            ValueError: for columns or numbers of targets that differ from the first call.
         """
         if not hasattr(self, "model_"):
             self.fit(X, y, sample_weight)

@@ -1,4 +1,4 @@
-"""scikit-learn, or the words that say how to get it."""
+"""Imports from scikit-learn, with an error that says how to install it if it is missing."""
 
 from typing import Any
 
@@ -39,13 +39,13 @@ def validate_data(
     """Check `X` and `y` by scikit-learn, after checking that this process holds their elements.
 
     Args:
-        estimator: what the data are for.
+        estimator: the estimator that gets the data.
         X: inputs.
-        y: targets; scikit-learn's word for none.
-        **options: of `sklearn.utils.validation.validate_data`.
+        y: targets; "no_validation" for no targets, as in scikit-learn.
+        **options: options of `sklearn.utils.validation.validate_data`.
 
     Raises:
-        ValueError: for arrays spread over several processes, and as scikit-learn's.
+        ValueError: for arrays spread over several processes, and as scikit-learn's function.
     """
     check_held("X", X)
     check_held("y", y)

@@ -1,4 +1,4 @@
-"""Write `__init__.pyi`, in which editors and type checkers find the constructors.
+"""Generator of `__init__.pyi`, in which editors and type checkers find the constructors.
 
 Run `python -m jsparse.estimators._stub` after a change of a method's settings or documentation.
 """
@@ -27,18 +27,19 @@ _ONE_CLASS = "from ._one_class import SparseOneClassSVM as SparseOneClassSVM\n"
 
 def stub() -> str:
     """Return the text of the stub."""
-    named = [
+    classes = [
         estimator
         for name in sorted(dir(estimators))
         if isinstance(estimator := getattr(estimators, name), type)
         and issubclass(estimator, Machine)
     ]
-    bases = sorted({(base.__module__, base.__name__) for one in named for base in one.__bases__})
+    bases = sorted({(base.__module__, base.__name__) for cls in classes for base in cls.__bases__})
     imports = [f"from .{module.rsplit('.', 1)[1]} import {name}\n" for module, name in bases]
-    return "".join([_HEAD, *imports, _ONE_CLASS, *map(_class_text, named)])
+    return "".join([_HEAD, *imports, _ONE_CLASS, *map(_class_text, classes)])
 
 
 def _class_text(estimator: type[Machine]) -> str:
+    """Return the class statement of an estimator, with its docstring and constructor."""
     kinds = [p.kind for p in inspect.signature(estimator).parameters.values()]
     lines = [f"{p.name}: {p.type} = {p.default!r}," for p in estimator.parameters]
     lines.insert(kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD), "*,")

@@ -106,12 +106,17 @@ def check_penalty(feature_map: FeatureMap) -> None:
 
 
 def check_labels(labels: Array, k: int) -> None:
-    """Raise a `ValueError` unless labels are class numbers 0..k-1. Traced values pass."""
+    """Raise a `ValueError` unless labels are class numbers 0..k-1, at least one.
+
+    Traced values are not checked.
+    """
     if labels.ndim != 1 or not jnp.issubdtype(labels.dtype, jnp.integer):
         raise ValueError(
             f"labels: expected class numbers, integers of shape (n,), got {labels.dtype} of shape "
             f"{labels.shape}"
         )
+    if len(labels) == 0:
+        raise ValueError("labels: expected a class number for each row, got none")
     values = np.asarray(labels) if is_concrete(labels) else np.zeros(1)
     if not (values.min() >= 0 and values.max() < k):
         raise ValueError(

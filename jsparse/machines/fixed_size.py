@@ -98,7 +98,7 @@ class Prototypes(Sized):
             return rows.points_at(np.arange(m))
         if self.selection == "pivoted_cholesky":  # the order of the pivots is nested already
             weights = as_array(rows.weights, rows.X.dtype)
-            pivots = pivoted_cholesky(key, kernel, rows.X, m, weights).indices
+            pivots = pivoted_cholesky(key, kernel, rows.kernel_inputs, m, weights).indices
             return rows.points_at(np.asarray(pivots))
         return self.chosen_rows(key, rows)
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from .._arguments import whole_number
 from .._blocks import map_systems
-from .._numerics import epsilon, is_concrete
+from .._numerics import is_concrete, resolves_products
 from .._types import CountLike, Key, PointTable
 from ..kernels import Kernel
 from ..pursuit import on_atoms
@@ -83,7 +83,7 @@ class KSP(Pursuit):
         """See `Pursuit.select_with_rows`; with `formed=False`, also select from the rows."""
         if self.formed:
             selected = self.select(system, key)
-            if epsilon(design.D.dtype) < 1e-10:  # in double precision
+            if resolves_products(design.D.dtype):
                 return selected
             return _solved_again(selected, design, system.ridge, self.longest)
         return _each_target(

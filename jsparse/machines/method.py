@@ -67,8 +67,14 @@ class TrainingRows(NamedTuple):
     weights: Float[np.ndarray, " r"]  # a row of weight 0 is never chosen
     scaling: Scaling  # maps raw inputs to `X`
     n: int  # number of rows without the padding
+    coded: Float[Array, "r e"] | None = None  # the kernel's inputs, if `X` has indicators instead
 
     __repr__ = short_repr
+
+    @property
+    def kernel_inputs(self) -> Float[Array, "r e"]:
+        """The rows as inputs of the kernel."""
+        return self.X if self.coded is None else self.coded
 
     def points_at(self, numbers: Int[np.ndarray, " m"], status: int = CONVERGED) -> "Points":
         """Return the rows with the given numbers as points."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt
 
-from .._numerics import dot, eigh, epsilon, exponents, times_power
+from .._numerics import dot, eigh, epsilon, exponents, resolves_products, times_power
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import NOT_FINITE, PRECISION_LOST, VANISHED
@@ -27,7 +27,6 @@ from .scdp_system import CandidateColumns, candidate_columns
 Initialization = Literal["primal", "dual"]
 Start = Literal["coefficients", "weights"]
 Loss = Literal["rows", "prototypes"]
-_SQUARES_RESOLVED = 1e-10  # dtypes with a smaller epsilon resolve squares of kernel columns
 
 
 class Variant(NamedTuple):
@@ -101,7 +100,7 @@ def reduction_columns(kernel: Kernel, prototypes: Float[Array, "M d"]) -> Reduct
     """Return the `ReductionColumns` of some prototypes, without targets."""
     columns = candidate_columns(kernel, prototypes)
     gram = columns.gram
-    rotation = eigh(gram)[1] if epsilon(gram.dtype) > _SQUARES_RESOLVED else None
+    rotation = None if resolves_products(gram.dtype) else eigh(gram)[1]
     return ReductionColumns(columns.kernel, columns.prototypes, gram, columns.shift, rotation)
 
 

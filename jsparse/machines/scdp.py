@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from .._arguments import as_key
 from .._blocks import systems_at_once
-from .._numerics import as_array, as_float, epsilon, like
+from .._numerics import as_array, as_float, epsilon, like, resolves_products
 from .._programs import compiled
 from .._status import COMPLETED, CONVERGED, PRECISION_LOST, TRUNCATED
 from .._types import CLike, Key, KeyLike, ScalarLike
@@ -321,7 +321,7 @@ def _fit(
         path, feature_sum = jax.lax.map(
             lambda y: scdp_rows.pursue(problem, y, key, **options), targets
         )
-    on_rows, solution = epsilon(X.dtype) > 1e-10, path
+    on_rows, solution = not resolves_products(X.dtype), path
     if on_rows:
         solution = jax.lax.map(
             lambda group: scdp_rows.solve_again(group[0], group[1], problem, block_rows),

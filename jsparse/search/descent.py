@@ -23,7 +23,7 @@ from .template import Template
 FOLDS = 5  # cross-validation folds, which share five sixths of the rows; the rest is validation
 
 
-class Smooth(eqx.Module):
+class DescentObjective(eqx.Module):
     """The arguments of the error that are constant in a descent over a kernel's leaves and `C`."""
 
     template: Template
@@ -114,7 +114,7 @@ def _parts(
 
 @compiled
 def error_and_gradient(
-    objective: Smooth, theta: Float[Array, " q"], prior_strength: ScalarLike
+    objective: DescentObjective, theta: Float[Array, " q"], prior_strength: ScalarLike
 ) -> tuple[Float[Array, ""], Float[Array, " q"], FoldErrors]:
     """Return the objective of the descent, its gradient, and the errors.
 
@@ -175,7 +175,8 @@ def descend(
         trail: list to which the theta of every evaluation and its validation error are appended.
     """
     theta, dtype, template = np.clip(begin, low, high), run.dtype, run.template
-    objective = Smooth(template, batches.points, batches.at(0), (low < high)[:-1], template.theta)
+    free = (low < high)[:-1]
+    objective = DescentObjective(template, batches.points, batches.at(0), free, template.theta)
     strength = np.asarray(search.prior_strength, dtype)
 
     def slope(theta: np.ndarray) -> Slope:

@@ -21,9 +21,9 @@ from .metric import MetricSearch, scored_profile
 from .strategies import LINE_EVALUATIONS, Evaluator, Profile, Search, line_rounds
 from .template import Template
 
-# Margins of log lengthscales below and above the box of the profile. The upper margin is large
-# because the lengthscale of an irrelevant column must be able to grow to thousands.
-NARROWER, WIDER = np.log(10.0), np.log(100.0)
+# Margins of log lengthscales beyond the bounds of the profile. The upper margin is large because
+# the lengthscale of an irrelevant column must be able to grow to thousands.
+LOWER_MARGIN, UPPER_MARGIN = np.log(10.0), np.log(100.0)
 ROWS_FOR_A_COLUMN = 100  # with this many rows per column, the steps recognise noise columns
 WORSE = 1.25  # a score this many times the best shows that a relevant column was eliminated
 STEPS = 60  # default number of evaluations of the gradient
@@ -185,8 +185,8 @@ class _Descents:
             prototypes=search.prototypes,
         )  # fmt: skip
         ends = np.log([run.grid.min(), run.grid.max()])
-        self.lowest = np.append(run.low - NARROWER, ends[0])
-        self.highest = np.append(run.high + WIDER, ends[1])
+        self.lowest = np.append(run.low - LOWER_MARGIN, ends[0])
+        self.highest = np.append(run.high + UPPER_MARGIN, ends[1])
         matrix = np.flatnonzero(self.signed)
         widest = 10 * np.abs(self.middle[matrix]).max(initial=1.0)
         self.lowest[matrix], self.highest[matrix] = -widest, widest

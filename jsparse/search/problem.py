@@ -157,9 +157,7 @@ class Problem:
 
     method: Method  # resolved, see `Method.resolve`
     template: Template  # the kernel whose leaves are tuned
-    points: (
-        Float[Array, "m d"] | None
-    )  # prototypes or candidates; None for all rows, as in the dual
+    points: Float[Array, "m d"] | None  # prototypes or candidates; None for all rows
     source: Source
     C: Float[np.ndarray, " s"]  # values of the weight of the data-fit term
     point_rows: Int[np.ndarray, " m"] | None = None  # row numbers of the points, if they are rows

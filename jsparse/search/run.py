@@ -113,7 +113,8 @@ class Run:
         self.stops: tuple[type[BaseException], ...] = (_Stop,)
         if search.start is not None and search.start.theta.shape != self.low.shape:
             raise ValueError(
-                f"start: expected one of {self.low.size} parameters, got theta {search.start.theta}"
+                "start: expected the result of a search over kernel parameters of shape "
+                f"{self.low.shape}, got parameters of shape {search.start.theta.shape}"
             )
 
     @property

@@ -44,9 +44,9 @@ class Spectrum(NamedTuple):
         """Return the largest eigenvalue."""
         return self.values[-1]
 
-    def count_above(self, bound: Float[Array, ""]) -> Int[Array, ""]:
-        """Return the number of eigenvalues above a bound."""
-        return jnp.sum(self.values > bound, dtype=jnp.int32)
+    def numerical_rank(self, noise: Float[Array, ""]) -> Int[Array, ""]:
+        """Return the number of eigenvalues above `noise`, the rounding error of an eigenvalue."""
+        return jnp.sum(self.values > noise, dtype=jnp.int32)
 
     def degrees_of_freedom(self, shifts: Float[Array, " s"]) -> Float[Array, " s"]:
         """Return `tr(A (A + shift I)^(-1))` for every shift."""
@@ -298,7 +298,7 @@ def ridge(
     # centred the matrix.
     squares = jnp.diagonal(gram)
     noise = rank_cutoff(jnp.maximum(centred.largest, jnp.max(squares)))
-    rank = centred.count_above(noise)
+    rank = centred.numerical_rank(noise)
     # A feature that is zero at every row lowers the rank exactly, not by rounding.
     deficient = rank < jnp.sum(squares > 0, dtype=jnp.int32)
     lost = (shifts < noise) & deficient | (relative > epsilon(gram.dtype) ** 0.5)

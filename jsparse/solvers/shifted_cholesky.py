@@ -56,13 +56,13 @@ class ShiftedCholesky(NamedTuple):
         x = jax.lax.fori_loop(0, 16, lambda _, x: scaled(dot(self.matrix, x)), x)
         return jnp.sum(x * dot(self.matrix, x)) / jnp.sum(jnp.square(x))
 
-    def count_above(self, bound: Float[Array, ""]) -> Int[Array, ""]:
+    def numerical_rank(self, _: Float[Array, ""]) -> Int[Array, ""]:
         """Return the numerical rank, read from the Cholesky pivots.
 
         A pivot of the unshifted factor counts if its square exceeds twice its guard. The rank is 0
-        if the factorisation fails. `bound` is ignored: the guards replace it.
+        if the factorisation fails. The argument of the other factorisations, the rounding error of
+        an eigenvalue, has no use here: each pivot has the rounding error of its diagonal entry.
         """
-        del bound
         pivots = jnp.square(jnp.diagonal(self._lower(jnp.zeros((), self.matrix.dtype))))
         guard = 2 * _GUARD * epsilon(self.matrix.dtype) * jnp.abs(jnp.diagonal(self.matrix))
         return jnp.sum(pivots > guard, dtype=jnp.int32)

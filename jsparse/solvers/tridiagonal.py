@@ -99,9 +99,9 @@ class Tridiagonal(NamedTuple):
         quotient = jnp.sum(x * product(x)) / jnp.sum(jnp.square(x))
         return jnp.maximum(quotient, jnp.max(diagonal))
 
-    def count_above(self, bound: Float[Array, ""]) -> Int[Array, ""]:
-        """Return the number of eigenvalues above a bound: the positive pivots of `T - bound I`."""
-        return jnp.sum(self._pivots(-bound[None]) > 0, dtype=jnp.int32)
+    def numerical_rank(self, noise: Float[Array, ""]) -> Int[Array, ""]:
+        """Return the number of eigenvalues above `noise`: the positive pivots of `T - noise I`."""
+        return jnp.sum(self._pivots(-noise[None]) > 0, dtype=jnp.int32)
 
     def degrees_of_freedom(self, shifts: Float[Array, " s"]) -> Float[Array, " s"]:
         """Return `tr(A (A + shift I)^(-1))` for every shift.

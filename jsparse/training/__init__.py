@@ -1,1 +1,1 @@
-"""From a table or a stream of rows to a tuned model."""
+"""Training: the steps that turn a table or a stream of rows into a tuned model."""

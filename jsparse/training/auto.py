@@ -1,5 +1,6 @@
-"""The choice of a kernel from a sample of the rows: its family, and directions of its metric."""
+"""Choice of a kernel's family, and of the directions of its metric, on a sample of the rows."""
 
+import functools
 from typing import ClassVar
 
 import equinox as eqx
@@ -22,16 +23,17 @@ from ..search.recursive import lengthscales_of
 from ..validation.error_gradient import Parts, held_out_error
 
 FAMILIES = {"rbf": RBF, "matern32": Matern32, "laplacian": Laplacian}  # from smooth to rough
-FACTORS = np.geomspace(0.25, 4.0, 6)  # lengthscales to try, in units of sqrt(d)
-PENALTIES = np.geomspace(1.0, 1e3, 4)  # values of `C` to try
-DUAL_PENALTIES = np.geomspace(0.1, 1e4, 11)
-ROWS, PROTOTYPES = 2048, 400  # the most rows, and the most prototypes, of the sample
-DUAL_ROWS = 500  # the most rows of the sample if all are prototypes
-NEAR = np.geomspace(1 / 1.4, 1.4, 3)  # factors to try for a learned metric
-ROUGHER = 1.01  # with more rows than the sample has, a rougher family gains at least so much
+LENGTHSCALE_FACTORS = np.geomspace(0.25, 4.0, 6)  # lengthscales to try, in units of sqrt(d)
+C_VALUES = np.geomspace(1.0, 1e3, 4)  # values of `C` to try for a fixed-size machine
+DUAL_C_VALUES = np.geomspace(0.1, 1e4, 11)  # values of `C` to try in the dual
+ROWS, PROTOTYPES = 2048, 400  # upper limits of the rows and prototypes of a fixed-size machine
+DUAL_ROWS = 500  # upper limit of the rows of a machine in the dual
+METRIC_FACTORS = np.geomspace(1 / 1.4, 1.4, 3)  # factors to try for learned lengthscales
+# A rougher family gains at least this factor in the error when all rows replace the sample.
+ROUGHER_TOLERANCE = 1.01
 
 
-class _Any(Stationary):
+class _SelectedFamily(Stationary):
     """A kernel of one of `FAMILIES`, selected by traced weights so that one program serves all.
 
     The selected family has weight 1, the others 0.
@@ -59,7 +61,7 @@ def _errors(
     """Return the cross-validated errors of one family, for every lengthscale and `C`."""
 
     def error(lengthscale: Array, C: Array) -> Float[Array, ""]:
-        return held_out_error(_Any(lengthscale, weights), points, C, parts)[1].error
+        return held_out_error(_SelectedFamily(lengthscale, weights), points, C, parts)[1].error
 
     return jax.lax.map(lambda a: jax.lax.map(lambda c: error(a, c), C), lengthscales)
 
@@ -75,48 +77,52 @@ def family_of(
 ) -> tuple[str, float]:
     """Return the name of the kernel family with the least squared error on held-out rows.
 
-    Each family is tried with a few lengthscales and values of `C`. A rougher family is chosen only
-    if its error is lower by a thousandth.
+    Each family is scored with a few lengthscales and values of `C`. A rougher family is chosen
+    only if its error is lower by a thousandth, since a smaller difference is noise.
 
     Args:
         key: PRNG key of the sample.
         X: standardised inputs.
         y: targets.
         weights: row weights; a row of weight 0 is absent.
-        all_rows: False for cross-validation on a random sample of at most `ROWS` rows, with
+        all_rows: False for cross-validation on a random sample of at most `ROWS` rows, with at most
             `PROTOTYPES` of them as prototypes. True for leave-one-out on at most `DUAL_ROWS` rows,
-            each of which is a prototype. If there are more rows than these, a rougher family may
-            err by a factor of `ROUGHER` more, as more prototypes favour rougher families.
-        per_column: with `all_rows`, compare the families with lengthscales for each column, which
-            one round of a recursive feature machine gives. Families differ in what they gain.
+            each of which is a prototype. If `all_rows` and there are more than `DUAL_ROWS` rows,
+            the error of a rougher family may exceed the best by the factor `ROUGHER_TOLERANCE`,
+            because additional prototypes favour rougher families.
+        per_column: with `all_rows`, also try a separate lengthscale for each column, learned by one
+            round of a recursive feature machine. Families gain differently from the lengthscales.
 
     Returns:
-        The name, and the error.
+        The name of the chosen family, and the least error of all families.
+
+    Raises:
+        ValueError: unless `all_rows`, if fewer than 12 rows have a positive weight.
     """
-    best, family, advantage = np.inf, "rbf", 0.999  # a smaller difference is noise
+    best, family, tolerance = np.inf, "rbf", 0.999
     if all_rows:
-        sample = _sample(key, X, y, weights)
+        sample = _rows_for_dual(key, X, y, weights)
         errors = [_leave_one_out_error(f, *sample, per_column=per_column) for f in FAMILIES]
         if np.count_nonzero(np.asarray(weights)) > DUAL_ROWS:
-            advantage = ROUGHER
+            tolerance = ROUGHER_TOLERANCE
     else:
-        parts, points = _part(key, X, y, weights)
-        errors = [_least(name, points, parts)[0] for name in FAMILIES]
+        parts, points = _fold_sample(key, X, y, weights)
+        errors = [_least_error(name, points, parts)[0] for name in FAMILIES]
     for name, error in zip(FAMILIES, errors, strict=True):
-        if error < advantage * best:
+        if error < tolerance * best:
             best, family = error, name
     return family, min(errors)
 
 
-def _sample(
+def _rows_for_dual(
     key: Key, X: Float[Array, "n d"], y: Float[Array, "n c"], weights: Float[Array, " n"]
 ) -> tuple[Float[np.ndarray, "r d"], Float[np.ndarray, "r c"], Float[np.ndarray, " r"]]:
-    """Return at most `DUAL_ROWS` random rows with weight."""
+    """Return at most `DUAL_ROWS` random rows with weight, padded with rows of weight 0."""
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).astype(np.uint32).tolist())
     rows = rng.permutation(np.flatnonzero(np.asarray(weights) > 0))[:DUAL_ROWS]
     inputs, targets, w = (np.asarray(a)[rows] for a in (X, y, weights))
-    room = capacity(len(rows))  # so that tables of similar size share programs
-    return padded(inputs, room), padded(targets, room), padded(w, room, "constant")
+    n_padded = capacity(len(rows))  # so that tables of similar size share programs
+    return padded(inputs, n_padded), padded(targets, n_padded), padded(w, n_padded, "constant")
 
 
 def _leave_one_out_error(
@@ -128,27 +134,39 @@ def _leave_one_out_error(
     per_column: bool,
 ) -> float:
     """Return the least leave-one-out error of a family, over lengthscales and `C`."""
-    dtype, C = X.dtype, DUAL_PENALTIES.astype(X.dtype)
+    dtype, C = X.dtype, DUAL_C_VALUES.astype(X.dtype)
     family = np.array([other == name for other in FAMILIES], dtype)
 
     def least(candidates: np.ndarray) -> tuple[float, np.ndarray, np.floating]:
-        """Return the least error, and the lengthscales and `C` that give it."""
-        errors = np.array([_squared_errors(family, one, C, X, y, weights) for one in candidates])
-        errors = np.where(np.isfinite(errors), errors, np.inf)
-        f, s = np.unravel_index(np.argmin(errors), errors.shape)
-        return float(errors[f, s]), candidates[f], C[s]
+        """Descend from the middle of the candidates to the nearest minimum of the error.
 
-    common = np.full(X.shape[1], np.sqrt(X.shape[1]))
-    error, lengthscales, best_C = least((FACTORS[:, None] * common).astype(dtype))
+        Return the least error, and the lengthscales and `C` that give it.
+        """
+
+        @functools.cache
+        def errors(i: int) -> Float[np.ndarray, " s"]:
+            of_C = np.asarray(_squared_errors(family, candidates[i], C, X, y, weights))
+            return np.where(np.isfinite(of_C), of_C, np.inf)
+
+        i = len(candidates) // 2
+        for step in (-1, 1):
+            while 0 <= i + step < len(candidates) and np.min(errors(i + step)) < np.min(errors(i)):
+                i += step
+        return float(np.min(errors(i))), candidates[i], C[np.argmin(errors(i))]
+
+    equal_lengthscales = np.full(X.shape[1], np.sqrt(X.shape[1]))
+    error, lengthscales, best_C = least(
+        (LENGTHSCALE_FACTORS[:, None] * equal_lengthscales).astype(dtype)
+    )
     if not per_column:
         return error
-    product = _product(family, lengthscales, best_C, X, y, weights)
-    learned = lengthscales_of(np.asarray(product), lengthscales)
-    return min(error, least((NEAR[:, None] * learned).astype(dtype))[0])
+    relevance = _mean_squared_derivatives(family, lengthscales, best_C, X, y, weights)
+    learned = lengthscales_of(np.asarray(relevance), lengthscales)
+    return min(error, least((METRIC_FACTORS[:, None] * learned).astype(dtype))[0])
 
 
 @compiled
-def _product(
+def _mean_squared_derivatives(
     family: Float[Array, " k"],
     lengthscales: Float[Array, " d"],
     C: Float[Array, ""],
@@ -156,8 +174,8 @@ def _product(
     y: Float[Array, "r c"],
     w: Float[Array, " r"],
 ) -> Float[Array, " d"]:
-    """Return the mean squared derivatives of the LS-SVM of the sample."""
-    machine = dual.fit(_Any(lengthscales, family), C, X, y, w).expansion
+    """Return the mean square of an LS-SVM's derivative in each column, over the sample."""
+    machine = dual.fit(_SelectedFamily(lengthscales, family), C, X, y, w).expansion
     return agop(machine, X, w, diagonal=True)
 
 
@@ -170,8 +188,11 @@ def _squared_errors(
     y: Float[Array, "r c"],
     w: Float[Array, " r"],
 ) -> Float[Array, " s"]:
-    """Return the leave-one-out errors of one kernel; infinite where rounding decides them."""
-    values, status = leave_one_out(_Any(lengthscales, family), C, X, y, w)
+    """Return the leave-one-out error of one kernel for every `C`.
+
+    The error is infinite where rounding dominates it.
+    """
+    values, status = leave_one_out(_SelectedFamily(lengthscales, family), C, X, y, w)
     errors = jnp.sum(w[None] * jnp.sum(jnp.square(values - y[None]), axis=2), axis=1)
     return jnp.where(status < PRECISION_LOST, errors / jnp.sum(w), jnp.inf)
 
@@ -187,16 +208,20 @@ def main_directions(
 
     The machine is fitted to a sample of the rows. The map is the square root of the mean outer
     product of the machine's gradients, truncated to the rank (Radhakrishnan et al. 2024, Algorithm
-    1). It is scaled so that the mean square norm of standardised inputs does not change. If `rank`
-    equals the number of columns, the map is the identity.
+    1). Its squared elements sum to `d`, so that the map keeps the mean squared norm of uncorrelated
+    standardised inputs. If `rank` equals the number of columns, the map is the identity. If the
+    machine is constant, the map selects the first `rank` columns.
 
-    Arguments are as for `family_of`.
+    The other arguments are as for `family_of`.
+
+    Raises:
+        ValueError: if fewer than 12 rows have a positive weight.
     """
     d = X.shape[1]
     if rank == d:
         return np.eye(d, dtype=X.dtype)
-    parts, points = _part(key, X, y, weights)
-    _, lengthscale, C = _least("rbf", points, parts)
+    parts, points = _fold_sample(key, X, y, weights)
+    _, lengthscale, C = _least_error("rbf", points, parts)
     product = np.asarray(_outer_product(RBF(lengthscale), points, C, parts), float)
     if not (np.isfinite(product).all() and np.any(product)):  # the machine is constant
         return np.eye(rank, d, dtype=X.dtype)
@@ -205,20 +230,21 @@ def main_directions(
     return (root * np.sqrt(d / np.sum(np.square(root)))).astype(X.dtype)
 
 
-def _part(
+def _fold_sample(
     key: Key, X: Float[Array, "n d"], y: Float[Array, "n c"], weights: Float[Array, " n"]
 ) -> tuple[Parts, Float[Array, "m d"]]:
-    """Return a sample of the rows laid out by folds, and prototypes drawn from the sample."""
+    """Return a sample of the rows, arranged by folds, and prototypes drawn from the sample."""
     batches = Batches(key, X, y, weights, None, rows=ROWS, prototypes=PROTOTYPES)
     return batches.at(0), batches.points
 
 
-def _least(
+def _least_error(
     name: str, points: Float[Array, "m d"], parts: Parts
 ) -> tuple[float, np.floating, np.floating]:
     """Return the least error of a family, and the lengthscale and `C` that give it."""
     dtype = points.dtype
-    lengthscales, C = (FACTORS * np.sqrt(points.shape[1])).astype(dtype), PENALTIES.astype(dtype)
+    lengthscales = (LENGTHSCALE_FACTORS * np.sqrt(points.shape[1])).astype(dtype)
+    C = C_VALUES.astype(dtype)
     weights = np.array([family == name for family in FAMILIES], dtype)
     errors = np.asarray(_errors(weights, lengthscales, C, points, parts), float)
     errors = np.where(np.isfinite(errors), errors, np.inf)
@@ -233,5 +259,5 @@ def _outer_product(
     """Return the mean outer product of the machine's gradients, summed over targets."""
     X, y, w = (a.reshape(-1, *a.shape[2:]) for a in parts)
     machine = fixed_size.fit(kernel, points, C, X, y, w).expansion
-    slopes = jax.vmap(jax.jacrev(lambda x: machine(x[None])[0]))(X)  # n c d
-    return jnp.einsum("n,ncd,nce->de", w / jnp.sum(w), slopes, slopes)
+    jacobians = jax.vmap(jax.jacrev(lambda x: machine(x[None])[0]))(X)  # n c d
+    return jnp.einsum("n,ncd,nce->de", w / jnp.sum(w), jacobians, jacobians)

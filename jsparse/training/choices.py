@@ -1,4 +1,4 @@
-"""Kernels from their names, and the default number of folds."""
+"""Construction of kernels from users' arguments, and the default number of folds."""
 
 import functools
 import math
@@ -30,11 +30,11 @@ def make_kernel(
     """Return the kernel for a user's `kernel` argument.
 
     Args:
-        kernel: a name, a kernel, a function of two points, or a list of these, which gives a
-            `Mixture`. A kernel by name has lengthscale `sqrt(d)`, which suits standardised inputs.
+        kernel: a name, a kernel, a function of two points, or a list of these for a `Mixture`. A
+            stationary kernel by name has lengthscale `sqrt(d)`, which suits standardised inputs.
         d: number of columns.
         codes: numbers of the columns that hold codes of categories.
-        per_column: give a kernel by name one lengthscale for each column.
+        per_column: give a stationary kernel by name one lengthscale for each column.
 
     Raises:
         ValueError: if `kernel` is none of these, or does not support columns of categories.
@@ -46,7 +46,7 @@ def make_kernel(
     if isinstance(kernel, list | tuple) and kernel:
         return kernels.Mixture(tuple(make_kernel(part, d) for part in kernel))
     if callable(kernel) and not isinstance(kernel, type):
-        return kernels.Custom(_without_parameters(kernel))
+        return kernels.Custom(_with_unused_parameters(kernel))
     if isinstance(kernel, str) and kernel in KERNELS:
         return KERNELS[kernel](np.full(d, math.sqrt(d)) if per_column else math.sqrt(d))
     if isinstance(kernel, str) and kernel == "linear":
@@ -64,8 +64,8 @@ def template_of(kernel: KernelLike, d: int, search: Search, codes: tuple[int, ..
     """Return the kernel whose leaves a search varies, for a user's `kernel` argument.
 
     A kernel by name gets the structure that the search needs: one lengthscale, one for each column,
-    or a matrix. Before the rows are known, "auto" gives an RBF kernel, and a matrix of a rank
-    selects the first columns; `training.auto` replaces both.
+    or a matrix. Before the rows are known, "auto" stands for an RBF kernel, and a rank for a matrix
+    that selects the first columns. After the rows have been read, `training.run` replaces both.
 
     Raises:
         ValueError: as `make_kernel`; for a rank above the number of columns, or a rank with a
@@ -78,23 +78,23 @@ def template_of(kernel: KernelLike, d: int, search: Search, codes: tuple[int, ..
         return make_kernel(kernel, d, codes, per_column=per_column)
     if codes or not isinstance(kernel, str) or kernel not in KERNELS:
         raise ValueError(
-            f"rank: expected None but for columns of numbers and one of {', '.join(KERNELS)}; a "
-            "kernel object can be a kernels.Projected itself"
+            f"rank: expected None unless all columns are numbers and kernel is one of "
+            f"{', '.join(KERNELS)}, got {search.rank!r}; a kernel object can be a kernels.Projected"
         )
     rank = whole_number("rank", search.rank, 1, d, "the number of columns")
     return projected(kernel, np.eye(rank, d))
 
 
 def projected(name: KernelLike, matrix: Float[np.ndarray, "r d"]) -> Kernel:
-    """Return the kernel of a name, applied to inputs mapped by the matrix."""
+    """Return the kernel with a name, applied to inputs that the matrix maps."""
     return kernels.Projected(make_kernel(name, matrix.shape[1]), matrix)
 
 
-# Cached so that one function always gives the same static field of `Custom`: else programs would
-# compile again.
+# The cache gives one function always the same static field of `Custom`. A new field would compile
+# all programs again.
 @functools.cache
-def _without_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of two points as a function of (parameters, two points)."""
+def _with_unused_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of parameters, which it ignores, and two points."""
     return lambda _, x, z: function(x, z)
 
 

@@ -26,7 +26,7 @@ def clock(seconds: dict[str, float], phase: str) -> Iterator[None]:
 def compile_clock(seconds: dict[str, float]) -> Iterator[None]:
     """Store the time that JAX spends on lowering and compiling in `seconds["compile"]`.
 
-    Tracing is left out, as nested traces would count twice.
+    The time of tracing is not included, because nested traces would count twice.
     """
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:

@@ -12,7 +12,7 @@ from ..kernels import Kernel
 from ..machines.method import Method, Points, Shape, TrainingRows, rows_at
 from ..validation.folds import Folds
 from .encoding import Encoding, indicators, standardised
-from .inputs import CountingRows
+from .inputs import WeightedRows
 from .plan import Plan, plan_of
 from .settings import Config
 from .source import InMemory
@@ -22,8 +22,8 @@ from .streamed import Streamed
 class TrainingData(NamedTuple):
     """The rows of a run, their encoding and their folds.
 
-    The *validation rows*, `n` in number, are all rows in memory, or the sample of a stream. All
-    fields but the source and the candidates are on the host.
+    The `n` *validation rows* are all rows in memory, or the sample of a stream. All fields except
+    the source and the candidates are on the host.
     """
 
     source: InMemory | Streamed
@@ -32,7 +32,7 @@ class TrainingData(NamedTuple):
     candidates: TrainingRows  # the rows from which points are chosen
     truth: Shaped[np.ndarray, " n *c"]  # class numbers or raw targets of the validation rows
     weights: Float[np.ndarray, " n"] | None  # of the validation rows; 0 for a row in no fold
-    counting: CountingRows  # numbers of the validation rows among the caller's, or in the stream
+    weighted: WeightedRows  # the validation rows among the caller's rows, or in the stream
     folds: Folds  # of the validation rows
     compared: dict[str, Any]  # values that must be equal in all processes of a mesh
     planning: dict[str, Any]  # arguments of `plan` that depend on the source
@@ -68,18 +68,21 @@ class TrainingData(NamedTuple):
     def choose_points(self, method: Method, key: Key, kernel: Kernel) -> Points:
         """Return the prototypes or candidates that the method chooses.
 
-        For the choice, each category of a column is replaced by an indicator column. The chosen
-        points have the original columns.
+        The method sees an indicator column for each category. The chosen points have the original
+        columns.
 
         Raises:
-            ValueError: if columns hold categories and the method's points are not rows.
+            ValueError: if columns hold categories, and the method computes points that are not
+                rows.
         """
         rows, codes = self.candidates, self.encoding.codes
         if not codes:
             return method.choose_points(key, kernel, rows)
         X = jax.device_put(indicators(np.asarray(rows.X), codes))
+        if X.shape == rows.X.shape:  # each column has one category, so the indicators are constant
+            return method.choose_points(key, kernel, rows)
         wide = standardised(X, rows.weights)[1]
-        points = method.choose_points(key, kernel, rows._replace(X=wide))
+        points = method.choose_points(key, kernel, rows._replace(X=wide, coded=rows.X))
         if points.X is None or points.X.shape[1] == rows.X.shape[1]:
             return points
         if points.rows is None:

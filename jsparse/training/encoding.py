@@ -1,4 +1,4 @@
-"""The encoding of raw inputs and targets: standardisation, class numbers, output codes, units."""
+"""Encoding of raw inputs and targets: standardisation, class numbers, output codes, units."""
 
 import functools
 from typing import NamedTuple
@@ -36,8 +36,8 @@ class Encoding(NamedTuple):
     ) -> Shaped[np.ndarray, " n *c"]:
         """Return the targets that machines are fitted to.
 
-        These are real targets in the machine's units, in float64; -1 and +1 for two classes; with a
-        code, the class numbers.
+        Real targets are in the machine's units, in float64. Two classes are -1 and +1. With a code,
+        the targets are the class numbers.
 
         Args:
             y: real targets, or class numbers.

@@ -19,17 +19,17 @@ def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
     """Return class labels, shape `n`, or real targets, shape `n` or `n c`.
 
     Raises:
-        ValueError: if `y` has another number of rows, or real targets are not finite numbers.
+        ValueError: if `y` has not `n` rows, or real targets are not finite numbers.
     """
-    labels = labels_of("y", y) if task == "classification" else on_host("y", y)
-    several = task == "regression" and labels.ndim == 2 and labels.shape[1] > 0
-    if labels.shape[:1] != (n,) or not (labels.ndim == 1 or several):
-        raise ValueError(f"y: expected {n} values, as many as rows of X, got shape {labels.shape}")
+    targets = labels_of("y", y) if task == "classification" else on_host("y", y)
+    has_columns = task == "regression" and targets.ndim == 2 and targets.shape[1] > 0
+    if targets.shape[:1] != (n,) or not (targets.ndim == 1 or has_columns):
+        raise ValueError(f"y: expected {n} values, as many as rows of X, got shape {targets.shape}")
     if task == "regression":
-        if labels.dtype.kind not in "biuf":
-            raise ValueError(f"y: expected numbers for regression, got dtype {labels.dtype}")
-        check_finite("y", labels)
-    return labels
+        if targets.dtype.kind not in "biuf":
+            raise ValueError(f"y: expected numbers for regression, got dtype {targets.dtype}")
+        check_finite("y", targets)
+    return targets
 
 
 def encoded_targets(
@@ -48,18 +48,18 @@ def encoded_targets(
     known, numbers = np.unique(known, return_inverse=True)
     if classes is not None:
         # Look labels up by hash, so that 1 equals 1.0 and True, but not "1".
-        place = {label: number for number, label in enumerate(known.tolist())}
-        unknown = set(labels.tolist()) - set(place)
+        number_of = {label: number for number, label in enumerate(known.tolist())}
+        unknown = set(labels.tolist()) - set(number_of)
         if unknown:
             raise ValueError(
                 f"y: expected labels among {known.tolist()}, got {sorted(unknown, key=str)}"
             )
-        numbers = np.array([place[label] for label in labels.tolist()])
+        numbers = np.array([number_of[label] for label in labels.tolist()])
     return numbers.reshape(-1).astype(np.int32), known
 
 
 def check_labels(classes: np.ndarray, n: int, n_all: int) -> None:
-    """Raise a `ValueError` for fewer than two classes, or hardly fewer classes than rows.
+    """Raise a `ValueError` for fewer than two classes, or nearly as many classes as rows.
 
     Args:
         classes: labels of the rows of positive weight.
@@ -80,8 +80,8 @@ def check_label_count(k: int, n: int) -> None:
     """Raise a `ValueError` if `n > 20` rows have `k > 0.9 n` different labels."""
     if 10 * k > 9 * n > 180:
         raise ValueError(
-            f"y: expected class labels, got {k} different values in {n} rows;"
-            " for numbers ask for task='regression'"
+            f"y: expected class labels, got {k} different values in {n} rows; for numbers ask "
+            "for task='regression'"
         )
 
 
@@ -92,10 +92,11 @@ def checked_weights(weights: ArrayLike, n: int) -> np.ndarray:
         ValueError: unless there are `n` finite weights of at least 0, some of them above 0.
     """
     w = real_numbers("weights", weights)
-    if w.shape != (n,) or not np.all((w >= 0) & np.isfinite(w)):
-        raise ValueError(
-            f"weights: expected {n} finite numbers of at least 0, got shape {w.shape} or others"
-        )
+    expected = f"weights: expected {n} finite numbers of at least 0, one for each row, got"
+    if w.shape != (n,):
+        raise ValueError(f"{expected} shape {w.shape}")
+    if not np.all(valid := (w >= 0) & np.isfinite(w)):
+        raise ValueError(f"{expected} {w[~valid][0]}")
     if not np.any(w > 0):
         raise ValueError("weights: expected some above 0, got weights of zero only")
     return w
@@ -107,10 +108,10 @@ def row_weights(
     numbers: np.ndarray,
     classes: np.ndarray | None,
 ) -> np.ndarray | None:
-    """Return row weights times the factors of the rows' classes; None without either.
+    """Return row weights times the factors of the rows' classes; None if all weights are 1.
 
     Args:
-        weights: row weights.
+        weights: row weights; None for 1.
         class_weight: see `train`.
         numbers: class numbers (or real targets) of the rows.
         classes: labels in sorted order; None for regression.
@@ -121,16 +122,19 @@ def row_weights(
     return w * class_factors(class_weight, classes, np.bincount(numbers, w, len(classes)))[numbers]
 
 
-def class_factors(class_weight: ClassWeight, classes: np.ndarray, mass: np.ndarray) -> np.ndarray:
+def class_factors(
+    class_weight: ClassWeight, classes: np.ndarray, class_sums: np.ndarray
+) -> np.ndarray:
     """Return the weight factor of each class.
 
     Args:
-        class_weight: "balanced", or factors by label; a label that is missing has factor 1.
+        class_weight: "balanced", or factors by label. A missing label has the factor 1.
         classes: labels in sorted order.
-        mass: sum of the row weights of each class.
+        class_sums: sum of the row weights of each class.
     """
     if isinstance(class_weight, str) and class_weight == "balanced":
-        return mass.sum() / (np.count_nonzero(mass) * np.where(mass > 0, mass, 1))
+        n_classes = np.count_nonzero(class_sums)  # classes that have weight
+        return class_sums.sum() / (n_classes * np.where(class_sums > 0, class_sums, 1))
     if not isinstance(class_weight, Mapping):
         raise ValueError(
             f"class_weight: expected None, 'balanced' or a mapping, got {class_weight!r}"
@@ -142,7 +146,7 @@ def class_factors(class_weight: ClassWeight, classes: np.ndarray, mass: np.ndarr
     return np.array([real("class_weight", factor, 0.0, above=True) for factor in factors])
 
 
-class CountingRows(NamedTuple):
+class WeightedRows(NamedTuple):
     """The rows of positive weight among the caller's rows.
 
     Rows of weight 0 are dropped before anything is computed. Random draws depend on the number of
@@ -150,7 +154,7 @@ class CountingRows(NamedTuple):
     """
 
     n: int  # number of the caller's rows
-    index: Int[np.ndarray, " k"]  # numbers of the rows of positive weight, increasing
+    index: Int[np.ndarray, " k"]  # numbers of the rows of positive weight, in increasing order
     weights: Float[np.ndarray, " k"] | None  # their weights; None if all are 1
 
     __repr__ = short_repr
@@ -185,11 +189,11 @@ class CountingRows(NamedTuple):
             )
         if len(self.index) == self.n:
             return Folds(index, valid)
-        place = np.full(self.n, -1, np.int32)
-        place[self.index] = np.arange(len(self.index))
-        members = [place[row[used]] for row, used in zip(index, valid, strict=True)]
-        members = [row[row >= 0] for row in members]
-        return folds_of_rows(members, max(len(row) for row in members))
+        new_number = np.full(self.n, -1, np.int32)
+        new_number[self.index] = np.arange(len(self.index))
+        members = [new_number[fold[used]] for fold, used in zip(index, valid, strict=True)]
+        members = [fold[fold >= 0] for fold in members]
+        return folds_of_rows(members, max(len(fold) for fold in members))
 
     def folds_of_caller(self, folds: Folds) -> Folds:
         """Return folds of the rows of positive weight with the caller's row numbers."""
@@ -200,21 +204,21 @@ class CountingRows(NamedTuple):
 
 
 def folds_of_rows(members: list[np.ndarray], width: int) -> Folds:
-    """Return folds from the row numbers of each, padded to `width` rows in each."""
+    """Return folds from the row numbers of each fold, padded to `width` rows."""
     index, valid = (np.zeros((len(members), width), t) for t in (np.int32, bool))
     for fold, rows in enumerate(members):
         index[fold, : len(rows)], valid[fold, : len(rows)] = rows, True
     return Folds(index, valid)
 
 
-def counting_rows(weights: ArrayLike | None, n: int) -> CountingRows:
-    """Select the rows with a weight above 0; without weights, all rows.
+def weighted_rows(weights: ArrayLike | None, n: int) -> WeightedRows:
+    """Return the rows of positive weight among `n` rows; all rows if `weights` is None.
 
     Raises:
         ValueError: unless there are `n` finite weights of at least 0, some of them above 0.
     """
     if weights is None:
-        return CountingRows(n, np.arange(n), None)
+        return WeightedRows(n, np.arange(n), None)
     w = checked_weights(weights, n)
     index = np.flatnonzero(w > 0)
-    return CountingRows(n, index, w[index])
+    return WeightedRows(n, index, w[index])

@@ -26,7 +26,7 @@ def with_more_rows(
     targets: Float[np.ndarray, " n *c"] | Int[np.ndarray, " n"],
     weights: Float[np.ndarray, " n"] | None,
 ) -> tuple[Model, Sums, int]:
-    """Return the machine fitted to the old and the new rows, its sums, and its stop code.
+    """Return the model fitted to the old and the new rows, its sums, and its stop code.
 
     Kernel, `C`, points, standardisation, the calibration of probabilities and the held-out errors
     do not change. The machines of the folds are dropped, as they are not fitted to the new rows.
@@ -34,10 +34,10 @@ def with_more_rows(
     Args:
         method: the method that the sums were made for.
         model: the model to update.
-        sums: its sums over the old rows.
-        C: its weight of the data-fit term, or one for each binary problem.
+        sums: the model's sums over the old rows.
+        C: the model's weight of the data-fit term, or one for each binary problem.
         X: new raw inputs.
-        targets: new targets: real, or -1 and +1, or class numbers if the model has a code.
+        targets: new targets: real numbers, or -1 and +1, or class numbers if the model has a code.
         weights: new row weights, multiplied by the factors of the classes; None for 1.
 
     Raises:

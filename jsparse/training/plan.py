@@ -1,4 +1,4 @@
-"""Estimates before a run starts: bytes of memory, block sizes, and passes over the rows."""
+"""Estimates made before a run: bytes of memory, block sizes, and passes over the rows."""
 
 import bisect
 import os
@@ -18,18 +18,18 @@ from ..machines.ridge import cheaper
 from ..multiclass import Code
 from ..search.strategies import Profile, Search, check_search
 
-SAMPLE_ROWS = 65536  # default number of rows of a stream in its sample
+SAMPLE_ROWS = 65536  # default number of rows in the sample of a stream
 
 
 class Plan(NamedTuple):
     """Estimated memory and passes of a run.
 
     Attributes:
-        parts: bytes in memory at one time, by their content.
+        parts: bytes in memory at the peak, by content.
         limit: bytes available; None if unknown.
         largest: the most prototypes that would fit; None if the limit is unknown.
-        passes: number of times that all rows are read; 1 if they are in memory. `jsparse fit` reads
-            them once more, to find the types of the columns.
+        passes: number of times that all rows are read; 1 if the rows are in memory. `jsparse fit`
+            reads the rows once more, to find the types of the columns.
         kernels_at_once: number of kernels whose sums are computed in one pass.
         block_rows: rows of a block of the feature matrix.
     """
@@ -45,14 +45,14 @@ class Plan(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """The most bytes in memory at one time."""
+        """The bytes in memory at the peak."""
         return sum(self.parts.values())
 
     def __str__(self) -> str:
-        limit = "" if self.limit is None else f" of {_words(self.limit)}"
-        lines = [f"{name:<20}{_words(count):>10}" for name, count in self.parts.items()]
+        limit = "" if self.limit is None else f" of {_with_unit(self.limit)}"
+        lines = [f"{name:<20}{_with_unit(count):>10}" for name, count in self.parts.items()]
         lines += [
-            f"{'together':<20}{_words(self.bytes):>10}{limit}",
+            f"{'together':<20}{_with_unit(self.bytes):>10}{limit}",
             f"passes {self.passes}, kernels in a pass {self.kernels_at_once}, rows in a block "
             f"{self.block_rows}",
         ]
@@ -112,26 +112,26 @@ def plan(
     problems = 1 if code is None else code.matrix.shape[1]
     classes = 1 if code is None or code.shares_all_rows else code.matrix.shape[0]
     rounds = search.batch_sizes(n_parameters) if streamed else [1]
-    in_fold = -(-(sample_rows if streamed else n) // folds)
+    fold_rows = -(-(sample_rows if streamed else n) // folds)
 
     def parts_of(m: int, kernels: int) -> dict[str, int]:
-        summed_apart = folds + 1
+        separate_sums = folds + 1
         if streamed:
-            # A batch exists four times: read, padded, on the device, and sorted by groups. Raw rows
-            # may be in float64.
+            # A batch exists four times: as read, padded, on the device, and sorted by groups. Raw
+            # rows may be in float64.
             row = 8 * (d + 2)
             rows = {"batches": 4 * batch_rows * row, "sample": 3 * sample_rows * row}
-        else:  # rows exist three times: raw, standardised, and laid out by folds
+        else:  # rows exist three times: raw, standardised, and arranged by folds
             rows = {"rows": 3 * n * (d + problems + 2) * item}
-            if classes == 1 and cheaper(m, in_fold, n_C) == "removal":
-                summed_apart = 1
+            if classes == 1 and cheaper(m, fold_rows, n_C) == "removal":
+                separate_sums = 1
         return rows | {
             # Twice: the old sums and the updated ones.
-            "sums": 2 * kernels * summed_apart * classes * m * (m + problems) * item,
+            "sums": 2 * kernels * separate_sums * classes * m * (m + problems) * item,
             "block of features": 4 * block_rows * m * item,
             "decompositions": 6 * min(systems_at_once(), folds) * m * m * item,
             "solutions": folds * n_C * m * problems * item,
-            "predictions": 3 * in_fold * n_C * problems * item,
+            "predictions": 3 * fold_rows * n_C * problems * item,
         }
 
     def bytes_of(m: int, kernels: int = 1) -> int:
@@ -156,23 +156,23 @@ def plan_of(method: Method, **arguments: Any) -> Plan | None:
 
 
 def check_fits(planned: Plan | None, method: Method) -> None:
-    """Raise a `ValueError` if a run does not fit into memory, naming the most points that fit."""
+    """Raise a `ValueError` if a run does not fit into memory; name the most points that fit."""
     if planned is None or planned.limit is None or planned.bytes <= planned.limit:
         return
-    most = max(planned.parts, key=planned.parts.__getitem__)
+    largest_part = max(planned.parts, key=planned.parts.__getitem__)
     advice = "take fewer prototypes, such as FixedSize(n_prototypes=..)"
     if planned.largest is not None:
         advice = f"at most {planned.largest} would fit"
         if planned.largest == 0:
             advice = "none would fit; read the rows as a stream, or in smaller batches"
     raise ValueError(
-        f"{method.size_text} would take {_words(planned.bytes)} of memory (most of it, "
-        f"{_words(planned.parts[most])}, for {most}), of which there are {_words(planned.limit)}; "
-        f"{advice}"
+        f"{method.size_text} would take {_with_unit(planned.bytes)} of memory (most of it, "
+        f"{_with_unit(planned.parts[largest_part])}, for {largest_part}), of which "
+        f"{_with_unit(planned.limit)} may be used; {advice}"
     )
 
 
-def _words(count: int) -> str:
+def _with_unit(count: int) -> str:
     """Return a number of bytes with its unit."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:

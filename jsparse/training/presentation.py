@@ -1,4 +1,4 @@
-"""Displays of a tuned model: a few lines of text, and HTML with the curve of its sizes."""
+"""Displays of a tuned model: a few lines of text, and HTML with the curve over its sizes."""
 
 import html
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from .._ticks import error_top, linear_ticks, log_ticks, plain
 from ..kernels import Kernel, Mixture, Projected
 from ..search.sizes import SizeCurve
 
-CHOSEN = "#D55E00"  # vermillion of Okabe and Ito, legible on white and on black
+CHOSEN_COLOUR = "#D55E00"  # vermillion of Okabe and Ito, legible on white and on black
 WIDTH, HEIGHT = 380, 170  # of the curve, in pixels
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 22, 36  # margins
 
@@ -35,14 +35,14 @@ def as_text(title: str, facts: Mapping[str, str]) -> str:
 
 
 def as_html(facts: Mapping[str, str], curve: SizeCurve | None, error: str) -> str:
-    """Return HTML with the facts as a table, and beside it the curve of the sizes.
+    """Return HTML with a table of the facts, and beside it the curve over the sizes.
 
-    Colours are `currentColor`, the notebook's text colour, for light and dark themes.
+    Lines and text have the colour `currentColor`, so that they suit light and dark themes.
 
     Args:
         facts: values by name.
-        curve: the curve; None for none.
-        error: name of the curve's metric, for its axis.
+        curve: errors by size; None to draw no curve.
+        error: name of the curve's metric, for the axis.
     """
     cell = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;background:none"
     rows = "".join(
@@ -59,7 +59,7 @@ def as_html(facts: Mapping[str, str], curve: SizeCurve | None, error: str) -> st
 
 
 def size_curve_svg(curve: SizeCurve, error: str) -> str:
-    """Return SVG of the error against the size; empty if no error is finite.
+    """Return an SVG of the error against the size; an empty string if no error is finite.
 
     Args:
         curve: the sizes and errors.
@@ -76,35 +76,36 @@ def size_curve_svg(curve: SizeCurve, error: str) -> str:
     low, high = low - margin, high + margin
     narrow, wide = float(sizes[0] / 1.1), float(sizes[-1] * 1.1)
 
-    def across(size: Any) -> Any:
+    def x_of(size: Any) -> Any:
         """Return the horizontal position of a size in pixels, on a log scale."""
-        share = np.log(np.asarray(size) / narrow) / np.log(wide / narrow)
-        return np.round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+        fraction = np.log(np.asarray(size) / narrow) / np.log(wide / narrow)
+        return np.round(LEFT + fraction * (WIDTH - LEFT - RIGHT), 1)
 
-    def up(value: Any) -> Any:
+    def y_of(value: Any) -> Any:
         """Return the vertical position of an error in pixels, from the top."""
-        share = np.clip((np.asarray(value) - low) / (high - low), 0.0, 1.0)
-        return np.round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+        fraction = np.clip((np.asarray(value) - low) / (high - low), 0.0, 1.0)
+        return np.round(HEIGHT - BOTTOM - fraction * (HEIGHT - TOP - BOTTOM), 1)
 
-    upper, lower = _points(across(sizes), up(errors + spread)), up((errors - spread)[::-1])
-    x, y = float(across(curve.size)), float(up(curve.errors[curve.chosen]))
+    upper, lower = _points(x_of(sizes), y_of(errors + spread)), y_of((errors - spread)[::-1])
+    x, y = float(x_of(curve.size)), float(y_of(curve.errors[curve.chosen]))
     error = html.escape(error)
     return (
         f'<svg role="img" aria-label="{error} against prototypes" '
         f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
         'fill="none" stroke="none" font-size="11" font-family="sans-serif">'
         + _axes_svg(
-            [(float(across(t)), plain(t)) for t in log_ticks(narrow, wide, most=8)],
-            [(float(up(t)), plain(t)) for t in linear_ticks(low, high, most=4)],
+            [(float(x_of(t)), plain(t)) for t in log_ticks(narrow, wide, most=8)],
+            [(float(y_of(t)), plain(t)) for t in linear_ticks(low, high, most=4)],
             error,
         )
-        + f'<polygon points="{upper} {_points(across(sizes[::-1]), lower)}" '
+        + f'<polygon points="{upper} {_points(x_of(sizes[::-1]), lower)}" '
         'fill="currentColor" fill-opacity="0.15"/>'
-        f'<polyline points="{_points(across(sizes), up(errors))}" '
+        f'<polyline points="{_points(x_of(sizes), y_of(errors))}" '
         'stroke="currentColor" stroke-width="1.5"/>'
-        f'<path d="M{x} {HEIGHT - BOTTOM}V{TOP - 4}" stroke="{CHOSEN}" stroke-dasharray="2 3"/>'
-        f'<circle cx="{x}" cy="{y}" r="4" fill="{CHOSEN}"/>'
-        + _text(min(max(x, LEFT + 30), WIDTH - RIGHT - 30), TOP - 8, f"chosen: {curve.size}")
+        f'<path d="M{x} {HEIGHT - BOTTOM}V{TOP - 4}" stroke="{CHOSEN_COLOUR}" '
+        'stroke-dasharray="2 3"/>'
+        f'<circle cx="{x}" cy="{y}" r="4" fill="{CHOSEN_COLOUR}"/>'
+        + _text_svg(min(max(x, LEFT + 30), WIDTH - RIGHT - 30), TOP - 8, f"chosen: {curve.size}")
         + "</svg>"
     )
 
@@ -121,17 +122,17 @@ def _axes_svg(x: list[tuple[float, str]], y: list[tuple[float, str]], error: str
     )
     lines = [f"M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"]
     lines += [f"M{at} {bottom}v4" for at, _ in x] + [f"M{LEFT} {at}h-4" for at, _ in y]
-    texts = [_text(at, bottom + 15, tick) for at, tick in x]
-    texts += [_text(LEFT - 7, at + 4, tick, "end") for at, tick in y]
+    texts = [_text_svg(at, bottom + 15, tick) for at, tick in x]
+    texts += [_text_svg(LEFT - 7, at + 4, tick, "end") for at, tick in y]
     return (
         f'<path d="{"".join(lines)}" stroke="currentColor" stroke-opacity="0.5"/>'
-        f"{''.join(texts)}{_text(middle, HEIGHT - 6, 'prototypes')}"
+        f"{''.join(texts)}{_text_svg(middle, HEIGHT - 6, 'prototypes')}"
         f'<text transform="translate(11 {halfway}) rotate(-90)" text-anchor="middle" '
         f'fill="currentColor">{error}</text>'
     )
 
 
-def _text(x: int | float, y: int | float, text: str, anchor: str = "middle") -> str:
+def _text_svg(x: int | float, y: int | float, text: str, anchor: str = "middle") -> str:
     """Return an SVG text element at a position in pixels."""
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="currentColor">{text}</text>'
 
@@ -154,10 +155,10 @@ def rounded(value: float, digits: int) -> str:
 
 
 def status_in_words(statuses: dict[str, int]) -> str:
-    """Return the advice for the fit's stop code, and for every other code that is not trusted.
+    """Return in words the stop code of the fit, and every other stop code that is not trusted.
 
     Args:
-        statuses: stop codes by the name of the part of a run, with one for "fit".
+        statuses: stop codes by part of a run; the part "fit" is required.
     """
     clauses = {name: ADVICE[code].partition(";")[0].rstrip(".") for name, code in statuses.items()}
     doubtful = [name for name, code in statuses.items() if name != "fit" and not trusted(code)]

@@ -1,4 +1,4 @@
-"""The settings that `train` takes where the caller states none."""
+"""Presets: the settings that `train` uses where the caller states none."""
 
 from typing import Literal, NamedTuple, get_args
 
@@ -11,10 +11,12 @@ from .plan import plan
 from .settings import Settings, Stated
 
 Preset = Literal["fast", "balanced", "accurate"]
-ALL_ROWS = {"balanced": 6000, "accurate": 20_000}  # up to which every row is a prototype
-TUNED_WITH = {"balanced": 1000, "accurate": 2000}  # rows that tune the machine of all rows
-PROTOTYPES = {"balanced": 500, "accurate": 2000}  # for more rows
-TUNED_PROTOTYPES = 500  # that tune a machine of more prototypes
+# Upper limit of the rows for which every row is a prototype. Memory and time grow with the square
+# and the cube of the number of rows.
+ALL_ROWS = {"balanced": 6000, "accurate": 20_000}
+TUNED_WITH = {"balanced": 1000, "accurate": 2000}  # sampled rows that tune a machine of all rows
+PROTOTYPES = {"balanced": 500, "accurate": 2000}  # upper limit of the prototypes of more rows
+TUNED_PROTOTYPES = 500  # prototypes that tune a machine of more prototypes
 PAPERS = Settings(FixedSize(), "rbf", Profile(), "standard")
 ADVICE = {
     "fast": "one lengthscale; preset 'balanced' learns a metric and takes some ten times as long",
@@ -24,11 +26,11 @@ ADVICE = {
 
 
 class Situation(NamedTuple):
-    """What decides which settings a run can have.
+    """The facts about a run that decide which settings it can have.
 
     Attributes:
         n: the number of rows; None for a stream and on a mesh.
-        by_folds: whether the validation must be by folds.
+        by_folds: whether the run must be validated on folds.
         memory: bytes that may be used; None for the free memory.
     """
 
@@ -42,13 +44,13 @@ class Situation(NamedTuple):
 def completed(
     stated: Stated, preset: Preset | None, situation: Situation
 ) -> tuple[Settings, Preset | None]:
-    """Return the stated settings completed by a preset, and the preset that was taken.
+    """Return the stated settings completed by a preset, and the name of the preset.
 
-    A stated method without a preset gets the settings of the papers, and so do rows in a stream or
-    on a mesh; no preset is taken then. Otherwise the default is "balanced".
+    If no preset is stated, a stated method, a stream and a mesh get the settings of the papers. The
+    name is then None. In all other cases the default preset is "balanced".
 
     Raises:
-        ValueError: for a preset that does not exist, or that a stream or a mesh cannot have.
+        ValueError: for an unknown preset, or a preset other than "fast" for a stream or a mesh.
     """
     if preset is not None and preset not in get_args(Preset):
         raise ValueError(f"preset: expected one of {get_args(Preset)}, got {preset!r}")
@@ -59,10 +61,10 @@ def completed(
     preset = preset or "balanced"
     if preset == "fast":
         return stated.completed(PAPERS), preset
-    return stated.completed(_learning_a_metric(preset, situation)), preset
+    return stated.completed(_metric_settings(preset, situation)), preset
 
 
-def _learning_a_metric(preset: Preset, situation: Situation) -> Settings:
+def _metric_settings(preset: Preset, situation: Situation) -> Settings:
     """Return the settings of "balanced" or "accurate"."""
     n, by_folds, memory = situation
     assert n is not None
@@ -71,5 +73,5 @@ def _learning_a_metric(preset: Preset, situation: Situation) -> Settings:
     if n <= ALL_ROWS[preset] and fits and not by_folds:
         return Settings(Dual(tuned_with=TUNED_WITH[preset]), "auto", Recursive(), "auto")
     m = max(1, min(PROTOTYPES[preset], n // 2))
-    few = TUNED_PROTOTYPES if m > TUNED_PROTOTYPES else None
-    return Settings(FixedSize(m, tuned_with=few), "auto", "auto", "auto")
+    tuned_with = TUNED_PROTOTYPES if m > TUNED_PROTOTYPES else None
+    return Settings(FixedSize(m, tuned_with=tuned_with), "auto", "auto", "auto")

@@ -1,4 +1,4 @@
-"""One run, from raw rows and complete settings to a tuned model."""
+"""A run: the steps from raw rows and complete settings to a tuned model."""
 
 import dataclasses
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
 from .data import TrainingData
 from .encoding import apply_scaling, indicators
-from .inputs import ClassWeight, checked_targets, counting_rows
+from .inputs import ClassWeight, checked_targets, weighted_rows
 from .plan import check_fits, free_bytes
 from .presets import Preset
 from .settings import Config, HoldOut, Multiclass, Resources, Settings, configure
@@ -38,7 +38,7 @@ from .streams import read_stream
 from .tables import read_table
 from .target_units import TargetUnits
 from .trained import Sums, Trained
-from .tuning import Choice, calibrate, choose, fit_all_rows, predict_unseen
+from .tuning import Choice, calibrate, choose, fit_all_rows, predict_held_out
 
 
 def run(
@@ -59,9 +59,9 @@ def run(
     progress: Progress | None = None,
     preset: Preset | None = None,
 ) -> Trained:
-    """Train a model with the settings given.
+    """Train a model with complete settings.
 
-    Arguments and errors are as for `train`. `preset` is only noted in the result.
+    Arguments and errors are as for `train`. `preset` has no effect but is recorded in the result.
     """
     seconds: dict[str, float] = {}
     with compile_clock(seconds), clock(seconds, "total"):
@@ -77,35 +77,35 @@ def run(
             compared |= data.compared | {"columns": schema}
         if config.columns == "auto":
             with clock(seconds, "settings"):
-                config = _with_columns_of_rows(config, data)
+                config = _choose_columns(config, data)
             if config.columns == "ranks":
                 data, schema = _read(X, y, weights, config, seconds)
-        config, units = _with_rows_known(config, data), data.encoding.units
-        method = _resolved(config, data)
+        config, units = _resolve_search(config, data), data.encoding.units
+        method = _resolve_method(config, data)
         if _is_auto(config.kernel) or config.search.rank is not None:
             with clock(seconds, "settings"):
-                config = _with_kernel_of_rows(config, data)
+                config = _choose_kernel(config, data)
         with clock(seconds, "prototypes"):
             problem, points = _problem(method, config, data)
             jax.block_until_ready(points.X)
-        values = inverse_temperatures = conformal = summed = None
-        with clock(seconds, "tuning"), units.of_errors(problem.scoring.metric):
+        values = inverse_temperatures = conformal = validation_sums = None
+        with clock(seconds, "tuning"), units.converting_histories(problem.scoring.metric):
             choice = choose(problem, config, data.encoding)
             if out_of_fold:
-                values, summed = predict_unseen(choice, units)
+                values, validation_sums = predict_held_out(choice, units)
         with clock(seconds, "fit"):
-            family, sums = fit_all_rows(choice, units, summed)
+            family, sums = fit_all_rows(choice, units, validation_sums)
             jax.block_until_ready(jax.tree.leaves(family))
             if values is not None:
                 machines = out_of_fold == "machines"
                 inverse_temperatures, conformal = calibrate(
-                    values, choice, data, summed, machines=machines
+                    values, choice, data, validation_sums, machines=machines
                 )
     problem, tuning, curve = choice.problem, choice.tuning, choice.curve
-    error, metric = _reported(choice, units)
+    error, metric = _reported_error(choice, units)
     rows = None if choice.moved else problem.point_rows
     if rows is not None:
-        rows = data.counting.index[rows[family.active_points(choice.size)]]
+        rows = data.weighted.index[rows[family.active_points(choice.size)]]
     return Trained(
         model=_model(data, schema, choice, family, inverse_temperatures, conformal, error, metric),
         method=problem.method,
@@ -121,8 +121,8 @@ def run(
         sums=None if sums is None else Sums(sums.features, sums.equations, units),
         point_rows=rows,
         n_points=data.source.n_rows if points.X is None else len(points.X),
-        folds=data.counting.folds_of_caller(data.folds),
-        out_of_fold=None if values is None else data.counting.spread(values),
+        folds=data.weighted.folds_of_caller(data.folds),
+        out_of_fold=None if values is None else data.weighted.spread(values),
         n_rows=data.source.n_rows,
         seconds=seconds,
         preset=preset,
@@ -134,20 +134,23 @@ def run(
 def _read(
     X: Any, y: Any, weights: ArrayLike | None, config: Config, seconds: dict[str, float]
 ) -> tuple[TrainingData, Schema | None]:
-    """Return the rows of positive weight; and the schema of the columns, if `X` has one."""
+    """Return the rows of positive weight, and the schema of the columns if `X` has one."""
     frame = as_frame(X)
     if frame is not None:
-        counting = counting_rows(weights, frame.n_rows)
-        numbers = None if weights is None else counting.index
-        X, y, columns = frame.arrays(y, config.task, numbers)
+        weighted = weighted_rows(weights, frame.n_rows)
+        numbers = None if weights is None else weighted.index
+        X, y, schema = frame.arrays(y, config.task, numbers)
         y = checked_targets(y, len(X), config.task)
-        return read_table(finite_rows(X), y, counting, config, columns.codes), columns
+        return read_table(finite_rows(X), y, weighted, config, schema.codes), schema
     if y is not None:
         X = finite_rows(X)
-        counting, y = counting_rows(weights, len(X)), checked_targets(y, len(X), config.task)
-        return read_table(counting.select(X), counting.select(y), counting, config), None
+        weighted, y = weighted_rows(weights, len(X)), checked_targets(y, len(X), config.task)
+        return read_table(weighted.select(X), weighted.select(y), weighted, config), None
     if not isinstance(X, RowStream) or isinstance(X, np.ndarray | jax.Array):
-        raise ValueError(f"y: expected targets, as X is no stream of rows but {type(X).__name__}")
+        raise ValueError(
+            f"y: expected targets, got None; only a stream holds its targets, and X is a "
+            f"{type(X).__name__}"
+        )
     if weights is not None:
         raise ValueError("weights: expected None with a stream, whose batches hold them")
     if config.columns != "standard":
@@ -156,7 +159,7 @@ def _read(
         return read_stream(X, config), getattr(X, "schema", None)
 
 
-def _with_rows_known(config: Config, data: TrainingData) -> Config:
+def _resolve_search(config: Config, data: TrainingData) -> Config:
     """Return the configuration with the search resolved for the number of rows.
 
     On a mesh of several processes, also set the memory to the least free memory of all processes.
@@ -169,24 +172,25 @@ def _with_rows_known(config: Config, data: TrainingData) -> Config:
     return config._replace(resources=resources, search=search)
 
 
-def _with_columns_of_rows(config: Config, data: TrainingData) -> Config:
-    """Return the configuration with the map of the columns that errs less on a sample of the rows.
+def _choose_columns(config: Config, data: TrainingData) -> Config:
+    """Return the configuration with "standard" or "ranks" in place of the columns "auto".
 
-    Ranks do not change under a monotone map, so the standardised rows give the normal scores. The
-    kernel "auto" becomes the best family for that map. Columns of categories have no ranks.
+    The choice is the scaling with the lower error on a sample of the rows. A kernel "auto" becomes
+    the best family for that scaling. Ranks do not change under a monotone map, so the normal scores
+    are computed from the standardised rows. Columns of categories have no ranks.
     """
     if data.encoding.codes:
         return config._replace(columns="standard")
     X, y, weights = data.source.rows_in_memory()
     ranks = apply_scaling(normal_scores(np.asarray(X), np.asarray(weights)), X)
-    standard, normal = (_family(config, inputs, y, weights) for inputs in (X, ranks))
+    standard, normal = (_best_family(config, inputs, y, weights) for inputs in (X, ranks))
     columns, best = ("ranks", normal) if normal[1] < standard[1] else ("standard", standard)
     kernel = best[0] if _is_auto(config.kernel) else config.kernel
     return config._replace(columns=columns, kernel=kernel)
 
 
-def _family(config: Config, *rows: Array) -> tuple[str, float]:
-    """Return the best family of kernels on a sample of the rows, and its error."""
+def _best_family(config: Config, *rows: Array) -> tuple[str, float]:
+    """Return the best family of kernels on a sample of the rows, and the least error."""
     all_rows, search = config.method.n_features == "all", config.search
     per_column = search.tune_kernel and search.per_column
     key = jax.random.fold_in(config.keys.search, 1)
@@ -203,11 +207,14 @@ def _template(config: Config, data: TrainingData) -> Template:
     return split_kernel(kernel, data.source.dtype, **config.search.varied)
 
 
-def _resolved(config: Config, data: TrainingData) -> Method:
-    """Return the method with all defaults resolved; raise a `ValueError` if it exceeds the memory.
+def _resolve_method(config: Config, data: TrainingData) -> Method:
+    """Return the method with all defaults resolved.
 
-    Sizes that the method added by default are dropped if they do not fit into memory. The source
-    of the rows takes its number of kernels in a pass from the plan.
+    Sizes that the method added by default are dropped if they do not fit into memory. The plan also
+    tells the source of the rows how many kernels to sum in one pass.
+
+    Raises:
+        ValueError: if the method exceeds the memory.
     """
     method, n_parameters = config.method.resolve(data.shape), _template(config, data).size
     plan = data.plan(method, config, n_parameters)
@@ -219,10 +226,10 @@ def _resolved(config: Config, data: TrainingData) -> Method:
     return method
 
 
-def _with_kernel_of_rows(config: Config, data: TrainingData) -> Config:
-    """Return the configuration with the kernel that a sample of the rows decides.
+def _choose_kernel(config: Config, data: TrainingData) -> Config:
+    """Return the configuration with the parts of the kernel that a sample of the rows decides.
 
-    Replace the kernel "auto" by the best family, and a rank by a matrix of the main directions.
+    The best family replaces the kernel "auto", and a matrix of the main directions replaces a rank.
     """
     search = config.search
     rank = search.rank if search.tune_kernel else None
@@ -231,19 +238,19 @@ def _with_kernel_of_rows(config: Config, data: TrainingData) -> Config:
         X, *others = rows
         if codes := data.encoding.codes:
             X = jax.device_put(indicators(np.asarray(X), codes))
-        config = config._replace(kernel=_family(config, X, *others)[0])
+        config = config._replace(kernel=_best_family(config, X, *others)[0])
     if rank is None:
         return config
     key = jax.random.fold_in(config.keys.search, 1)
     kernel = projected(config.kernel, main_directions(key, *rows, rank))
     if search.start is not None and isinstance(search.start.kernel, Projected):
-        # The directions of a warm start may differ in sign from new ones.
+        # Keep the directions of a warm start, as the new directions may differ in sign.
         kernel = search.start.kernel
     return config._replace(kernel=kernel, search=search.without_rank())
 
 
 def _problem(method: Method, config: Config, data: TrainingData) -> tuple[Problem, Points]:
-    """Return the tuning problem, and its points with the stop code of their choice."""
+    """Return the tuning problem, and its points with the stop code of the choice of points."""
     template = _template(config, data)
     points = data.choose_points(method, config.keys.points, template.kernel)
     problem = Problem(
@@ -253,8 +260,8 @@ def _problem(method: Method, config: Config, data: TrainingData) -> tuple[Proble
     return problem, points
 
 
-def _reported(choice: Choice, units: TargetUnits) -> tuple[float, Metric]:
-    """Return the cross-validated error of the chosen machine in caller's units, and its metric."""
+def _reported_error(choice: Choice, units: TargetUnits) -> tuple[float, Metric]:
+    """Return the error of the chosen machine in the caller's units, and the error's metric."""
     error, metric, curve = choice.tuning.score, choice.problem.scoring.metric, choice.curve
     if curve is not None:
         error, metric = curve.errors[curve.chosen], curve.metric

@@ -38,7 +38,7 @@ NO_FOLD_MACHINES = (
 
 @dataclasses.dataclass(frozen=True)
 class Multiclass:
-    """How more than two classes are divided into binary problems, and decoded from their values.
+    """The division of more than two classes into binary problems, and the decoding of the values.
 
     Args:
         scheme: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes, see
@@ -47,7 +47,7 @@ class Multiclass:
         C_per_problem: choose the best `C` of the grid for each binary problem separately. All
             problems share the kernel.
         classes: all labels, if rows of some classes will only come later; by default the labels in
-            `y`. For methods that need only sums.
+            `y`. Only methods that need no more than sums over rows can miss rows of a class.
     """
 
     scheme: Scheme | ArrayLike = "one_versus_rest"
@@ -100,8 +100,8 @@ class Resources:
         method.check_sums("mesh")
         if spans_processes(self.mesh) and self.max_seconds < math.inf:
             raise ValueError(
-                "max_seconds: expected none in several processes, whose clocks could part them, "
-                f"got {self.max_seconds}"
+                "max_seconds: expected no limit in several processes, whose clocks would stop "
+                f"their searches at different evaluations, got {self.max_seconds}"
             )
         if not search.runs_on_mesh:
             raise ValueError(
@@ -142,7 +142,7 @@ class Keys(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What a run is made of, apart from the rows."""
+    """The method, kernel, search and scaling of the columns of a run."""
 
     method: Method
     kernel: KernelLike
@@ -153,7 +153,7 @@ class Settings(NamedTuple):
 
 
 class Stated(NamedTuple):
-    """The settings that a caller states; None for what is to be chosen."""
+    """The settings that a caller states; None for a setting that a preset chooses."""
 
     method: Method | None
     kernel: KernelLike | None
@@ -163,7 +163,7 @@ class Stated(NamedTuple):
     __repr__ = short_repr
 
     def completed(self, others: Settings) -> Settings:
-        """Return the stated settings, and those of `others` for what is to be chosen."""
+        """Return the stated settings, with the settings of `others` in place of None."""
         return Settings(
             others.method if self.method is None else self.method,
             others.kernel if self.kernel is None else self.kernel,
@@ -213,10 +213,10 @@ def configure(
     resources: Resources,
     progress: Progress | None,
 ) -> Config:
-    """Return the configuration from the arguments of `train`, and the completed settings.
+    """Return the configuration of a run from completed settings and the arguments of `train`.
 
     Raises:
-        ValueError: for the first argument that is out of range or does not suit the others.
+        ValueError: for the first argument that is out of range or contradicts another argument.
     """
     if task not in ("classification", "regression"):
         raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
@@ -242,7 +242,7 @@ def configure(
     for name, value in classification_only.items():
         if task == "regression" and value is not None:
             raise ValueError(f"{name}: expected None for regression")
-    validation = _check_folds(folds)
+    checked_folds = _check_folds(folds)
     if not (isinstance(out_of_fold, bool) or out_of_fold == "machines"):
         raise ValueError(f"out_of_fold: expected True, False or 'machines', got {out_of_fold!r}")
     if out_of_fold == "machines" and resources.mesh is not None:
@@ -252,15 +252,15 @@ def configure(
     method.check_kernel(template_of(kernel, 1, Profile()))
     if columns not in get_args(Columns):
         raise ValueError(f"columns: expected one of {get_args(Columns)}, got {columns!r}")
-    keys = Keys(*_five(as_key(key)))
+    keys = Keys(*_split_in_five(as_key(key)))
     return Config(
-        task, keys, method, kernel, grid, metric, search, validation, multiclass, class_weight,
+        task, keys, method, kernel, grid, metric, search, checked_folds, multiclass, class_weight,
         out_of_fold, resources, progress, columns,
     )  # fmt: skip
 
 
 def _check_folds(folds: Any) -> int | Folds | HoldOut | None:
-    """Return the folds, None for "auto"; raise a `ValueError` if they are not valid."""
+    """Return the argument `folds`, with None for "auto"; raise a `ValueError` if it is invalid."""
     if isinstance(folds, str) and folds == "auto":
         return None
     if isinstance(folds, Folds):
@@ -272,5 +272,5 @@ def _check_folds(folds: Any) -> int | Folds | HoldOut | None:
 
 
 @functools.partial(compiled, quickly=True)
-def _five(key: Key) -> list[Key]:
+def _split_in_five(key: Key) -> list[Key]:
     return list(jax.random.split(key, 5))

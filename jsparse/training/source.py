@@ -1,4 +1,4 @@
-"""Sources of rows: their base class, the programs that predict held-out rows, and `InMemory`."""
+"""Sources of rows: the base class, the programs that predict held-out rows, and `InMemory`."""
 
 import abc
 import dataclasses
@@ -31,9 +31,9 @@ from ..validation.sharding import ShardedFolds
 from ..validation.validate import FoldLosses, Kept, Scoring, Validation, mean_losses
 from .plan import Plan
 
-# A search needs no predictions, yet keeps the predictions of one machine: so the program compiled
-# for the search also serves the predictions after it.
-NOTHING_KEPT = Kept(np.int32(0), np.int32(0))
+# A search needs no predictions. It keeps the predictions of the first machine all the same, so that
+# the program compiled for the search also serves the predictions after the search.
+FIRST_MACHINE = Kept(np.int32(0), np.int32(0))
 
 
 class RowsOfFolds(NamedTuple):
@@ -94,7 +94,7 @@ HeldOutRows = RowsOfFolds | SumsOfFolds
 def evaluate(held_out: HeldOutRows, C: Float[Array, " s"], on_fold: FoldLosses) -> Validation:
     """Return the held-out errors of one kernel for every `C`, and the predictions of one machine.
 
-    The search and the predictions after it share this program. Predictions are laid out by folds.
+    The search and the predictions after it share this program. Predictions are arranged by folds.
     """
     return mean_losses(held_out.held_out(C, on_fold))
 
@@ -105,7 +105,7 @@ def evaluate_batch(
 ) -> Validation:
     """Return the held-out errors of `q` kernels, each for its vector of `C`; leading axis `q`.
 
-    This is a `vmap` over kernels, which uses accelerators better than a loop. It takes the memory
+    A `vmap` over kernels uses an accelerator better than a loop over kernels. It takes the memory
     of `q` blocks of rows.
     """
 
@@ -207,7 +207,7 @@ class InMemory(TrainingSource):
 
     Attributes:
         rows: the rows in the caller's order, padded with rows of weight 0.
-        placed: the same rows as programs take them; on a mesh, sharded in fold order.
+        placed: `rows` in the layout that programs take; on a mesh, sharded in fold order.
         layout: the folds of `placed`.
         folds: the folds of `rows`, by row number.
         n_rows: the number of rows without padding.
@@ -255,7 +255,7 @@ class InMemory(TrainingSource):
             return [
                 jax.tree.map(lambda a, i=i: np.asarray(a)[i], batch) for i in range(len(thetas))
             ]
-        on_fold = FoldLosses(scoring, NOTHING_KEPT, levels)
+        on_fold = FoldLosses(scoring, FIRST_MACHINE, levels)
         validations = [
             evaluate(self.held_out_rows(problem, theta), C_of_kernel, on_fold)
             for theta, C_of_kernel in zip(thetas, C, strict=True)
@@ -278,8 +278,8 @@ class InMemory(TrainingSource):
         """Do nothing: `kernels_at_once` does not depend on the plan."""
 
     def only_rows(self, rows: Int[np.ndarray, " m"]) -> "InMemory":
-        """See `Source`; the folds are not adapted, so use it only where folds do not matter."""
-        X, y, weights = _some_rows((self.rows.X, self.rows.y, self.rows.weights), rows)
+        """See `Source`; the folds remain the folds of all rows, so they must not be used."""
+        X, y, weights = _select_rows((self.rows.X, self.rows.y, self.rows.weights), rows)
         subset = Rows(X, y, weights, self.code)
         return dataclasses.replace(self, rows=subset, placed=subset)
 
@@ -300,9 +300,9 @@ class InMemory(TrainingSource):
             kernel, problem.points, C, size, self.rows, folds, problem.key, sums
         )
         fold_of_row = np.zeros(self.n_rows, np.int32)
-        numbers, places = np.nonzero(folds.valid)
-        fold_of_row[np.asarray(folds.index)[numbers, places]] = numbers
+        fold_numbers, positions = np.nonzero(folds.valid)
+        fold_of_row[np.asarray(folds.index)[fold_numbers, positions]] = fold_numbers
         return machines, fold_of_row
 
 
-_some_rows = compiled(lambda arrays, rows: jax.tree.map(lambda a: a[rows], arrays))
+_select_rows = compiled(lambda arrays, rows: jax.tree.map(lambda a: a[rows], arrays))

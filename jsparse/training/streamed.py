@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from .._mesh import on_default_device, sum_over_rows
 from .._programs import compiled
 from .._repr import short_repr
-from ..data.streams import ReplayableStream, StreamError, counting
+from ..data.streams import ReplayableStream, StreamError, without_zero_weights
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
@@ -30,14 +30,14 @@ from ..validation.validate import FoldLosses, Scoring, Validation
 from .encoding import Encoding
 from .plan import Plan
 from .settings import NO_FOLD_MACHINES
-from .source import NOTHING_KEPT, SumsOfFolds, TrainingSource, evaluate, target_columns
+from .source import FIRST_MACHINE, SumsOfFolds, TrainingSource, evaluate, target_columns
 
 
 class Split(NamedTuple):
     """A random division of the rows of a stream into parts, by a hash of each row's place.
 
-    The parts are random whatever the order of the rows, and the same in every pass. The place of a
-    row is its number among the rows of positive weight, so rows of weight 0 have no influence.
+    The parts are random whatever the order of the rows, and equal in every pass. The place of a row
+    is its number among the rows of positive weight, so rows of weight 0 have no influence.
     """
 
     seed: int
@@ -61,7 +61,7 @@ class Split(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """Reads a stream as encoded batches of one size."""
+    """A reader of a stream, which yields encoded batches of one size."""
 
     stream: ReplayableStream
     n_rows: int  # number of rows of positive weight
@@ -76,7 +76,8 @@ class Reader(NamedTuple):
     def groups_per_part(self) -> int:
         """The number of groups of rows in a part, each with separate sums.
 
-        A group is the whole part if all binary problems use the same rows, else a class of it.
+        If all binary problems use the same rows, the group is the whole part. Otherwise each class
+        of the part is a group.
         """
         code = self.encoding.code
         return 1 if code is None or code.shares_all_rows else len(code.matrix)
@@ -88,7 +89,7 @@ class Reader(NamedTuple):
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """The shape of a row's targets in the sums; no targets if classes are summed separately."""
+        """The shape of a row's targets in the sums; `(0,)` if classes are summed separately."""
         code = self.encoding.code
         if code is None:
             return ()
@@ -102,7 +103,7 @@ class Reader(NamedTuple):
         Args:
             y: raw labels or targets.
             weights: raw row weights, which are multiplied by the factors of the classes.
-            where: the rows, as error messages name them.
+            where: the name of the rows in error messages.
 
         Raises:
             StreamError: for a label that was not in the first pass, or numbers outside the range of
@@ -125,15 +126,14 @@ class Reader(NamedTuple):
     def batches(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield batches `(X, targets, weights, groups)`, padded with rows of weight 0.
 
-        `groups` holds the number of each row's group: of its part, or of its part and class if the
-        classes are summed separately. The targets then have no columns, because the class gives
-        them.
+        `groups` holds the number of each row's group, see `groups_per_part`. If the classes are
+        summed separately, the targets have no columns, because the class determines them.
 
         Raises:
             StreamError: if the rows differ from the rows of the first pass.
         """
         code, dtype, start = self.encoding.code, self.encoding.dtype, 0
-        for (X, y, weights), rows in counting(self.stream):
+        for (X, y, weights), rows in without_zero_weights(self.stream):
             n, where = len(X), f"rows {rows[0]} to {rows[-1]}"
             targets, w, numbers = self.encode(y, weights, where)
             group = self.split(start + np.arange(n))
@@ -144,9 +144,9 @@ class Reader(NamedTuple):
                 targets = np.asarray(code.matrix, dtype)[numbers]
             X = _cast(X, dtype, where, "X")
             for first in range(0, n, self.batch_rows):
-                place = first + np.arange(self.batch_rows)
-                row = np.minimum(place, n - 1)
-                yield X[row], targets[row], np.where(place < n, w[row], 0).astype(dtype), group[row]
+                position = first + np.arange(self.batch_rows)
+                row, in_batch = np.minimum(position, n - 1), position < n
+                yield X[row], targets[row], np.where(in_batch, w[row], 0).astype(dtype), group[row]
             start += n
         if start != self.n_rows:
             raise StreamError(
@@ -168,14 +168,14 @@ def _cast(a: np.ndarray, dtype: np.dtype, where: str, name: str) -> np.ndarray:
 class Streamed(TrainingSource):
     """The rows of a stream, which are reread for each batch of kernels.
 
-    One pass computes the sums over every part of the rows for a batch of kernels; these serve every
-    `C`. Scores are means over a sample of the rows that stays in memory. Each row of the sample is
-    predicted by the machine fitted without the row's part.
+    One pass computes the sums over every part of the rows for a batch of kernels. The sums serve
+    every `C`. Scores are means over a sample of the rows, which stays in memory. Each row of the
+    sample is predicted by the machine fitted without the row's part.
 
     Args:
         reader: reads the rows.
         parts: standardised rows of the sample, by validated part.
-        folds: numbers of these rows in the sample.
+        folds: numbers in the sample of the rows of each validated part.
         n_sample: number of rows of the sample.
     """
 
@@ -183,7 +183,7 @@ class Streamed(TrainingSource):
         self.reader, self.placed, self.folds = reader, parts, folds
         self.n_predicted, self.n_rows = n_sample, reader.n_rows
         self._kernels_at_once = 1
-        # Cached sums over every part of the rows: of the last kernel and of the best so far.
+        # Cached sums over every part of the rows, for the last kernel and the best kernel so far.
         self._sums: dict[bytes, Sums] = {}
         self._best: tuple[float, bytes] = np.inf, b""  # score and cache key of the best kernel
         self._method: type[Method] | None = None  # the method that the best score belongs to
@@ -211,24 +211,24 @@ class Streamed(TrainingSource):
         self, problem: Problem, thetas: Table, C: Table, scoring: Scoring
     ) -> list[Validation]:
         """See `Source`: one pass over the rows for all kernels."""
-        # Kernels are made on the host like the tuned kernel, so that their values are equal to the
-        # last digit: the values are the key of the cached sums.
+        # The cache key holds the bytes of the kernel. So make kernels on the host, as the tuned
+        # kernel is made, to get equal values to the last digit.
         kernels = [problem.template.at(theta) for theta in np.asarray(thetas)]
         if self._method is not type(problem.method):  # scores of two methods are not comparable
             self._method, self._best, self._sums = type(problem.method), (np.inf, b""), {}
-        names = [_name(problem, kernel) for kernel in kernels]
+        names = [_cache_key(problem, kernel) for kernel in kernels]
         if any(name not in self._sums for name in names):
             sums = self._sum(problem, kernels)
         else:
             sums = [self._sums[name] for name in names]
-        on_fold, validations = FoldLosses(scoring, NOTHING_KEPT), []
+        on_fold, validations = FoldLosses(scoring, FIRST_MACHINE), []
         C = np.asarray(C, self.dtype)
         for name, kernel_sums, C_of_kernel in zip(names, sums, C, strict=True):
             validation = evaluate(self._with_sums(problem, kernel_sums), C_of_kernel, on_fold)
             validation = validation._replace(predictions=None)
             validations.append(on_default_device(self.placed.mesh, validation))
             score = float(np.min(least_of_sizes(problem.method, validations[-1]).trusted))
-            self._keep(name, kernel_sums, score)
+            self._cache(name, kernel_sums, score)
         return validations
 
     def fit(
@@ -236,7 +236,7 @@ class Streamed(TrainingSource):
     ) -> tuple[Family, Sums | None]:
         """See `Source`; the sums of the best kernel are cached."""
         features, parts = self._sums_of(problem, kernel)
-        total = Sums(features, _joined(parts))
+        total = Sums(features, _sum_over_parts(parts))
         family = _from_sums(problem).solve(total, C, self.code, problem.key)
         return on_default_device(self.placed.mesh, (family, total))
 
@@ -255,10 +255,10 @@ class Streamed(TrainingSource):
         raise ValueError(NO_FOLD_MACHINES)
 
     def _with_sums(self, problem: Problem, sums: Sums) -> SumsOfFolds:
-        """Return the arguments of a program that predicts held-out rows from sums."""
+        """Return the arguments of the program that predicts held-out rows from sums."""
         return SumsOfFolds(_from_sums(problem), sums, self.placed, problem.key)
 
-    def _keep(self, name: bytes, sums: Sums, score: float = np.inf) -> None:
+    def _cache(self, name: bytes, sums: Sums, score: float = np.inf) -> None:
         """Cache the sums of a kernel beside the sums of the best kernel; drop all others."""
         if score < self._best[0]:
             self._best = score, name
@@ -266,13 +266,13 @@ class Streamed(TrainingSource):
         self._sums = {name: sums for name, sums in sums_by_name.items() if sums is not None}
 
     def _sums_of(self, problem: Problem, kernel: Kernel) -> Sums:
-        """Return the sums of a kernel, cached or else by a pass over the rows.
+        """Return the sums of a kernel from the cache, or else from a pass over the rows.
 
         Only a kernel from a resumed history needs the pass.
         """
-        name = _name(problem, kernel)
+        name = _cache_key(problem, kernel)
         if name not in self._sums:
-            self._keep(name, self._sum(problem, [kernel])[0])
+            self._cache(name, self._sum(problem, [kernel])[0])
         return self._sums[name]
 
     def _sum(self, problem: Problem, kernels: list[Kernel]) -> list[Sums]:
@@ -280,16 +280,16 @@ class Streamed(TrainingSource):
         reader, points = self.reader, problem.points
         assert points is not None
         initial = [
-            _begin(_from_sums(problem), kernel, points, reader.n_groups, reader.outputs)
+            _initial_sums(_from_sums(problem), kernel, points, reader.n_groups, reader.outputs)
             for kernel in kernels
         ]
         maps, totals = [phi for phi, _ in initial], [zero for _, zero in initial]
-        pending: list[Array] = []  # outputs that are ready when a batch has been summed
+        pending: list[Array] = []  # weights of the last batch, ready once the batch is summed
         for batch in reader.batches():
-            # Sum one batch while the next is read, but hold no more batches in memory.
+            # Read the next batch while one batch is summed, but hold no third batch in memory.
             jax.block_until_ready(pending)
             rows, mesh = jax.device_put(batch), self.placed.mesh
-            # A loop over kernels, so that one program serves any number of kernels.
+            # With a loop over kernels, one program serves any number of kernels.
             add = functools.partial(_add, n_groups=reader.n_groups, mesh=mesh)
             added = [
                 add(total, phi, reader.encoding.scaling, *rows)
@@ -306,7 +306,7 @@ def _from_sums(problem: Problem) -> FromSums:
     return problem.method.check_sums("stream")
 
 
-def _name(problem: Problem, kernel: Kernel) -> bytes:
+def _cache_key(problem: Problem, kernel: Kernel) -> bytes:
     """Return the cache key of sums: the bytes of the method's name, the points and the kernel.
 
     The method and the points can change during tuning: a surrogate has other features, and a search
@@ -318,7 +318,7 @@ def _name(problem: Problem, kernel: Kernel) -> bytes:
 
 
 @functools.partial(compiled, static_argnames=("n_groups", "outputs"))
-def _begin(
+def _initial_sums(
     method: FromSums,
     kernel: Kernel,
     points: Float[Array, "m d"],
@@ -333,19 +333,19 @@ def _begin(
 
 @functools.partial(compiled, static_argnums=1)
 def _by_part(total: NormalEquations, parts: int) -> NormalEquations:
-    """Return sums of groups, leading axis `g`, with two leading axes: parts and classes."""
+    """Split the leading axis of the sums, the groups, into two axes: parts and classes."""
     return jax.tree.map(lambda a: a.reshape(parts, len(a) // parts, *a.shape[1:]), total)
 
 
 @compiled
-def _joined(parts: NormalEquations) -> NormalEquations:
+def _sum_over_parts(parts: NormalEquations) -> NormalEquations:
     """Return the sums over all parts."""
     return parts.joined
 
 
 @compiled
 def _flat(*parts: Float[Array, "v r ..."]) -> tuple[Float[Array, "n ..."], ...]:
-    """Return rows by part as one table of rows, for each array."""
+    """Merge the axes of parts and rows, for each array."""
     return tuple(a.reshape(-1, *a.shape[2:]) for a in parts)
 
 
@@ -362,9 +362,10 @@ def _add(
     n_groups: int,
     mesh: Mesh | None,
 ) -> tuple[NormalEquations, Float[Array, ""]]:
-    """Return the totals plus the sums over a batch, by group, and a number.
+    """Add the sums over a batch to the totals of each group; also return the batch's weight.
 
-    The totals are donated to the next call, so a caller can wait for the number, not for them.
+    The next call takes over the memory of the totals (donation). So a caller cannot wait for the
+    totals, but can wait for the weight.
     """
 
     def local(
@@ -373,5 +374,5 @@ def _add(
         phi, scaling = shared
         return accumulate_groups(phi, scaling.apply(X), y, w, group, n_groups=n_groups)
 
-    more = sum_over_rows(mesh, local, (phi, scaling), w, X, y, group)
-    return jax.tree.map(jnp.add, total, more), jnp.sum(more.weight_sum)
+    batch = sum_over_rows(mesh, local, (phi, scaling), w, X, y, group)
+    return jax.tree.map(jnp.add, total, batch), jnp.sum(batch.weight_sum)

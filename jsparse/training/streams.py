@@ -1,4 +1,4 @@
-"""The first pass over a stream, which gives its moments, its classes and a sample of its rows."""
+"""The first pass over a stream, which computes moments and classes and draws a sample."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ from ..validation.folds import Folds
 from .choices import default_folds, template_of
 from .data import TrainingData
 from .encoding import Encoding, code_of
-from .inputs import CountingRows, check_labels, class_factors, folds_of_rows
+from .inputs import WeightedRows, check_labels, class_factors, folds_of_rows
 from .plan import check_fits, plan_of
 from .settings import NO_FOLD_MACHINES, Config, HoldOut
 from .streamed import Reader, Split, Streamed
@@ -36,7 +36,8 @@ def read_stream(stream: RowStream, config: Config) -> TrainingData:
     """Read a stream for the first time, and return the rows to train on.
 
     Raises:
-        ValueError: for settings that do not suit a stream, or rows that do not suit the settings.
+        ValueError: for settings that a stream does not support, or rows that contradict the
+            settings.
         StreamError: for invalid batches, naming the rows.
     """
     method, mesh, sample_rows = config.method, config.resources.mesh, config.resources.sample_rows
@@ -44,26 +45,29 @@ def read_stream(stream: RowStream, config: Config) -> TrainingData:
     if config.out_of_fold == "machines":
         raise ValueError(NO_FOLD_MACHINES)
     if config.multiclass.classes is not None:
-        raise ValueError("classes: expected None with a stream, whose first pass finds them")
+        raise ValueError(
+            "classes: expected None with a stream, whose first pass finds the classes, got "
+            f"{config.multiclass.classes!r}"
+        )
     split = _split_of(config, sample_rows)
     method.check_sample(sample_rows)
     rows, checksums = ReplayableStream(stream), BatchChecksums()
     arguments = {"folds": split.parts, "n_C": config.C.size, "memory": config.resources.memory}
-    batches = _if_they_fit(rows, method, arguments)
+    batches = _checked_for_memory(rows, method, arguments)
     if spans_processes(mesh):
         batches = checksums.watch(batches)
     rng = np.random.default_rng(_seed(config.keys.sample))
     summary = summarize(batches, rng, sample_rows, classification=config.task == "classification")
     compared = checksums.compared() if spans_processes(mesh) else {}
-    return _data(_reader(rows, summary, split, config), summary, config, compared)
+    return _training_data(_reader(rows, summary, split, config), summary, config, compared)
 
 
-def _data(
+def _training_data(
     reader: Reader, summary: Summary, config: Config, compared: dict[str, Any]
 ) -> TrainingData:
     """Return the rows to train on: the encoded sample, and the stream to reread."""
-    encoding, drawn, split = reader.encoding, summary.sample, reader.split
-    n, d = drawn.X.shape
+    encoding, sample, split = reader.encoding, summary.sample, reader.split
+    n, d = sample.X.shape
     kernel = template_of(config.kernel, d, config.search)
     if categorical_columns(kernel):
         raise ValueError(
@@ -71,9 +75,9 @@ def _data(
             "are all scaled"
         )
     shift, scale = (np.asarray(a) for a in encoding.scaling)
-    X = (drawn.X.astype(encoding.dtype) - shift) / scale
-    y, w, labels = reader.encode(drawn.y, drawn.weights, "sample")
-    folds = _sample_folds(split(drawn.places), split.validated)
+    X = (sample.X.astype(encoding.dtype) - shift) / scale
+    y, w, labels = reader.encode(sample.y, sample.weights, "sample")
+    folds = _sample_folds(split(sample.places), split.validated)
     weights = np.where(folds.valid, w[folds.index], 0)
     arrays = {"X": X[folds.index], "y": y[folds.index], "weights": weights}
     parts = Rows(**jax.device_put(arrays), code=encoding.code, mesh=config.resources.mesh)
@@ -90,39 +94,46 @@ def _data(
         encoding=encoding,
         shape=Shape(n, present, present, d, None if classes is None else len(classes), linear),
         candidates=candidates,
-        truth=drawn.y if labels is None else labels,
+        truth=sample.y if labels is None else labels,
         weights=np.where(in_fold, w, 0),
-        counting=CountingRows(n, drawn.rows, None),
+        weighted=WeightedRows(n, sample.rows, None),
         folds=folds,
         compared=compared,
         planning={
             "folds": split.parts,
             "streamed": True,
-            "batch_rows": summary.most,
+            "batch_rows": summary.largest_batch,
             "sample_rows": config.resources.sample_rows,
         },
     )
 
 
 def _split_of(config: Config, sample_rows: int) -> Split:
-    """Return how the rows are divided into parts."""
+    """Return the division of the rows into parts.
+
+    Raises:
+        ValueError: for `Folds`, or a number of folds below 2 or above `sample_rows`.
+    """
     folds, seed = config.folds, _seed(config.keys.folds)
     if isinstance(folds, Folds):
         raise ValueError("folds: expected a number or a HoldOut with a stream, got Folds")
     if isinstance(folds, HoldOut):
         return Split(seed, 2, 1, folds.share)
-    v = default_folds(sample_rows) if folds is None else folds
-    v = whole_number("folds", v, 2, sample_rows, "sample_rows")
-    return Split(seed, v, v, 0.0)
+    n_folds = default_folds(sample_rows) if folds is None else folds
+    n_folds = whole_number("folds", n_folds, 2, sample_rows, "sample_rows")
+    return Split(seed, n_folds, n_folds, 0.0)
 
 
-def _if_they_fit(
+def _checked_for_memory(
     rows: ReplayableStream, method: Method, arguments: Mapping[str, Any]
 ) -> Iterator[Batch]:
-    """Yield the batches of a stream; at the first batch, raise if the run cannot fit into memory.
+    """Yield the batches of a stream; check the memory of the run at the first batch.
 
-    The size of the sample is not known yet, so its memory is not counted. `arguments` holds further
-    arguments of `plan`.
+    The size of the sample is not yet known, so the plan has a sample of one row. `arguments` holds
+    further arguments of `plan`.
+
+    Raises:
+        ValueError: if the run does not fit into memory.
     """
     for i, batch in enumerate(rows):
         if i == 0:
@@ -133,7 +144,7 @@ def _if_they_fit(
 
 
 def _seed(key: Key) -> int:
-    """Return a seed for NumPy's generator, or for the hash of `Split`."""
+    """Return a seed for a NumPy generator, or for the hash of `Split`."""
     return int(_bits(key))
 
 
@@ -165,12 +176,12 @@ def _reader(rows: ReplayableStream, summary: Summary, split: Split, config: Conf
                     f"y: expected at least {split.parts} rows of every class, one for each part of "
                     f"the data, got {moments.rows} of {label!r}"
                 )
-        mass = np.array([moments.weight for moments in summary.by_class.values()])
+        class_sums = np.array([moments.weight for moments in summary.by_class.values()])
         if config.class_weight is not None:
-            factors = class_factors(config.class_weight, classes, mass)
+            factors = class_factors(config.class_weight, classes, class_sums)
         code = code_of(config, len(classes), dtype)
     encoding = Encoding(summary.standardization(factors, dtype), classes, code, units)
-    return Reader(rows, summary.n, encoding, factors, split, capacity(summary.most))
+    return Reader(rows, summary.n, encoding, factors, split, capacity(summary.largest_batch))
 
 
 def _sample_folds(part: np.ndarray, n_folds: int) -> Folds:
@@ -178,10 +189,16 @@ def _sample_folds(part: np.ndarray, n_folds: int) -> Folds:
 
     Args:
         part: number of each row's part.
-        n_folds: number of validated parts, which are the first ones.
+        n_folds: number of validated parts; the parts 0 to `n_folds - 1` are validated.
+
+    Raises:
+        ValueError: if no row of the sample is in a validated part.
     """
     members = [np.flatnonzero(part == i) for i in range(n_folds)]
     longest = capacity(max(len(numbers) for numbers in members))
     if longest == 0:
-        raise ValueError(f"holdout: expected rows of the sample in it, got none of {len(part)}")
+        raise ValueError(
+            f"holdout: expected a share that holds out rows of the sample, got none of {len(part)} "
+            "rows; take a larger share or more sample_rows"
+        )
     return folds_of_rows(members, longest)

@@ -1,4 +1,4 @@
-"""The summary of one pass over a stream: moments, classes, and a sample of rows."""
+"""Summary of one pass over a stream: moments, classes, and a sample of rows."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -10,13 +10,13 @@ from jaxtyping import Float, Int, Shaped
 
 from .._arguments import labels_of
 from .._repr import short_repr
-from ..data.streams import Batch, StreamError, counting
+from ..data.streams import Batch, StreamError, without_zero_weights
 from ..scaling import Standardization
 from .inputs import check_label_count
 
-# A tenth (1 / FLOOR) of the sample's size is divided equally among the classes. The sample has at
-# least as many rows of each class.
-FLOOR = 10
+# The sample has at least `sample_rows / (CLASS_SHARE k)` rows of each of `k` classes, or all rows
+# of a smaller class, so that it includes rare classes. In all these are a tenth of `sample_rows`.
+CLASS_SHARE = 10
 
 
 class Moments(NamedTuple):
@@ -34,9 +34,10 @@ class Moments(NamedTuple):
         weight = self.weight + other.weight
         if weight == 0:
             return self
-        gap, share = other.mean - self.mean, other.weight / weight
-        squares = self.squares + other.squares + gap**2 * self.weight * share
-        return Moments(self.rows + other.rows, weight, self.mean + gap * share, squares)
+        difference, fraction = other.mean - self.mean, other.weight / weight
+        mean = self.mean + fraction * difference
+        squares = self.squares + other.squares + difference**2 * self.weight * fraction
+        return Moments(self.rows + other.rows, weight, mean, squares)
 
     def scaled(self, factor: float) -> "Moments":
         """Return the moments after all weights are multiplied by `factor`."""
@@ -48,7 +49,7 @@ class Sample(NamedTuple):
 
     X: Float[np.ndarray, "r d"]
     y: Shaped[np.ndarray, " r"]
-    # Row weights divided by the fraction of the rows of the row's class that are in the sample.
+    # Row weights, divided by the fraction of the rows of the same class that the sample has.
     weights: Float[np.ndarray, " r"]
     rows: Int[np.ndarray, " r"]  # row numbers in the stream
     places: Int[np.ndarray, " r"]  # row numbers among the rows of positive weight
@@ -60,7 +61,7 @@ class Summary(NamedTuple):
     """The summary of the first pass, over the rows of positive weight."""
 
     n: int  # number of rows
-    most: int  # the most rows of a batch
+    largest_batch: int  # number of rows of the largest batch
     by_class: dict[Any, Moments]  # by label, in sorted order; for regression, one entry for None
     low: Float[np.ndarray, " d"]  # least value of each column
     high: Float[np.ndarray, " d"]  # largest value of each column
@@ -75,7 +76,7 @@ class Summary(NamedTuple):
 
         Args:
             factors: factor of the row weights of each class; None for 1.
-            dtype: of the standardisation.
+            dtype: dtype of the standardisation.
         """
         total = _no_rows(len(self.low))
         for i, moments in enumerate(self.by_class.values()):
@@ -93,8 +94,9 @@ def summarize(
 ) -> Summary:
     """Return the moments of each class, and a sample, of the rows of positive weight.
 
-    Every row draws a random number. The sample has the `sample_rows` rows with the lowest numbers,
-    and of each of the `k` classes the `sample_rows / (10 k)` rows with the lowest numbers.
+    Every row draws a random number. The sample has the `sample_rows` rows with the lowest numbers.
+    To include rare classes, it also has the `sample_rows / (10 k)` rows with the lowest numbers, or
+    at least one row, of each of the `k` classes.
 
     Args:
         stream: batches of rows.
@@ -103,81 +105,85 @@ def summarize(
         classification: whether targets are labels.
 
     Raises:
-        StreamError: if all weights are 0, or targets are not numbers, or not labels.
+        StreamError: if all weights are 0, targets of a regression are not numbers, or labels have
+            several types.
+        ValueError: if there are nearly as many classes as rows.
     """
-    n = most = 0
+    n = largest_batch = 0
     low, high = np.full(1, np.inf), np.full(1, -np.inf)
     by_class: dict[Any, Moments] = {}
-    drawn: list[tuple[np.ndarray, ...]] = []
-    for (X, y, weights), rows in counting(stream):
-        k, where = len(X), f"rows {rows[0]} to {rows[-1]}"
-        w = np.ones(k) if weights is None else np.asarray(weights, float)
+    parts: list[tuple[np.ndarray, ...]] = []
+    for (X, y, weights), rows in without_zero_weights(stream):
+        batch_rows, where = len(X), f"rows {rows[0]} to {rows[-1]}"
+        w = np.ones(batch_rows) if weights is None else np.asarray(weights, float)
         low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
         if classification:
-            labels, number = _labels(y, where)
+            labels, label_numbers = _labels(y, where)
         elif y.dtype.kind in "biuf":
-            labels, number = [None], np.zeros(k, int)
+            labels, label_numbers = [None], np.zeros(batch_rows, int)
         else:
             raise StreamError(f"{where}: y: expected numbers for regression, got {y.dtype}")
-        order = np.argsort(number, kind="stable")
-        ends = np.cumsum(np.bincount(number, minlength=len(labels)))
+        order = np.argsort(label_numbers, kind="stable")
+        ends = np.cumsum(np.bincount(label_numbers, minlength=len(labels)))
         for label, members in zip(labels, np.split(order, ends[:-1]), strict=True):
-            before = by_class.get(label, _no_rows(X.shape[1]))
-            by_class[label] = before + _moments(X[members], w[members])
-        n, most = n + k, max(most, k)
+            earlier = by_class.get(label, _no_rows(X.shape[1]))
+            by_class[label] = earlier + _moments(X[members], w[members])
+        n, largest_batch = n + batch_rows, max(largest_batch, batch_rows)
         if classification:
             check_label_count(len(by_class), n)
-        places = {label: place for place, label in enumerate(by_class)}
-        kind = np.array([places[label] for label in labels])[number]
-        batch = rng.random(k), kind, X, y, w, rows, np.arange(n - k, n)
-        drawn.append(tuple(column.copy() for column in batch))  # the caller may reuse its arrays
-        if sum(len(part[0]) for part in drawn) > 2 * sample_rows:
-            drawn = [_lowest_numbers(drawn, sample_rows)]
+        class_number = {label: i for i, label in enumerate(by_class)}
+        class_numbers = np.array([class_number[label] for label in labels])[label_numbers]
+        random_numbers, places = rng.random(batch_rows), np.arange(n - batch_rows, n)
+        batch = random_numbers, class_numbers, X, y, w, rows, places
+        parts.append(tuple(column.copy() for column in batch))  # the caller may reuse its arrays
+        if sum(len(part[0]) for part in parts) > 2 * sample_rows:
+            parts = [_lowest_numbers(parts, sample_rows)]
     if n == 0:
         raise StreamError("weights: expected some above 0, got weights of zero only")
     counts = np.array([moments.rows for moments in by_class.values()])
     if classification:
         _labels([*by_class], "the batches together")
         by_class = {label: by_class[label] for label in sorted(by_class)}
-    _, kind, X, y, w, rows, places = _lowest_numbers(drawn, sample_rows)
-    w = w * (counts / np.bincount(kind))[kind]  # every class is in the sample
-    return Summary(n, most, by_class, low, high, Sample(X, y, w, rows, places))
+    _, class_numbers, X, y, w, rows, places = _lowest_numbers(parts, sample_rows)
+    w = w * (counts / np.bincount(class_numbers))[class_numbers]  # every class is in the sample
+    return Summary(n, largest_batch, by_class, low, high, Sample(X, y, w, rows, places))
 
 
-def _lowest_numbers(parts: list[tuple[np.ndarray, ...]], most: int) -> tuple[np.ndarray, ...]:
+def _lowest_numbers(parts: list[tuple[np.ndarray, ...]], n_rows: int) -> tuple[np.ndarray, ...]:
     """Return the rows with the lowest random numbers, of all rows and of each class.
 
     Args:
-        parts: groups of rows, each as columns. The first column is the random number, the second
-            the class number.
-        most: number of rows to draw from all rows.
+        parts: groups of rows, each as a tuple of columns. The first column has the random numbers,
+            the second the class numbers.
+        n_rows: number of rows to select from the rows of all classes.
 
     Returns:
         The columns of the selected rows, in the order of the rows.
     """
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    number, kind = columns[:2]
-    if len(number) <= most:
+    random_numbers, class_numbers = columns[:2]
+    if len(random_numbers) <= n_rows:
         return tuple(columns)
-    selected = number <= np.partition(number, most - 1)[most - 1]
-    k = kind.max() + 1
-    floor = max(1, most // (FLOOR * k))
+    selected = random_numbers <= np.partition(random_numbers, n_rows - 1)[n_rows - 1]
+    k = class_numbers.max() + 1
+    rows_of_class = max(1, n_rows // (CLASS_SHARE * k))
     for i in range(k):
-        class_numbers = np.sort(number[kind == i])
-        selected |= (kind == i) & (number <= class_numbers[:floor][-1])
+        of_class = class_numbers == i
+        lowest = np.sort(random_numbers[of_class])[:rows_of_class]
+        selected |= of_class & (random_numbers <= lowest[-1])
     return tuple(column[selected] for column in columns)
 
 
 def _labels(y: np.ndarray | list[Any], where: str) -> tuple[list[Any], np.ndarray]:
-    """Return the sorted distinct labels, and for each row the number of its label.
+    """Return the sorted distinct labels, and the number of each row's label among them.
 
     `where` names the rows in error messages.
     """
     try:
-        labels, number = np.unique(labels_of("y", y), return_inverse=True)
+        labels, label_numbers = np.unique(labels_of("y", y), return_inverse=True)
     except ValueError as error:
         raise StreamError(f"{where}: {error}") from error
-    return labels.tolist(), number
+    return labels.tolist(), label_numbers
 
 
 def _no_rows(d: int) -> Moments:
@@ -190,5 +196,5 @@ def _moments(X: np.ndarray, w: np.ndarray) -> Moments:
     X = np.asarray(X, float)
     # Subtract the first row, so that a large mean costs no digits and a constant column is exact.
     Z = X - X[0]
-    middle = w @ Z / w.sum()
-    return Moments(len(X), float(w.sum()), X[0] + middle, w @ np.square(Z - middle))
+    mean = w @ Z / w.sum()
+    return Moments(len(X), float(w.sum()), X[0] + mean, w @ np.square(Z - mean))

@@ -1,4 +1,4 @@
-"""Encoding of raw rows in memory as a source, and of arrays as a tuning problem."""
+"""Construction of training data from rows in memory, and of a tuning problem from arrays."""
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from ..validation.sharding import shard
 from .choices import default_folds, template_of
 from .data import TrainingData
 from .encoding import Encoding, apply_scaling, check_codes, code_of, standardised, unscaled
-from .inputs import CountingRows, check_labels, encoded_targets, row_weights
+from .inputs import WeightedRows, check_labels, encoded_targets, row_weights
 from .settings import Config, HoldOut
 from .source import InMemory
 from .target_units import TargetUnits, target_units
@@ -34,38 +34,38 @@ from .target_units import TargetUnits, target_units
 def read_table(
     X: Float[np.ndarray, "n d"],
     y: Shaped[np.ndarray, " n *c"],
-    counting: CountingRows,
+    weighted: WeightedRows,
     config: Config,
     codes: tuple[int, ...] = (),
 ) -> TrainingData:
-    """Encode and standardise the rows of positive weight, divide them into folds, and return them.
+    """Encode, standardise and divide into folds the rows of positive weight.
 
     Args:
         X: checked raw inputs of the rows of positive weight.
-        y: their checked labels or targets.
-        counting: their numbers among the caller's rows, and their weights.
+        y: checked labels or targets of these rows.
+        weighted: the numbers of these rows among the caller's rows, and their weights.
         config: the configuration of the run.
         codes: numbers of the columns that hold codes of categories.
 
     Raises:
-        ValueError: for targets, folds, a kernel or a method that do not suit the rows.
+        ValueError: for targets, folds, a kernel or a method that the rows contradict.
     """
     (n, d), dtype = X.shape, X.dtype
     numbers, classes = encoded_targets(y, config.task, config.multiclass.classes)
-    weights = row_weights(counting.weights, config.class_weight, numbers, classes)
+    weights = row_weights(weighted.weights, config.class_weight, numbers, classes)
     units, code, labels = TargetUnits(), None, None
     if classes is None:
         units = target_units(numbers, weights, dtype, robust=config.method.robust)
     else:
         present, labels = classes[np.unique(numbers)], numbers
-        check_labels(present, n, counting.n)
+        check_labels(present, n, weighted.n)
         config.method.check_classes(classes, len(present))
         code = code_of(config, len(classes), dtype)
-    folds = _folds_of(config, counting, n, labels)
+    folds = _folds_of(config, weighted, n, labels)
     kernel = template_of(config.kernel, d, config.search, codes)
     codes = categorical_columns(kernel)
     check_codes(X, codes)
-    # Raise errors for settings that do not suit the rows before any work on the rows.
+    # Check the settings against the rows before any work on the rows.
     shape = _shape(n, d, folds, None if classes is None else len(classes), kernel)
     config.method.resolve(shape)
     padding = capacity(n)
@@ -73,7 +73,9 @@ def read_table(
     scaling, Z = standardised(padded(X, padding), as_array(w))
     if config.columns == "ranks":
         if codes:
-            raise ValueError("columns: expected 'standard' where a kernel compares categories")
+            raise ValueError(
+                "columns: expected 'standard' if the kernel compares categories, got 'ranks'"
+            )
         scaling = normal_scores(X, weights)
         Z = apply_scaling(scaling, jax.device_put(padded(X, padding)))
     elif codes:
@@ -85,13 +87,13 @@ def read_table(
     rows = Rows(Z, as_array(padded(targets, padding)), as_array(w), code)
     labels = None if labels is None else padded(labels, padding)
     return TrainingData(
-        source=_placed(rows, _with_room(folds, n, padding), n, config.resources.mesh),
+        source=_placed(rows, _padded_folds(folds, n, padding), n, config.resources.mesh),
         encoding=encoding,
         shape=shape,
         candidates=TrainingRows(Z, labels, w, scaling, n),
         truth=numbers,
         weights=weights,
-        counting=counting,
+        weighted=weighted,
         folds=folds,
         compared={
             "X": X,
@@ -109,42 +111,44 @@ def _shape(n: int, d: int, folds: Folds, n_classes: int | None, kernel: Kernel) 
     in_fold = np.asarray(folds.valid).sum(axis=1)
     if int(in_fold.max()) == n:
         raise ValueError(
-            "folds: expected rows with weight outside of every fold; fold "
-            f"{int(np.argmax(in_fold))} has all {n}"
+            "folds: expected at least one row with weight outside of each fold, got all "
+            f"{n} rows in fold {int(np.argmax(in_fold))}"
         )
     return Shape(n, n, n - int(in_fold.max()), d, n_classes, isinstance(kernel, Linear))
 
 
-def _folds_of(config: Config, counting: CountingRows, n: int, labels: np.ndarray | None) -> Folds:
+def _folds_of(config: Config, weighted: WeightedRows, n: int, labels: np.ndarray | None) -> Folds:
     """Return the folds of the rows of positive weight: the caller's folds, or random ones.
 
     Args:
         config: the configuration of the run.
-        counting: the rows of positive weight among the caller's rows.
+        weighted: the rows of positive weight among the caller's rows.
         n: number of rows of positive weight.
-        labels: their class numbers, for stratified folds; None for regression.
+        labels: class numbers of these rows, for stratified folds; None for regression.
     """
     folds = config.folds
     if isinstance(folds, HoldOut):
         raise ValueError("folds: expected a number or Folds for rows in memory, got a HoldOut")
     if isinstance(folds, Folds):
-        return counting.folds_within(folds)
-    v = default_folds(n) if folds is None else folds
-    v, key = whole_number("folds", v, 2, n, "the number of rows"), config.keys.folds
-    return plain_folds(key, n, v) if labels is None else stratified_folds(key, labels, v)
+        return weighted.folds_within(folds)
+    n_folds = default_folds(n) if folds is None else folds
+    n_folds, key = whole_number("folds", n_folds, 2, n, "the number of rows"), config.keys.folds
+    if labels is None:
+        return plain_folds(key, n, n_folds)
+    return stratified_folds(key, labels, n_folds)
 
 
-def _with_room(folds: Folds, n: int, padding: int) -> Folds:
-    """Return the folds padded to the shape that all tables of the same capacity share."""
+def _padded_folds(folds: Folds, n: int, padding: int) -> Folds:
+    """Pad folds of `n` rows to the shape that all tables of capacity `padding` share."""
     index, valid = (np.asarray(a) for a in folds)
     v, r = index.shape
-    room = max(-(-padding // v), capacity(r) if r > -(-n // v) else r)
-    wide = [(0, 0), (0, room - r)]
-    return Folds(np.pad(index, wide), np.pad(valid, wide))
+    width = max(-(-padding // v), capacity(r) if r > -(-n // v) else r)
+    added = [(0, 0), (0, width - r)]
+    return Folds(np.pad(index, added), np.pad(valid, added))
 
 
 def _placed(rows: Rows, folds: Folds, n: int, mesh: Mesh | None) -> InMemory:
-    """Return the source of `n` padded rows, spread over the devices of a mesh if there is one."""
+    """Return the source of `n` padded rows, spread over the devices of a mesh unless it is None."""
     if mesh is None:
         return InMemory(rows, rows, folds, folds, n)
     X, y, weights, layout = shard(mesh, folds, rows.X, rows.y, rows.weights)
@@ -185,8 +189,8 @@ def tuning_problem(
         mesh: devices over which the rows are spread, in fold order; see `validation.sharding`.
 
     Raises:
-        ValueError: for a mesh with axes of type Explicit, a mesh with a method that needs more of
-            the rows than sums, or rows that differ between the processes of the mesh.
+        ValueError: for a mesh with axes of type Explicit, a mesh with a method that needs more than
+            sums over rows, or rows that differ between the processes of the mesh.
     """
     varied = {"tune_kernel": tune_kernel, "tune_matrices": tune_matrices}
     template = split_kernel(kernel, X.dtype, **varied)

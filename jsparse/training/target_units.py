@@ -29,9 +29,9 @@ _POWERS: dict[Metric, int] = {"mse": 2, "mae": 1, "pinball": 1, "misclassificati
 class TargetUnits(NamedTuple):
     """The offset and unit of real targets: a machine is fitted to `(y - offset) / unit`.
 
-    The unit is `fraction * 2**exponent`. The machine's intercept takes up the offset. A ridge
-    machine is the same in any units, and its squared errors scale with the square of the unit. A
-    unit that is a power of two changes no digit of them.
+    The unit is `fraction * 2**exponent`. The machine's intercept takes up the offset. The unit does
+    not change a ridge machine, and scales its squared errors by the square of the unit. A unit that
+    is a power of two causes no rounding.
     """
 
     offset: float | Float[np.ndarray, " c"] = 0.0  # one for each target column
@@ -48,7 +48,7 @@ class TargetUnits(NamedTuple):
     def apply(
         self, y: Shaped[np.ndarray, " n *c"], weights: Float[np.ndarray, " n"] | None = None
     ) -> Float[np.ndarray, " n *c"]:
-        """Return the caller's targets in the machine's units, in float64; 0 in rows of weight 0."""
+        """Return the caller's targets in the machine's units, in float64, with 0 at weight 0."""
         y = np.asarray(y, float)
         if weights is not None:
             y = np.where(np.reshape(weights > 0, (-1, *[1] * (y.ndim - 1))), y, self.offset)
@@ -103,8 +103,9 @@ class TargetUnits(NamedTuple):
         # Subnormal numbers below the threshold have fewer than three digits.
         if tuned.score > 0 and not 1e3 * np.finfo(float).smallest_subnormal <= score < np.inf:
             warnings.warn(
-                f"{metric}: in units of these targets it is out of the range of float64, and given "
-                f"as {score:g}; the model is sound; for scores take metric='mae' or other units",
+                f"{metric}: the score in units of the targets is out of the range of float64, and "
+                f"reported as {score:g}; the model is not affected; to get a score, take "
+                "metric='mae' or targets in other units",
                 PrecisionWarning,
                 stacklevel=3,
             )
@@ -116,23 +117,23 @@ class TargetUnits(NamedTuple):
 
     def curve(self, curve: SizeCurve) -> SizeCurve:
         """Return the curve with errors in the caller's units."""
-        by_fold, metric, chosen_by = curve.fold_errors, curve.metric, curve.chosen_by
+        fold_errors, metric, chosen_by = curve.fold_errors, curve.metric, curve.chosen_by
         return curve._replace(
             errors=self.scores(curve.errors, metric),
             standard_errors=self.scores(curve.standard_errors, metric),
             tunings=ShortList(self.tuning(tuned, metric) for tuned in curve.tunings),
-            fold_errors=None if by_fold is None else self.scores(by_fold, metric),
+            fold_errors=None if fold_errors is None else self.scores(fold_errors, metric),
             chosen_by=None if chosen_by is None else self.curve(chosen_by),
         )
 
     def search(self, search: Search, metric: Metric) -> Search:
-        """Return the search with its history converted from the caller's to the machine's units."""
+        """Return the search with the scores of its history in the machine's units."""
         inverse = TargetUnits(fraction=1 / self.fraction, exponent=-self.exponent)
         history = search.history and inverse._evaluations(search.history, metric)
         return dataclasses.replace(search, history=history)
 
     @contextlib.contextmanager
-    def of_errors(self, metric: Metric) -> Iterator[None]:
+    def converting_histories(self, metric: Metric) -> Iterator[None]:
         """Convert the `history` of an error raised in the block to the caller's units."""
         try:
             yield
@@ -169,10 +170,13 @@ def target_units(
 
     Each column has its own offset, the mean, and all columns share one unit, a power of two near
     the standard deviation. If `robust`, the offset is the median, and the unit is the standard
-    deviation estimated from the median absolute deviation.
+    deviation estimated from the median absolute deviation. If the median absolute deviation is 0,
+    the unit is the mean absolute deviation. If all targets are equal, the unit is a power of two
+    near their magnitude.
 
     Raises:
-        ValueError: if the machine's values would be outside the range of `dtype`.
+        ValueError: if the machine's values, or with `robust` their squares, would be outside the
+            range of `dtype`.
     """
     y = np.asarray(y, float)
     w = np.ones(len(y)) if weights is None else np.asarray(weights, float)
@@ -190,7 +194,7 @@ def target_units(
     else:
         spread = math.sqrt(np.average(np.square(deviations), weights=w))
     info = jnp.finfo(dtype)
-    # Leave a margin of 1 / eps on both sides, as coefficients can be smaller or larger than values.
+    # Leave a factor of 1 / eps on both sides, as coefficients can be smaller or larger than values.
     low, high = float(info.tiny) / float(info.eps), float(info.max) * float(info.eps)
     # Equal targets have a spread of a few roundings, as their mean is rounded.
     equal, bound = spread <= 8 * np.finfo(float).eps, int(np.log2(high))
@@ -210,14 +214,15 @@ def target_units(
     largest_deviation = float(np.max(deviations)) / max(spread, float(np.finfo(float).tiny))
     if robust and not largest_deviation <= math.sqrt(float(info.max)):
         raise ValueError(
-            f"y: expected targets whose squares {jnp.dtype(dtype)} can hold beside each other, got "
-            f"one {largest_deviation:.1g} times the typical deviation"
+            f"y: expected deviations whose squares, in units of the typical deviation, "
+            f"{jnp.dtype(dtype)} can hold, got a deviation {largest_deviation:.1g} "
+            "times the typical deviation"
         )
     return units
 
 
 def _median(values: Float[np.ndarray, " n"], w: Float[np.ndarray, " n"]) -> float:
-    """Return the weighted median: the smallest value up to which lies half of the weight."""
+    """Return the weighted median: the smallest value up to which at least half the weight lies."""
     order = np.argsort(values)
     reached = np.cumsum(w[order])
     return float(values[order[np.searchsorted(reached, reached[-1] / 2)]])

@@ -1,4 +1,4 @@
-"""From raw rows to a tuned model (De Brabanter 2010, Algorithm 5; Karsmakers 2011, Section 4)."""
+"""Training: raw rows to a tuned model (De Brabanter 2010, Algorithm 5; Karsmakers 2011, 4)."""
 
 import dataclasses
 from typing import Any, Literal
@@ -59,25 +59,26 @@ def train(
         key: random seed, an integer or a key of `jax.random`. The same key gives the same model.
         method: what to fit: `FixedSize`, `SCDP`, `Dual`, `Robust`, `SpSVM`, `SparseReduction`,
             `KSP`, `KMP`, `KBP`, `SLMC`, `SparseFisher`, `SparseRidge`, `ReducedSetSVM`,
-            `ReducedSVM`, `RVM`, with their settings. None: what the preset chooses.
+            `ReducedSVM`, `RVM`, with their settings. None for the choice of the preset.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
-            "polynomial"), or a kernel whose positive leaves are tuned within a factor of
-            `LENGTHSCALE_FACTOR` of their values, in standardised units, or a function of two points
-            written in JAX. "auto" chooses "rbf", "matern32" or "laplacian" by the squared error of
+            "polynomial"), a kernel in standardised units, or a function of two points written in
+            JAX. The positive leaves of a kernel are tuned within a factor of `LENGTHSCALE_FACTOR`
+            of their values. "auto" chooses "rbf", "matern32" or "laplacian" by the squared error of
             a machine on a sample of the rows, see `training.auto`. For `KSP`, `KMP` and `KBP` also
-            a list of kernels; every candidate then has one atom for each kernel. None: "rbf" with
-            a stated method, else what the preset chooses.
+            a list of kernels; every candidate then has one atom for each kernel. None for "rbf"
+            with a stated method, else for the choice of the preset.
         C: grid (or range) of the weight of the data-fit term; by default the method's grid. With
-            the absolute loss, `C` weighs residuals divided by `Trained.target_unit`, which is about
-            the targets' spread.
+            the absolute and the quantile loss, `C` weighs residuals divided by
+            `Trained.target_unit`, which is near the standard deviation of the targets.
         search: `Profile` scores each kernel with all `C` at once; `Gradient` tunes a lengthscale
-            for every column; `Annealing` is the search of De Brabanter 2010. A search has its
-            budget, and the history of a stopped search to resume. `Recursive` learns a metric from
-            the machine's derivatives. "auto" is `Gradient` for 100 rows or more, else `Profile`.
-            None: `Profile()` with a stated method, else what the preset chooses.
+            for every column; `Recursive` learns a metric from the machine's derivatives;
+            `Annealing` is the search of De Brabanter 2010. Settings of a search are its budget and
+            the history of a stopped search to resume. "auto" is `Gradient` for 100 rows or more on
+            one device, else `Profile`. None for `Profile()` with a stated method, else for the
+            choice of the preset.
         folds: number of random folds, stratified for classification; "auto" for 10, or the number
-            of rows if that is less. Or the caller's `Folds`; for a stream a `HoldOut`. In the dual,
-            validation is by leave-one-out whatever the folds.
+            of rows if that is less. Or the caller's `Folds`; for a stream a `HoldOut`. `Dual` is
+            validated by leave-one-out, whatever the folds.
         metric: the metric to minimise and report: "misclassification", "mse", "mae", or "pinball"
             with `Robust(loss="quantile")`. The default is "misclassification" for classification
             and "mse" for regression (with `Robust` "mae", or "pinball"). By default a pursuit
@@ -86,33 +87,33 @@ def train(
         multiclass: how more than two classes are divided into binary problems: a scheme, a matrix
             of codes, or a `Multiclass`.
         weights: row weights, shape `n`, used in the standardisation, the choice of points, the fit
-            and the score. Rows of weight 0 are dropped before anything is computed; a label of
-            such rows only is no class. Arrays must be finite in rows of weight 0 too.
+            and the score. Rows of weight 0 are dropped before anything is computed. So a label that
+            only such rows have is no class. Arrays must be finite in rows of weight 0 too.
         class_weight: a weight factor for each class, by label; or "balanced" to give all classes
             the same total weight.
-        out_of_fold: keep the held-out values of the tuned machine in `Trained.out_of_fold`, and
-            calibrate probabilities and intervals by them; this takes one more evaluation.
+        out_of_fold: keep the held-out values of the tuned machine in `Trained.out_of_fold`, and use
+            them to calibrate probabilities and intervals; this takes one more evaluation.
             "machines" also keeps the machines of the folds in the model. Intervals and sets then
-            follow CV+, in the dual jackknife+, see `Model.interval`. It needs rows in
-            memory on one device. In the dual, and for methods that need more of the rows than sums,
-            it may take much longer than the fit, and memory for n machines.
+            follow CV+, or with `Dual` jackknife+, see `Model.interval`. "machines" needs rows in
+            memory on one device. With `Dual`, and with methods that need more than sums over rows,
+            it may take much longer than the fit. `Dual` then keeps one machine for each row.
         resources: memory, time and devices that the run may use.
         progress: called with (done, planned, best score) after each evaluation.
         columns: "standard" gives every column mean 0 and variance 1. "ranks" replaces its values by
             normal scores of their ranks (`scaling.NormalScores`), which suits heavy tails. "auto"
-            takes the one with the lower error of a machine on a sample of the rows. None:
-            "standard" with a stated method, else what the preset chooses.
-        preset: how much time the choice of `method`, `kernel`, `search` and `columns` may take,
-            where these are None. "fast" takes the settings of De Brabanter 2010: a fixed-size
-            machine, an RBF kernel with one lengthscale, standardised columns. "balanced" and
-            "accurate" compare kernel families and maps of the columns, learn a metric, and take
-            every row as a prototype, "balanced" up to 6,000 rows, "accurate" up to 20,000. For more
-            rows, with stated `folds` or `out_of_fold="machines"`, they take at most 500 and 2,000
-            prototypes. On two cores "balanced" takes some ten seconds for 6,000 rows of 20 columns
-            in float32, and two to three times as long for a hundred columns or in float64. The
-            default is "balanced"; but "fast" for a stream, on a mesh and with a stated method.
-        n_prototypes: distil the machine of the preset to at most so many prototypes, see `distil`.
-            The result is in float64. Only without a method.
+            takes the scaling with the lower error of a machine on a sample of the rows. None for
+            "standard" with a stated method, else for the choice of the preset.
+        preset: the settings to use where `method`, `kernel`, `search` or `columns` is None. "fast"
+            has the settings of De Brabanter 2010: a fixed-size machine, an RBF kernel with one
+            lengthscale, standardised columns. "balanced" and "accurate" compare kernel families and
+            scalings of the columns, learn a metric, and make every row a prototype, "balanced" up
+            to 6,000 rows, "accurate" up to 20,000. With more rows, too little memory, stated
+            `folds` or `out_of_fold="machines"`, they have at most 500 and 2,000 prototypes. On two
+            cores "balanced" takes some ten seconds for 6,000 rows of 20 columns in float32, and two
+            to three times as long for a hundred columns or in float64. The default is "fast" for a
+            stream, on a mesh and with a stated method, else "balanced".
+        n_prototypes: distil the machine of the preset to at most `n_prototypes` prototypes, see
+            `distil`. The result is in float64. Only without a method.
 
     The rows of a stream are read several times. The first pass computes their moments and classes,
     and draws a random sample with rows of every class. Points are chosen from the sample, and
@@ -140,7 +141,7 @@ def train(
     """
     check_runtime()
     stated = Stated(method, kernel, search, columns)
-    settings, taken = completed(stated, preset, _situation(X, y, folds, out_of_fold, resources))
+    settings, preset = completed(stated, preset, _situation(X, y, folds, out_of_fold, resources))
     shared = {
         "task": task, "key": key, "folds": folds, "metric": metric, "multiclass": multiclass,
         "weights": weights, "class_weight": class_weight, "resources": resources,
@@ -148,30 +149,30 @@ def train(
     }  # fmt: skip
     if n_prototypes is None:
         return run(
-            X, y, settings=settings, C=C, out_of_fold=out_of_fold, preset=taken, **shared
+            X, y, settings=settings, C=C, out_of_fold=out_of_fold, preset=preset, **shared
         )  # fmt: skip
     if method is not None:
         raise ValueError(
             "n_prototypes: expected None with a method, which has its own number of prototypes, "
             f"got {n_prototypes!r}"
         )
-    most = whole_number("n_prototypes", n_prototypes, 1)
+    max_prototypes = whole_number("n_prototypes", n_prototypes, 1)
     large = run(X, y, settings=settings, C=C, out_of_fold=False, **shared)
-    without_a_fold = large.n_rows - int(np.asarray(large.folds.valid).sum(axis=1).max())
-    pursuit = SCDP(max_prototypes=min(most, large.model.size, without_a_fold))
+    rows_without_fold = large.n_rows - int(np.asarray(large.folds.valid).sum(axis=1).max())
+    pursuit = SCDP(max_prototypes=min(max_prototypes, large.model.size, rows_without_fold))
     small = distil(large, X, y, method=pursuit, out_of_fold=out_of_fold, **shared)
-    before, after = large.seconds, small.seconds
-    seconds = after | {"large machine": before["total"]}
-    seconds |= {name: before[name] + after[name] for name in ("total", "compile")}
-    return dataclasses.replace(small, preset=taken, seconds=seconds)
+    seconds = small.seconds | {"large machine": large.seconds["total"]}
+    for name in ("total", "compile"):
+        seconds[name] += large.seconds[name]
+    return dataclasses.replace(small, preset=preset, seconds=seconds)
 
 
 def _situation(X: Any, y: Any, folds: Any, out_of_fold: Any, resources: Resources) -> Situation:
-    """Return what decides about the settings of a preset, from arguments not yet checked."""
+    """Return the facts that decide the settings of a preset, from arguments not yet checked."""
     frame, mesh = as_frame(X), getattr(resources, "mesh", None)
     n = None
     if mesh is None and (frame is not None or (y is not None and hasattr(X, "__len__"))):
         n = len(X) if frame is None else frame.n_rows
-    # The dual validates by leave-one-out, and would keep a machine for each row.
+    # `Dual` validates by leave-one-out, and would keep a machine for each row.
     by_folds = folds != "auto" or out_of_fold == "machines"
     return Situation(n, by_folds, getattr(resources, "memory", None))

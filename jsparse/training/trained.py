@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .._files import PathLike
 from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, EXHAUSTED
 from ..expansion import KernelExpansion
@@ -30,7 +31,7 @@ PHASES = ("large machine", "settings", "prototypes", "tuning", "fit")  # of `Tra
 
 
 class Sums(NamedTuple):
-    """The sums that a fit was solved from. Sums over later rows can be added to them."""
+    """The sums over rows from which a fit was solved; sums over later rows can be added."""
 
     feature_map: FeatureMap  # of standardised inputs
     equations: NormalEquations  # sums over the training rows
@@ -49,32 +50,33 @@ class Trained:
         kernel: the tuned kernel, in standardised units.
         C: the tuned weight of the data-fit term; shape `l` if every binary problem has its own. 1
             for a method without `C`.
-        target_unit: the unit of the targets in the fit. With the absolute and the
-            quantile loss, `C` weighs residuals divided by it.
+        target_unit: the unit of the targets in the fit. With the absolute and the quantile loss,
+            `C` weighs residuals divided by it.
         cv_error: the cross-validated error, in `metric`.
         metric: metric of `cv_error` and of the curve: "misclassification", "mse", "mae" or
             "pinball".
-        criterion: metric that the search minimised, and of `tuning.score`.
+        criterion: metric that the search minimised, which is also the metric of `tuning.score`.
         tuning: the outcome of the search.
         search: the settings of the search.
         fit: the machines that the method returned. They take standardised inputs and return values
             in the targets' units. Diagnostics of single rows are for the rows of positive weight in
             their order, followed by padding.
-        sums: the sums that the fit was solved from; None for a method that needs the rows.
+        sums: the sums from which the fit was solved; None for a method that needs the rows.
         point_rows: row numbers in `X` of the prototypes that the model uses; None if they are not
             rows.
-        n_points: number of prototypes or candidates that the method was given.
+        n_points: number of prototypes or candidates from which the method started.
         folds: row numbers of each fold of the validation. A row of weight 0 is in no fold. For a
             stream, the folds of its sample.
-        out_of_fold: held-out value of each row, shape `n *l`. NaN for rows of weight 0: they are in
-            no fold, and the model itself is not fitted to them. For a stream, values of its sample,
-            NaN for rows that were not held out.
+        out_of_fold: held-out value of each row, shape `n *l`; NaN for rows of weight 0, which are
+            in no fold. For a stream, the values of its sample, with NaN for rows that were not held
+            out.
         n_rows: number of training rows, all of positive weight.
         seconds: wall time by phase; the time of "compile" is included in the other phases.
         curve: errors of every size in `metric`, if several sizes were compared. Its `chosen_by` has
             the errors in `criterion`, if the metrics differ.
         selection_status: stop code of the choice of points.
-        preset: the preset that chose the settings left open; None if a method was stated.
+        preset: the preset that completed the settings. None if none was stated and the rows were a
+            stream or on a mesh, or the method was stated.
     """
 
     model: Model
@@ -203,6 +205,10 @@ class Trained:
     def decoding(self) -> Decoding:
         """How the values of the binary problems give a class."""
         return self.model.decoding
+
+    def save(self, path: PathLike) -> None:
+        """Write the model to one file that `jsparse.load` reads, see `Model.save`."""
+        self.model.save(path)
 
     def at(self, size: int) -> Model:
         """Return the model with `size` prototypes, see `Model.at`."""

@@ -70,17 +70,17 @@ def choose(problem: Problem, config: Config, encoding: Encoding) -> Choice:
     outcome, C, size = choice.outcome, choice.outcome.tuning.C, None
     curve = curve_of(choice, metric) if choice.sizes else None
     if problem.method.fit_sizes:
-        outcome, curve = _curve(outcome)
+        outcome, curve = _size_curve(outcome)
         size = curve.size
     if encoding.code is not None and config.multiclass.C_per_problem:
         C = _C_per_problem(outcome)
     return Choice(outcome, C, size, curve, choice.moved)
 
 
-def _curve(outcome: Outcome) -> tuple[Outcome, SizeCurve]:
+def _size_curve(outcome: Outcome) -> tuple[Outcome, SizeCurve]:
     """Return the errors of every size with the best kernel and `C`.
 
-    The returned outcome has the problem whose method has only the sizes of the curve.
+    The method of the returned outcome is shortened to the sizes of the curve.
     """
     problem, tuning = outcome.problem, outcome.tuning
     method, scoring = problem.method, problem.scoring
@@ -118,32 +118,32 @@ class _ProblemErrors(eqx.Module):
     ) -> tuple[PyTree, PyTree]:
         targets = rows.target_columns  # 0 where a binary problem does not use the row
         problem_weights = (jnp.abs(targets) * rows.weights[:, None])[:, None]
-        wrong = ((values >= 0) != (targets > 0)[:, None]).astype(values.dtype)
-        sums = jnp.sum(weighted(problem_weights, wrong), axis=0)
+        errors = ((values >= 0) != (targets > 0)[:, None]).astype(values.dtype)
+        sums = jnp.sum(weighted(problem_weights, errors), axis=0)
         total = jnp.broadcast_to(jnp.sum(problem_weights, axis=0), sums.shape)
         return (sums.T, total.T), None
 
 
 def _C_per_problem(outcome: Outcome) -> Float[np.ndarray, " l"]:
-    """Return the `C` of the grid with the fewest held-out errors of each binary problem."""
+    """Return, for each binary problem, the `C` of the grid with the fewest held-out errors."""
     problem = outcome.problem
     theta, grid = outcome.theta.astype(problem.dtype), problem.C.astype(problem.dtype)
     held = problem.source.held_out(problem, theta, grid, _ProblemErrors())
-    wrong, total = (np.sum(np.asarray(a), axis=0)[..., 0] for a in held.sums)  # s l
+    errors, total = (np.sum(np.asarray(a), axis=0)[..., 0] for a in held.sums)  # s l
     status = np.asarray(held.statuses)
-    return best_per_problem(grid, wrong / total, status, outcome.tuning.C)
+    return best_per_problem(grid, errors / total, status, outcome.tuning.C)
 
 
-def predict_unseen(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, Sums | None]:
+def predict_held_out(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, Sums | None]:
     """Return the held-out values of the chosen machine, shape `n *c`, in the caller's units.
 
     Also return the sums over all rows, if the validation program computes them; else None.
     """
     problem, C = choice.problem, np.asarray(choice.C)
     grid = problem.method.C_to_validate(C, choice.outcome.C)
-    place = np.argmin(np.abs(grid[:, None] - C.reshape(1, -1)), axis=0).astype(np.int32)
+    C_index = np.argmin(np.abs(grid[:, None] - C.reshape(1, -1)), axis=0).astype(np.int32)
     size = 0 if choice.size is None or choice.curve is None else choice.curve.chosen
-    keep = Kept(place.reshape(C.shape), np.int32(size))
+    keep = Kept(C_index.reshape(C.shape), np.int32(size))
     theta, grid = (a.astype(problem.dtype) for a in (choice.outcome.theta, grid))
     validation = problem.source.validate(problem, theta, grid, problem.scoring, keep)
     return units.values(validation.predictions), validation.total
@@ -155,11 +155,11 @@ def calibrate(
     """Return the inverse temperatures (None for regression) and the conformal scores.
 
     Args:
-        values: held-out values, from `predict_unseen`.
+        values: held-out values, from `predict_held_out`.
         choice: the chosen kernel, `C` and size.
         data: the rows.
-        sums: sums over all rows, if known.
-        machines: whether the errors come with the machines of the folds.
+        sums: sums over all rows, from `predict_held_out`; None if not available.
+        machines: whether to keep the machines of the folds with the errors.
     """
     problem, encoding, rows, weights = choice.problem, data.encoding, data.predicted, data.weights
     truth, inverse_temperatures = data.truth[rows], None
@@ -184,9 +184,10 @@ def calibrate(
 def fit_all_rows(
     choice: Choice, units: TargetUnits, sums: Sums | None
 ) -> tuple[Family, Sums | None]:
-    """Fit to all rows; return the machines in the caller's units, and the sums, if there are any.
+    """Fit to all rows; return the machines in the caller's units, and the sums of the method.
 
-    `sums` from `predict_unseen` save a pass over the rows.
+    The sums are None for a method that needs the rows. `sums` from `predict_held_out` save a pass
+    over the rows.
     """
     problem = choice.problem
     family, sums = problem.source.fit(problem, choice.tuning.kernel, choice.C_array, sums)

@@ -180,7 +180,7 @@ def test_methods_are_named_run_in_order_and_refused_if_unknown(tmp_path, stubs, 
     assert compared(tmp_path, "--methods", "dual,lasso") == 2
     said = capsys.readouterr().err
     assert "argument --methods: expected some of fixed-size, scdp, dual" in said
-    assert said.endswith("got 'lasso'\n")
+    assert "got 'lasso'; " in said
     assert compared(tmp_path, "--methods", "spsvm") == 2
     assert "--methods: expected one that suits the rows; spsvm: it is for classification" in (
         capsys.readouterr().err
@@ -423,6 +423,15 @@ def test_what_takes_long_says_how_far_it_is(monkeypatch, capsys):
         for done in range(1, 7):
             show(done, 6, 0.25)
     said = capsys.readouterr().err.splitlines()
-    assert 1 <= len(said) < 6
-    assert said[0].startswith("jsparse: tuning: ")
-    assert "of 6 evaluations, best CV score 0.25, " in said[0]
+    assert 2 <= len(said) < 7
+    assert said[0] == "jsparse: training"  # at once
+    assert said[1].startswith("jsparse: tuning: ")
+    assert "of 6 evaluations, best CV score 0.25, " in said[1]
+
+
+def test_an_error_of_the_arguments_is_one_line(capsys):
+    assert main(["fit", "rows.csv", "--target", "y", "--folds", "1"]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert message.startswith("jsparse fit: error: argument --folds: expected a whole number")
+    assert "jsparse fit --help lists the options" in message

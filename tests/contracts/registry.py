@@ -1,4 +1,4 @@
-"""The methods of the registry with small settings, and which tests of a method are fast."""
+"""The registered methods with small settings, and the choice of fast tests among them."""
 
 import dataclasses
 
@@ -7,20 +7,20 @@ import pytest
 from jsparse.machines import METHODS
 
 NAMES = sorted(METHODS)
-# Training compiles for seconds. Of all promises those of one method of each kind are fast: sums, a
-# path, the dual, a surrogate.
+# Training compiles for seconds. So fast tests train one method of each kind: a dual machine, one
+# from sums, a path, and one with a surrogate.
 KINDS = ("dual", "fixed-size", "scdp", "spsvm")
 SIZES = {"n_prototypes": 8, "max_prototypes": 6, "candidates": 12}
 SLOW = pytest.mark.slow
 
 
 def fields_of(name):
-    """The names of a method's settings."""
+    """Return the names of a method's settings."""
     return {field.name for field in dataclasses.fields(METHODS[name])}
 
 
 def method_named(name):
-    """A method with few prototypes."""
+    """Return a method with few prototypes."""
     settings = {key: value for key, value in SIZES.items() if key in fields_of(name)}
     if name == "ksp":
         settings |= {"max_prototypes": None, "n_prototypes": (1, 3, 4, 6)}
@@ -28,6 +28,6 @@ def method_named(name):
 
 
 def named(names, *slow):
-    """Parameters of a test: the names, fast for one method of each kind but the slow ones."""
+    """Return test parameters; only the methods of `KINDS` that are not in `slow` are fast."""
     fast = [name for name in KINDS if name not in slow]
     return [pytest.param(name, marks=() if name in fast else SLOW) for name in names]

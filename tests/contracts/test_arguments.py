@@ -1,7 +1,7 @@
-"""Values that make no sense, at every place where a user hands something in.
+"""Invalid arguments, at every function that users call.
 
-Each raises a `ValueError` that names the argument, before any work; never an error of another
-library's, and never in silence. Numbers of NumPy's and JAX's are numbers.
+Each invalid value raises a `ValueError` that names the argument, before any work. No error of
+another library reaches the user. Scalars of NumPy and JAX are accepted as numbers.
 """
 
 import dataclasses
@@ -39,9 +39,9 @@ X = np.random.default_rng(0).standard_normal((40, 2))
 Y = X[:, 0] * X[:, 1]
 LABELS = Y > 0
 
-NOT_WHOLE = (2.5, True, np.True_, NAN, "x", [], [3], np.array([3]), object())
-NOT_COUNTS = (*NOT_WHOLE, 0, -1)
-NOT_SIZES = [value for value in NOT_COUNTS if value != [3]]  # one of several
+NOT_INTEGERS = (2.5, True, np.True_, NAN, "x", [], [3], np.array([3]), object())
+NOT_COUNTS = (*NOT_INTEGERS, 0, -1)
+NOT_SIZES = [value for value in NOT_COUNTS if value != [3]]  # a list holds sizes to choose from
 NOT_REAL = ("x", True, [], object(), NAN, 1j, np.ones(2), -1.0)
 NOT_POSITIVE = (*NOT_REAL, 0.0, INF)
 NO_NAMES = ("x", 3, [], object())
@@ -64,31 +64,31 @@ def fields(kind):
     return {field.name for field in dataclasses.fields(kind)}
 
 
-def settings(kind, given, options):
-    """Arguments of `train`, from the fields of the method and of the other parts by their names."""
+def settings(kind, defaults, options):
+    """Return arguments of `train`; each option becomes a field of the part that has its name."""
     parts = {}
     for name, part in [("method", kind), *PARTS.items()]:
-        own = {key: options.pop(key) for key in fields(part) & set(options)}
-        own = {**given, **own} if name == "method" else own
-        parts[name] = options.pop(name) if name in options else part(**own)
+        values = {key: options.pop(key) for key in fields(part) & set(options)}
+        values = {**defaults, **values} if name == "method" else values
+        parts[name] = options.pop(name) if name in options else part(**values)
     if "share" in options:
         options["folds"] = jsparse.HoldOut(options.pop("share"))
     return {"task": "regression", "key": KEY, **parts, **options}
 
 
-def of_rows(kind, given, options):
+def train_on_rows(kind, defaults, options):
     table, y = options.pop("X", X), options.pop("y", Y)
-    return jsparse.train(table, y, **settings(kind, given, {"folds": 3, **options}))
+    return jsparse.train(table, y, **settings(kind, defaults, {"folds": 3, **options}))
 
 
-def of_stream(kind, given, options):
+def train_on_stream(kind, defaults, options):
     stream = options.pop("stream", None)
     stream = ArrayStream(X, options.pop("y", Y)) if stream is None else stream
-    return jsparse.train(stream, **settings(kind, given, options))
+    return jsparse.train(stream, **settings(kind, defaults, options))
 
 
 def train(**options):
-    return of_rows(jsparse.FixedSize, {"n_prototypes": 5}, options)
+    return train_on_rows(jsparse.FixedSize, {"n_prototypes": 5}, options)
 
 
 def train_classes(**options):
@@ -100,27 +100,27 @@ def train_several_classes(**options):
 
 
 def train_dual(**options):
-    return of_rows(jsparse.Dual, {}, options)
+    return train_on_rows(jsparse.Dual, {}, options)
 
 
 def train_robust(**options):
-    return of_rows(jsparse.Robust, {"n_prototypes": 5}, options)
+    return train_on_rows(jsparse.Robust, {"n_prototypes": 5}, options)
 
 
 def train_path(**options):
-    return of_rows(jsparse.SCDP, {}, options)
+    return train_on_rows(jsparse.SCDP, {}, options)
 
 
 def train_svm(**options):
-    return of_rows(jsparse.SpSVM, {}, {"y": LABELS, "task": "classification", **options})
+    return train_on_rows(jsparse.SpSVM, {}, {"y": LABELS, "task": "classification", **options})
 
 
 def train_stream(**options):
-    return of_stream(jsparse.FixedSize, {"n_prototypes": 5}, options)
+    return train_on_stream(jsparse.FixedSize, {"n_prototypes": 5}, options)
 
 
 def train_path_of_stream(**options):
-    return of_stream(jsparse.SCDP, {"candidates": 20}, options)
+    return train_on_stream(jsparse.SCDP, {"candidates": 20}, options)
 
 
 def plan_of_search(**options):
@@ -219,7 +219,7 @@ TABLES = {
     jsparse.plan: {
         **dict.fromkeys(("n", "d", "n_prototypes", "n_C", "batch_rows", "sample_rows"), NOT_COUNTS),
         "folds": (*NOT_COUNTS, 1),
-        "n_parameters": (*NOT_WHOLE, -1),
+        "n_parameters": (*NOT_INTEGERS, -1),
         "search": (*NO_NAMES, None),
         "memory": ("x", -1, True, NAN),
     },
@@ -303,12 +303,13 @@ CASES = [
 ]
 
 
-def refused(call, words, value):
+def assert_refused(call, words, value):
+    """Assert that a call raises a ValueError whose message has one of the words."""
     with pytest.raises(ValueError, match=r"\w") as caught:
         call()
-    said = str(caught.value)
-    assert any(word in said for word in words), (value, said)
-    assert len(said) < 600
+    message = str(caught.value)
+    assert any(word in message for word in words), (value, message)
+    assert len(message) < 600
 
 
 OTHER_WORDS = {
@@ -330,11 +331,11 @@ HYPER = ["hyper-parameter"]
 
 
 @pytest.mark.parametrize(("function", "argument", "values"), CASES)
-def test_what_makes_no_sense_is_refused(function, argument, values):
+def test_invalid_arguments_are_refused(function, argument, values):
     good = GOOD.get(function, {})
     words = [argument, *OTHER_WORDS.get(argument, []), *HYPER]
     for value in values:
-        refused(lambda value=value: function(**{**good, argument: value}), words, value)
+        assert_refused(lambda value=value: function(**{**good, argument: value}), words, value)
 
 
 ESTIMATORS = {
@@ -358,38 +359,38 @@ ESTIMATORS = {
 
 
 @pytest.mark.parametrize("kind", [FixedSizeLSSVMClassifier, SCDPRegressor, SpSVMClassifier])
-def test_parameters_that_make_no_sense_are_refused(kind):
-    taken = inspect.signature(kind).parameters
+def test_invalid_parameters_of_estimators_are_refused(kind):
+    parameters = inspect.signature(kind).parameters
     y = Y if kind is SCDPRegressor else LABELS
-    small = {"n_prototypes": 5} if "n_prototypes" in taken else {"max_prototypes": 5}
+    small = {"n_prototypes": 5} if "n_prototypes" in parameters else {"max_prototypes": 5}
     words = {"random_state": "eed"}  # scikit-learn's and NumPy's word
-    for name in set(ESTIMATORS) & set(taken):
+    for name in set(ESTIMATORS) & set(parameters):
         for value in ESTIMATORS[name]:
             if name == "lengthscale" and isinstance(value, np.ndarray):
-                continue  # one for each column
+                continue  # valid: one lengthscale for each column
             model = kind(**{**small, "cv": 3, name: value})
-            said = [name, words.get(name, name), *HYPER]
-            refused(lambda model=model: model.fit(X, y), said, (name, value))
+            expected = [name, words.get(name, name), *HYPER]
+            assert_refused(lambda model=model: model.fit(X, y), expected, (name, value))
     for weights in (-np.ones(40), np.ones(3), "x", np.zeros(40)):
         model = kind(**small, cv=3)
-        refused(lambda model=model, w=weights: model.fit(X, y, w), ["weight"], weights)
+        assert_refused(lambda model=model, w=weights: model.fit(X, y, w), ["weight"], weights)
 
 
-def test_a_search_of_the_callers_own_heeds_what_else_is_asked_for():
-    def asked(**options):
+def test_other_parameters_override_the_settings_of_a_search():
+    def resolve(**options):
         return FixedSizeLSSVMRegressor(5, **options)._search()
 
-    own = jsparse.Annealing(30)
-    assert asked(search=own) == own
-    assert asked(search=own, lengthscale=1.0) == jsparse.Annealing(30, tune_kernel=False)
-    assert asked(search=own, max_evaluations=7) == jsparse.Annealing(7)
-    assert asked(search="annealing", max_evaluations=7) == jsparse.Annealing(7)
-    assert asked() == jsparse.Profile()
+    search = jsparse.Annealing(30)
+    assert resolve(search=search) == search
+    assert resolve(search=search, lengthscale=1.0) == jsparse.Annealing(30, tune_kernel=False)
+    assert resolve(search=search, max_evaluations=7) == jsparse.Annealing(7)
+    assert resolve(search="annealing", max_evaluations=7) == jsparse.Annealing(7)
+    assert resolve() == jsparse.Profile()
 
 
-def test_labels_of_one_type():
-    """NumPy would make texts of some mixtures, and cannot sort others; the types are named."""
-    texts = (
+def test_labels_of_several_types_are_refused():
+    """NumPy makes strings of some mixtures and cannot sort others. The message names the types."""
+    refused = (
         (mixed("a", 1), "int and str"),
         (np.array(mixed("a", 1), object), "int and str"),
         (mixed("a", b"b"), "bytes and str"),
@@ -402,7 +403,7 @@ def test_labels_of_one_type():
         ([*mixed([1], [1, 2])], "one label for each row"),
         (mixed(np.datetime64("2020-01-01"), np.datetime64("NaT", "D")), "among them"),
     )
-    for labels, words in texts:
+    for labels, words in refused:
         for call in (
             lambda y: train_classes(y=y),
             lambda y: train_path(y=y, task="classification"),
@@ -431,21 +432,21 @@ def test_numbers_of_every_library_are_numbers():
         assert float(RBF(two).lengthscale) == 2.0
         assert float((two * RBF(1.0)).variance) == 2.0
         with pytest.raises(ValueError, match="C: expected a vector"):
-            train(C=two, size_tolerance=two)  # which was taken before
-    # Traced values cannot be looked at.
+            train(C=two, size_tolerance=two)  # `size_tolerance` was accepted first
+    # The value of a traced number is not known, so it is not checked.
     assert jax.jit(lambda s: RBF(s).lengthscale)(-1.0) == -1.0
 
 
-def test_known_values_are_looked_at_inside_a_callers_jit():
-    """There an operation on them is traced, though they are known."""
+def test_concrete_values_are_checked_inside_a_callers_jit():
+    """Inside jit, JAX traces operations even on concrete values; the checks must not do so."""
     points, A, sign = jnp.asarray(X), jnp.asarray(X[:2] @ X[:2].T), jnp.sign(jnp.asarray(Y))
 
     def outliers(nu, x):
         return one_class.fit(RBF(x), points[:4], nu, points, max_iterations=1).status
 
     def classes(y, x):
-        given = points[:4], 1.0, points, y, weights
-        return spsvm.fit(RBF(x), *given, key=KEY, max_prototypes=2).statuses
+        rows = points, y, weights
+        return spsvm.fit(RBF(x), points[:4], 1.0, *rows, key=KEY, max_prototypes=2).statuses
 
     def atoms(A, x):
         return pursuit.subspace_pursuit_gram(A, x * A[0], n_atoms=1).status
@@ -467,7 +468,7 @@ def test_known_values_are_looked_at_inside_a_callers_jit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [2, 3])
 def test_two_or_three_rows_have_a_prototype_of_every_class(rows):
     few, labels = X[:rows], np.array(["a", "b", "b"][:rows])
     model = FixedSizeLSSVMClassifier(C=1.0, lengthscale=1.0).fit(few, labels)
@@ -477,7 +478,7 @@ def test_two_or_three_rows_have_a_prototype_of_every_class(rows):
 
 
 @pytest.mark.slow
-def test_a_third_of_the_rows_is_of_those_with_weight():
+def test_the_default_number_of_prototypes_counts_rows_with_weight():
     weights = np.where(np.arange(40) < 30, 0.0, 1.0)
     model = FixedSizeLSSVMClassifier(C=1.0, lengthscale=1.0, cv=2).fit(X, LABELS, weights)
     assert len(model.prototypes_) == 4
@@ -518,18 +519,18 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_options_that_make_no_sense_are_refused(option, capsys):
+def test_invalid_options_of_the_command_line_are_refused(option, capsys):
     for value in OPTIONS[option]:
         assert main([*FIT, f"{option}={value}"]) == 2
-        said = capsys.readouterr().err.splitlines()[-1]
-        names, _ = said.removeprefix("jsparse fit: error: argument ").split(": ", 1)
+        message = capsys.readouterr().err.splitlines()[-1]
+        names, _ = message.removeprefix("jsparse fit: error: argument ").split(": ", 1)
         assert option in names.split("/")
-        assert repr(value) in said
-        assert "invalid _" not in said
+        assert repr(value) in message
+        assert "invalid _" not in message  # argparse's words for a private converter
 
 
 @pytest.mark.usefixtures("settings_restored")
-def test_columns_that_make_no_sense_are_refused(tmp_path, capsys, monkeypatch):
+def test_invalid_columns_of_the_command_line_are_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for arguments, words in (
@@ -556,18 +557,18 @@ def settings_restored():
     jax.config.update("jax_compilation_cache_dir", None)
 
 
-@pytest.mark.parametrize("held", ["float32", "float64"])
-def test_what_a_caller_writes_into_an_array_afterwards_changes_nothing(held, dtype):
-    # Of every size, as a device may share the memory of large and aligned arrays.
+@pytest.mark.parametrize("source_dtype", ["float32", "float64"])
+def test_a_write_into_the_callers_array_does_not_change_our_copy(source_dtype, dtype):
+    # Several sizes, because JAX may share the memory of large and aligned arrays.
     for n in (3, 64, 4096):
-        given = np.full(n, 2.0, held)
-        kernel = RBF(given)
-        given *= 2
+        array = np.full(n, 2.0, source_dtype)
+        kernel = RBF(array)
+        array *= 2
         assert float(np.max(np.asarray(kernel.lengthscale))) == 2.0
-        again = as_array(given)
-        given += 1
-        np.testing.assert_array_equal(as_array(given), np.full(n, 5.0))
-        np.testing.assert_array_equal(again, np.full(n, 4.0))
+        copy = as_array(array)
+        array += 1
+        np.testing.assert_array_equal(as_array(array), np.full(n, 5.0))
+        np.testing.assert_array_equal(copy, np.full(n, 4.0))
 
 
 @pytest.mark.parametrize("seed", [0, 7, -4, 2**31 + 5, 2**40 + 3, np.int32(-3), np.uint32(2**31)])

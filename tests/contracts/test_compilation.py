@@ -1,4 +1,4 @@
-"""Tables of like size share programs, and are computed as if there were no padding."""
+"""Tables of similar size share compiled programs; padding changes no result."""
 
 import os
 import subprocess
@@ -28,11 +28,12 @@ def table(n, d=3, seed=0, classes=2):
 
 def test_capacities_are_few_and_cost_little():
     sizes = np.arange(1, 20_000)
-    found = np.array([capacity(int(n)) for n in sizes])
-    assert (found >= sizes).all()
-    assert ((found <= 1.07 * sizes) | (found - sizes < 16)).all()
-    assert [capacity(int(n)) for n in np.unique(found)] == np.unique(found).tolist()
-    assert len(np.unique(found[1024:2048])) == 16
+    capacities = np.array([capacity(int(n)) for n in sizes])
+    distinct = np.unique(capacities)
+    assert (capacities >= sizes).all()
+    assert ((capacities <= 1.07 * sizes) | (capacities - sizes < 16)).all()
+    assert [capacity(int(n)) for n in distinct] == distinct.tolist()
+    assert len(np.unique(capacities[1024:2048])) == 16
     assert all(rounded_down(int(n)) <= n for n in sizes)
     assert all(capacity(rounded_down(int(n))) == rounded_down(int(n)) for n in sizes[15:])
 
@@ -52,21 +53,22 @@ METHODS = {
 }
 
 
-def padded_cases():
-    """Three classes and weights are for the two methods that differ most in how rows reach them.
+def padding_cases():
+    """Yield method, number of classes and whether there are weights.
 
-    Every case compiles for seconds: one of the primal and one of the dual machine are fast.
+    Three classes and weights are tested with two methods: fixed size needs only sums, SCDP the
+    rows. Every case compiles for seconds, so one primal and one dual case are fast tests.
     """
     fast = {"fixed size": (3, True), "dual": (2, False)}
     for name in METHODS:
-        every = name in ("fixed size", "scdp")
-        for classes in (None, 2, 3) if every else (2,) if name == "spsvm" else (None, 2):
-            for weighted in (False, True) if every else (False,):
+        complete = name in ("fixed size", "scdp")
+        for classes in (None, 2, 3) if complete else (2,) if name == "spsvm" else (None, 2):
+            for weighted in (False, True) if complete else (False,):
                 marks = () if (classes, weighted) == fast.get(name) else pytest.mark.slow
                 yield pytest.param(name, classes, weighted, marks=marks)
 
 
-@pytest.mark.parametrize(("name", "classes", "weighted"), list(padded_cases()))
+@pytest.mark.parametrize(("name", "classes", "weighted"), list(padding_cases()))
 def test_padding_changes_nothing(name, classes, weighted, monkeypatch):
     X, labels, score = table(53, classes=classes or 2)
     options = {
@@ -79,27 +81,27 @@ def test_padding_changes_nothing(name, classes, weighted, monkeypatch):
         "weights": np.arange(53) % 3 if weighted else None,
     }
     y = score if classes is None else labels
-    ours = jsparse.train(X, y, **options)
+    padded = jsparse.train(X, y, **options)
     for module in ("training.tables", "validation.folds", "prototypes.renyi", "prediction"):
         monkeypatch.setattr(sys.modules[f"jsparse.{module}"], "capacity", lambda n: n)
-    theirs = jsparse.train(X, y, **options)
-    assert ours.C == theirs.C
-    np.testing.assert_array_equal(ours.point_rows, theirs.point_rows)
-    np.testing.assert_array_equal(ours.folds.index, theirs.folds.index)
-    np.testing.assert_allclose(ours.cv_error, theirs.cv_error, rtol=1e-7)
-    np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(ours.model(X), theirs.model(X), rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(ours.model.expansion.scaling, theirs.model.expansion.scaling)
-    assert ours.model.size == theirs.model.size
-    assert len(ours.model.expansion.prototypes) <= 53
+    exact = jsparse.train(X, y, **options)
+    assert padded.C == exact.C
+    np.testing.assert_array_equal(padded.point_rows, exact.point_rows)
+    np.testing.assert_array_equal(padded.folds.index, exact.folds.index)
+    np.testing.assert_allclose(padded.cv_error, exact.cv_error, rtol=1e-7)
+    np.testing.assert_allclose(padded.out_of_fold, exact.out_of_fold, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(padded.model(X), exact.model(X), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(padded.predict(X), exact.predict(X), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(padded.model.expansion.scaling, exact.model.expansion.scaling)
+    assert padded.model.size == exact.model.size
+    assert len(padded.model.expansion.prototypes) <= 53
 
 
 @pytest.mark.slow
-def test_padding_may_hold_anything():
+def test_values_in_the_padding_change_nothing():
     X, labels, _ = table(53)
     X, spoilt = jnp.asarray(X), jnp.asarray(np.concatenate([X, np.full((11, 3), 1e6)]))
-    there = np.concatenate([np.ones(53), np.zeros(11)])
+    is_row = jnp.asarray(np.concatenate([np.ones(53), np.zeros(11)]))
     plain, padded = plug_in_bandwidth(X), plug_in_bandwidth(spoilt, n_rows=53)
     np.testing.assert_allclose(plain.h, padded.h, rtol=1e-9)
     robust = {"spread": "robust", "method": "exact"}
@@ -109,14 +111,14 @@ def test_padding_may_hold_anything():
         plain, padded = (renyi(1, X, 9, **options), renyi(1, spoilt, 9, n_rows=53, **options))
         np.testing.assert_array_equal(plain.indices, padded.indices)
         np.testing.assert_allclose(plain.entropy, padded.entropy, rtol=1e-9)
-    plain, padded = k_center(1, X, 9), k_center(1, spoilt, 9, jnp.asarray(there))
+    plain, padded = k_center(1, X, 9), k_center(1, spoilt, 9, is_row)
     np.testing.assert_array_equal(plain.indices, padded.indices)
-    plain, padded = k_means(1, X, 9), k_means(1, spoilt, 9, jnp.asarray(there))
+    plain, padded = k_means(1, X, 9), k_means(1, spoilt, 9, is_row)
     np.testing.assert_allclose(plain.centres, padded.centres, rtol=1e-9)
 
 
-def test_folds_are_those_of_a_shuffle_by_jax():
-    # So that folds of one key are the same under `jit`, where JAX shuffles.
+def test_folds_are_equal_inside_and_outside_of_jit():
+    # Outside of jit, NumPy deals the folds; inside, JAX shuffles.
     labels = np.arange(1700) % 3
     for n in (20, 1700):
         host = jsparse.plain_folds(5, n, 4)
@@ -128,7 +130,7 @@ def test_folds_are_those_of_a_shuffle_by_jax():
     np.testing.assert_array_equal(host.index, traced.index)
 
 
-ESTIMATORS = [  # fast: one of each kind of machine, for one of the tasks
+ESTIMATORS = [  # fast tests: each kind of machine for one task
     estimators.FixedSizeLSSVMClassifier(n_prototypes=8, cv=3, random_state=0),
     pytest.param(
         estimators.FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
@@ -165,10 +167,10 @@ def test_another_number_of_rows_compiles_nothing(estimator):
         estimator.predict(X[: n - 20])
 
     run(60)
-    with count_compilations() as found:
+    with count_compilations() as compiled:
         run(59)
         run(63)
-    assert found.programs == 0
+    assert compiled.programs == 0
 
 
 def test_warming_up_compiles_what_a_run_needs(capsys):
@@ -177,9 +179,9 @@ def test_warming_up_compiles_what_a_run_needs(capsys):
     assert first.programs > 0
     assert "ready for about 75 rows" in capsys.readouterr().err
     X, labels, _ = table(79, d=2, classes=3)
-    with count_compilations() as found:
+    with count_compilations() as compiled:
         jsparse.train(X, labels, key=1, C=np.array([2.0, 5.0]), **options).predict(X)
-    assert found.programs == 0
+    assert compiled.programs == 0
     with pytest.raises(ValueError, match="n: expected"):
         jsparse.warm_up(0, 2, task="regression")
 
@@ -191,13 +193,13 @@ def test_warming_up_for_another_search(capsys):
     jsparse.warm_up(40, 2, search=search, verbose=False, **options)
     assert capsys.readouterr().err == ""
     X, _, score = table(43, d=2)
-    with count_compilations() as found:
+    with count_compilations() as compiled:
         jsparse.train(X, score, key=1, search=search, **options)
-    assert found.programs == 0
+    assert compiled.programs == 0
 
 
-def test_small_things_compile_few_programs():
-    # Sizes that no other test has, for which nothing has been compiled yet.
+def test_short_functions_compile_few_programs():
+    # No other test has these sizes, so no program for them is in the cache.
     X, labels, score = table(83, d=4, classes=5)
     X, score = X.astype(np.float32), score.astype(np.float32)
     jax.block_until_ready(jax.random.bits(as_key(1)))
@@ -216,7 +218,7 @@ def test_small_things_compile_few_programs():
     assert programs(lambda: code.astype(np.dtype(np.float32)))[0] == 0
     features = jsparse.Nystroem(jsparse.RBF(np.float32(1.0)), jax.device_put(X[:11]))
     batches = [(X[:43], score[:43]), (X[40:], score[40:])]
-    # The sums over a batch, and adding them to those before.
+    # One program sums a batch, one adds these sums to the earlier ones.
     count, sums = programs(lambda: jsparse.accumulate_batches(features, batches))
     assert count <= 2
     assert programs(lambda: sums - sums)[0] <= 1
@@ -227,38 +229,40 @@ import jsparse, numpy as np, sys
 folder = jsparse.enable_compilation_cache(*sys.argv[1:])
 from jsparse.compilation import _limit_instructions, count_compilations
 X = np.random.default_rng(0).standard_normal((40, 2)).astype("f")
-with count_compilations() as found:
+with count_compilations() as compiled:
     jsparse.train(X, X[:, 0], task="regression", key=0, method=jsparse.FixedSize(5), folds=3)
-print(folder, found.programs, found.from_disk)
+print(folder, compiled.programs, compiled.from_disk)
 """
 
 
 @pytest.mark.parametrize(
-    "way",
+    "folder_from",
     [
         "argument",
         pytest.param("environment", marks=pytest.mark.slow),
         pytest.param("default", marks=pytest.mark.slow),
     ],
 )
-def test_programs_are_kept_on_the_disk(tmp_path, way):
-    folder = tmp_path / "own"
-    known = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
-    if way == "environment":
-        known["JAX_COMPILATION_CACHE_DIR"] = str(folder)
-    if way == "default":
-        known["XDG_CACHE_HOME"], folder = str(tmp_path), tmp_path / "jsparse" / "xla"
-    command = [sys.executable, "-c", SCRIPT, *([str(folder)] if way == "argument" else [])]
+def test_programs_are_kept_on_the_disk(tmp_path, folder_from):
+    folder = tmp_path / "cache"
+    variables = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+    if folder_from == "environment":
+        variables["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+    if folder_from == "default":
+        variables["XDG_CACHE_HOME"], folder = str(tmp_path), tmp_path / "jsparse" / "xla"
+    command = [sys.executable, "-c", SCRIPT]
+    if folder_from == "argument":
+        command.append(str(folder))
     counts = []
     for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=known)
-        said = done.stdout.split()
-        assert said[0] == str(folder)
-        counts.append((int(said[1]), int(said[2])))
-    (programs, hits), (again, from_disk) = counts
-    assert 5 < programs == again <= 12
-    assert hits < programs
-    assert from_disk == again
+        process = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
+        name, *numbers = process.stdout.split()
+        assert name == str(folder)
+        counts.append([int(number) for number in numbers])
+    (programs, from_disk), (programs_second, from_disk_second) = counts
+    assert 5 < programs == programs_second <= 12
+    assert from_disk < programs
+    assert from_disk_second == programs_second
 
 
 WARM_UP = """
@@ -268,16 +272,17 @@ jsparse.warm_up(40, 2, task="regression", method=jsparse.FixedSize(5), folds=3, 
 """
 
 
-def errors_said(arguments, folder, **changes):
+def standard_error_of(arguments, folder, **changes):
     """Return what a fresh process prints on standard error, with XLA's default flags."""
-    known = {k: v for k, v in os.environ.items() if k not in ("TF_CPP_MIN_LOG_LEVEL", "XLA_FLAGS")}
-    known |= {"JAX_COMPILATION_CACHE_DIR": str(folder)} | changes
+    overridden = ("TF_CPP_MIN_LOG_LEVEL", "XLA_FLAGS")
+    variables = {k: v for k, v in os.environ.items() if k not in overridden}
+    variables |= {"JAX_COMPILATION_CACHE_DIR": str(folder)} | changes
     command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=known).stderr
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stderr
 
 
 def command_line(folder):
-    """`jsparse fit` of a small table."""
+    """Return the arguments of `jsparse fit` on a small table."""
     table = folder / "t.csv"
     table.write_text("a,t\n" + "\n".join(f"{i % 7},{i % 5}" for i in range(40)))
     fit = ["-m", "jsparse", "fit", str(table), "--target", "t", "--task", "regression", "--quiet"]
@@ -285,29 +290,29 @@ def command_line(folder):
 
 
 @pytest.mark.parametrize(
-    "way",
+    "caller",
     [
         pytest.param("train", marks=pytest.mark.slow),
         pytest.param("warm up", marks=pytest.mark.slow),
         "command line",
     ],
 )
-def test_programs_from_the_disk_are_read_in_silence(tmp_path, way):
+def test_reading_programs_from_the_disk_prints_nothing(tmp_path, caller):
     folder = str(tmp_path / "cache")
     arguments = {
         "train": ["-c", SCRIPT, folder],
         "warm up": ["-c", WARM_UP, folder],
         "command line": command_line(tmp_path),
-    }[way]
-    assert errors_said(arguments, folder) == ""
+    }[caller]
+    assert standard_error_of(arguments, folder) == ""
     assert any("-cache" in name for name in os.listdir(folder))
-    assert errors_said(arguments, folder) == ""
+    assert standard_error_of(arguments, folder) == ""
 
 
 def test_errors_of_xla_are_shown(tmp_path):
     flags = "--xla_dump_to=/dev/null/dump"  # a folder that cannot be made
-    said = errors_said(command_line(tmp_path), tmp_path / "cache", XLA_FLAGS=flags)
-    assert "Could not create directory: /dev/null/dump" in said
+    printed = standard_error_of(command_line(tmp_path), tmp_path / "cache", XLA_FLAGS=flags)
+    assert "Could not create directory: /dev/null/dump" in printed
 
 
 def test_xla_flags_of_the_caller_stay(monkeypatch):

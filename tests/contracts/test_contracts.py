@@ -1,4 +1,4 @@
-"""The contracts of every method in the registry; a new method is tested once it is registered."""
+"""The contracts of training with every registered method."""
 
 import dataclasses
 import inspect
@@ -37,7 +37,7 @@ def rows(task, dtype="float64", classes=2, n=60):
 
 
 def trained(name, task, X, y, **options):
-    given = {
+    defaults = {
         "task": task,
         "key": 0,
         "method": method_named(name),
@@ -46,19 +46,19 @@ def trained(name, task, X, y, **options):
         "folds": 3,
     }
     if not METHODS[name].has_C:
-        del given["C"]
+        del defaults["C"]
         options.pop("C", None)
-    return jsparse.train(X, y, **{**given, **options})
+    return jsparse.train(X, y, **{**defaults, **options})
 
 
-# Of the methods that are not fast, that they train is, unless even that takes long.
+# Training is a fast test of every method but these, whose training takes long.
 LONG = (
     "fixed-size", "kbp", "kmp", "reduced-set", "reduced-svm", "reduction", "rvm", "slmc",
     "sparse-fisher", "sparse-ridge", "spsvm",
 )  # fmt: skip
 CASES = [(name, task) for name in NAMES for task in METHODS[name].tasks]
 ONCE = [pytest.param(*case, marks=() if case[0] in KINDS else SLOW) for case in CASES]
-# Of each method that is fast one task in one precision, in turn.
+# A fast test has the first task of a method, in float64 and float32 by turns.
 FIRST = {case[0]: i for i, case in reversed(list(enumerate(CASES)))}
 IN_BOTH = [
     pytest.param(
@@ -74,11 +74,11 @@ IN_BOTH = [
 @pytest.mark.parametrize(("name", "task", "dtype"), IN_BOTH)
 def test_a_method_trains_predicts_and_is_saved(name, task, dtype, tmp_path):
     X, y = rows(task, dtype)
-    found = trained(name, task, X, y)
-    model = found.model
+    result = trained(name, task, X, y)
+    model = result.model
     assert str(model.dtype) == dtype
-    assert np.isfinite(found.cv_error)
-    assert set(found.statuses) == {"fit", "choice of prototypes", "cross-validation"}
+    assert np.isfinite(result.cv_error)
+    assert set(result.statuses) == {"fit", "choice of prototypes", "cross-validation"}
     answers = model.predict(X)
     if task == "classification":
         assert (answers == y).mean() > 0.8
@@ -87,22 +87,22 @@ def test_a_method_trains_predicts_and_is_saved(name, task, dtype, tmp_path):
         assert (model.classes[probabilities.argmax(axis=1)] == answers).all()
         # The reported error is comparable between methods, regardless of the objective of the
         # search.
-        assert found.metric == model.about["metric"] == "misclassification"
-        wrong = (found.out_of_fold >= 0) != (y == model.classes[1])
-        np.testing.assert_allclose(found.cv_error, wrong.mean(), rtol=1e-6)
-        if found.curve is not None:
-            assert found.curve.metric == found.metric
-            assert found.cv_error == found.curve.errors[found.curve.chosen]
+        assert result.metric == model.about["metric"] == "misclassification"
+        wrong = (result.out_of_fold >= 0) != (y == model.classes[1])
+        np.testing.assert_allclose(result.cv_error, wrong.mean(), rtol=1e-6)
+        if result.curve is not None:
+            assert result.curve.metric == result.metric
+            assert result.cv_error == result.curve.errors[result.curve.chosen]
     else:
         assert np.mean((answers - y) ** 2) < 0.3 * np.var(y)
-        assert found.out_of_fold.shape == y.shape
+        assert result.out_of_fold.shape == y.shape
     model.save(tmp_path / "model")
     loaded = jsparse.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X), answers)
     assert dict(loaded.about) == dict(model.about)
     assert name in repr(loaded)
     if METHODS[name].several_sizes:
-        for size in (1, 3, int(found.curve.sizes[-1])):
+        for size in (1, 3, int(result.curve.sizes[-1])):
             np.testing.assert_array_equal(loaded.at(size)(X), model.at(size)(X))
         with pytest.raises(ValueError, match="n_prototypes: expected"):
             model.at(1000)
@@ -117,14 +117,14 @@ def test_a_method_trains_predicts_and_is_saved(name, task, dtype, tmp_path):
 )
 def test_three_classes(name):
     X, y = rows("classification", classes=3)
-    found = trained(name, "classification", X, y)
-    assert found.predict_proba(X).shape == (len(X), 3)
-    assert (found.predict(X) == y).mean() > 0.7
+    result = trained(name, "classification", X, y)
+    assert result.predict_proba(X).shape == (len(X), 3)
+    assert (result.predict(X) == y).mean() > 0.7
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", named(n for n in NAMES if "regression" in METHODS[n].tasks))
-def test_several_targets_are_those_alone(name):
+def test_several_targets_are_fitted_as_each_target_alone(name):
     X, y = rows("regression")
     both = np.stack([y, 1000 - 2 * y + np.square(X[:, 2])], axis=1)
     options = {"C": np.array([10.0]), "kernel": RBF(1.5)}
@@ -132,33 +132,29 @@ def test_several_targets_are_those_alone(name):
         method = dataclasses.replace(method_named(name), selection="separate", size_tolerance=0.0)
         options["method"] = method
     options["search"] = jsparse.Profile(tune_kernel=False)
-    found = trained(name, "regression", X, both, **options)
-    assert found.predict(X).shape == both.shape == found.out_of_fold.shape
-    if name in (
-        "robust",
-        "reduction",
-        "sparse-ridge",
-    ):  # the targets share its scale, or its prototypes
-        assert np.mean((found.predict(X) - both) ** 2) < 0.3 * np.mean(both.var(axis=0))
+    model = trained(name, "regression", X, both, **options)
+    assert model.predict(X).shape == both.shape == model.out_of_fold.shape
+    # The targets share a scale, or prototypes.
+    if name in ("robust", "reduction", "sparse-ridge"):
+        assert np.mean((model.predict(X) - both) ** 2) < 0.3 * np.mean(both.var(axis=0))
         return
-    for column, target in zip(found.predict(X).T, both.T, strict=True):
+    for column, target in zip(model.predict(X).T, both.T, strict=True):
         alone = trained(name, "regression", X, target, **options)
-        at = alone.at(found.curve.size) if METHODS[name].several_sizes else alone
-        np.testing.assert_allclose(column, at.predict(X), rtol=1e-6, atol=1e-6)
+        alone = alone.at(model.curve.size) if METHODS[name].several_sizes else alone
+        np.testing.assert_allclose(column, alone.predict(X), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "task"), ONCE)
-def test_weight_two_is_twice_and_weight_zero_is_absent(name, task):
-    """Of the pure fit, and of its validation."""
+def test_a_row_of_weight_two_counts_twice_and_a_row_of_weight_zero_is_absent(name, task):
     X, y = rows(task, n=24)
     target = np.where(y == y[0], 1.0, -1.0) if task == "classification" else y
     method = method_named(name).resolve(Shape(24, 24, 16, 3, None, False))
-    if name == "reduced-set":  # each step of its descent amplifies rounding
+    if name == "reduced-set":  # each step of the descent amplifies rounding
         method = dataclasses.replace(method, max_iterations=2)
     Z = None if name == "dual" else jnp.asarray(X[:12])
     key = jax.random.key(0)
-    twice, w = np.concatenate([np.arange(len(X)), [3, 5]]), np.ones(len(X))
+    repeated, w = np.concatenate([np.arange(len(X)), [3, 5]]), np.ones(len(X))
     w[[3, 5]] = 2
     args = RBF(1.2), Z, 3.0
 
@@ -169,47 +165,53 @@ def test_weight_two_is_twice_and_weight_zero_is_absent(name, task):
     def machine(family):
         return family.at(4) if method.several_sizes else family.expansion
 
-    weighted, plain = jax.jit(fit)(X, target, w), fit(X[twice], target[twice])
+    weighted, plain = jax.jit(fit)(X, target, w), fit(X[repeated], target[repeated])
     np.testing.assert_allclose(machine(weighted)(X), machine(plain)(X), rtol=1e-5, atol=1e-5)
-    gone, spoilt = np.arange(len(X)) < 20, X.copy()
-    spoilt[~gone] = 1e6
-    left, there = jax.jit(fit)(spoilt, target, gone * 1.0), fit(X[gone], target[gone])
-    np.testing.assert_allclose(machine(left)(X), machine(there)(X), rtol=1e-5, atol=1e-5)
+    present, spoilt = np.arange(len(X)) < 20, X.copy()
+    spoilt[~present] = 1e6
+    weighted, shorter = (
+        jax.jit(fit)(spoilt, target, present * 1.0),
+        fit(X[present], target[present]),
+    )
+    np.testing.assert_allclose(machine(weighted)(X), machine(shorter)(X), rtol=1e-5, atol=1e-5)
 
 
-# Two that draw prototypes by the number of rows, and one that does not.
+# Fast: two methods whose draw of prototypes depends on the number of rows, and one without a draw.
 FAST_ABSENT = {("fixed-size", "classification"), ("robust", "regression"), ("dual", "regression")}
 ABSENT = [pytest.param(*case, marks=() if case in FAST_ABSENT else SLOW) for case in CASES]
 
 
 def with_rows_of_weight_zero(X, y):
-    """Insert absurd rows of weight 0 among the others; return which rows are real."""
-    at = [0, 0, 15, len(X)]
-    w = np.insert(np.ones(len(X)), at, 0.0)
+    """Insert rows of weight 0 with absurd values; return also the numbers of the real rows."""
+    places = [0, 0, 15, len(X)]
+    w = np.insert(np.ones(len(X)), places, 0.0)
     absurd = y[0] if y.dtype.kind == "U" else 1e300
-    return np.insert(X, at, -1e300, axis=0), np.insert(y, at, absurd), w, np.flatnonzero(w)
+    X, y = np.insert(X, places, -1e300, axis=0), np.insert(y, places, absurd)
+    return X, y, w, np.flatnonzero(w)
 
 
 @pytest.mark.parametrize(("name", "task"), ABSENT)
 def test_training_does_not_see_rows_of_weight_zero(name, task):
     X, y = rows(task, n=31)
-    wide_X, wide_y, w, there = with_rows_of_weight_zero(X, y)
+    wide_X, wide_y, w, real_rows = with_rows_of_weight_zero(X, y)
     alone = trained(name, task, X, y)
-    found = trained(name, task, wide_X, wide_y, weights=w)
-    np.testing.assert_array_equal(found.C, alone.C)
-    np.testing.assert_allclose(found.cv_error, alone.cv_error, rtol=1e-9)
-    np.testing.assert_allclose(found.expansion(X), alone.expansion(X), rtol=1e-7, atol=1e-9)
-    np.testing.assert_array_equal(found.predict(X), alone.predict(X))
-    assert found.n_rows == 31
-    # Results by row are in the caller's order.
-    assert len(found.out_of_fold) == 35
-    assert np.isnan(np.delete(found.out_of_fold, there, axis=0)).all()
-    np.testing.assert_allclose(found.out_of_fold[there], alone.out_of_fold, rtol=1e-7, atol=1e-9)
-    held_out = np.asarray(found.folds.index)[np.asarray(found.folds.valid)]
-    np.testing.assert_array_equal(np.sort(held_out), there)
+    result = trained(name, task, wide_X, wide_y, weights=w)
+    np.testing.assert_array_equal(result.C, alone.C)
+    np.testing.assert_allclose(result.cv_error, alone.cv_error, rtol=1e-9)
+    np.testing.assert_allclose(result.expansion(X), alone.expansion(X), rtol=1e-7, atol=1e-9)
+    np.testing.assert_array_equal(result.predict(X), alone.predict(X))
+    assert result.n_rows == 31
+    # Results by row are in the order of the caller's rows.
+    assert len(result.out_of_fold) == 35
+    assert np.isnan(np.delete(result.out_of_fold, real_rows, axis=0)).all()
+    np.testing.assert_allclose(
+        result.out_of_fold[real_rows], alone.out_of_fold, rtol=1e-7, atol=1e-9
+    )
+    held_out = np.asarray(result.folds.index)[np.asarray(result.folds.valid)]
+    np.testing.assert_array_equal(np.sort(held_out), real_rows)
     if alone.point_rows is not None:
-        np.testing.assert_array_equal(found.point_rows, there[alone.point_rows])
-    assert found.seconds["compile"] == 0
+        np.testing.assert_array_equal(result.point_rows, real_rows[alone.point_rows])
+    assert result.seconds["compile"] == 0
 
 
 ADDITIVE = [case for case in CASES if issubclass(METHODS[case[0]], FromSums)]
@@ -225,18 +227,18 @@ ADDITIVE = [case for case in CASES if issubclass(METHODS[case[0]], FromSums)]
 @pytest.mark.parametrize("validation", [2, jsparse.HoldOut(0.4)], ids=["folds", "holdout"])
 def test_streams_do_not_see_rows_of_weight_zero(name, task, validation):
     X, y = rows(task)
-    wide_X, wide_y, w, there = with_rows_of_weight_zero(X, y)
+    wide_X, wide_y, w, real_rows = with_rows_of_weight_zero(X, y)
     options = {"folds": validation, "resources": jsparse.Resources(sample_rows=40)}
     alone = trained(name, task, ArrayStream(X, y, batch_rows=25), None, **options)
-    stream = ArrayStream(wide_X, wide_y, w, batch_rows=2)  # one batch has no row that counts
-    found = trained(name, task, stream, None, **options)
-    np.testing.assert_array_equal(found.C, alone.C)
-    np.testing.assert_allclose(found.cv_error, alone.cv_error, rtol=1e-7)
-    np.testing.assert_allclose(found.expansion(X), alone.expansion(X), rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(found.out_of_fold, alone.out_of_fold, rtol=1e-6, atol=1e-8)
-    assert found.n_rows == alone.n_rows == 60
+    stream = ArrayStream(wide_X, wide_y, w, batch_rows=2)  # the first batch has no weight
+    result = trained(name, task, stream, None, **options)
+    np.testing.assert_array_equal(result.C, alone.C)
+    np.testing.assert_allclose(result.cv_error, alone.cv_error, rtol=1e-7)
+    np.testing.assert_allclose(result.expansion(X), alone.expansion(X), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(result.out_of_fold, alone.out_of_fold, rtol=1e-6, atol=1e-8)
+    assert result.n_rows == alone.n_rows == 60
     if alone.point_rows is not None:
-        np.testing.assert_array_equal(found.point_rows, there[alone.point_rows])
+        np.testing.assert_array_equal(result.point_rows, real_rows[alone.point_rows])
 
 
 DEFAULTS = [
@@ -249,25 +251,27 @@ DEFAULTS = [
 @pytest.mark.parametrize(("name", "task", "n"), DEFAULTS)
 def test_default_settings_suit_any_number_of_rows(name, task, n):
     X, y = load_iris(return_X_y=True)
-    some = np.arange(n) * 37 % 150  # of all three classes
-    X, y = (X[some], y[some]) if task == "classification" else (X[some, :3], X[some, 3])
-    found = jsparse.train(X, y, task=task, key=0, method=METHODS[name](), search=jsparse.Profile(1))
-    assert found.model.size <= n
-    assert np.isfinite(found.model(X)).all()
+    order = np.arange(n) * 37 % 150  # the first rows are of all three classes
+    X, y = (X[order], y[order]) if task == "classification" else (X[order, :3], X[order, 3])
+    result = jsparse.train(
+        X, y, task=task, key=0, method=METHODS[name](), search=jsparse.Profile(1)
+    )
+    assert result.model.size <= n
+    assert np.isfinite(result.model(X)).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_default_number_of_prototypes_is_one_rule(name):
+def test_the_default_number_of_prototypes_follows_one_rule(name):
     method = METHODS[name]()
     if "n_prototypes" not in fields_of(name) or "max_prototypes" in fields_of(name):
         return
     most = 20 if METHODS[name].tasks == ("classification",) or name == "sparse-ridge" else 300
     for n, classes in ((5, 3), (20, 2), (150, 3), (150, None), (5000, 2), (9, 7)):
-        found = method.resolve(Shape(n, n, n - n // 10, 2, classes, False)).n_prototypes
-        if name == "reduction":  # of the source: four roots
-            assert found == min(n, max(classes or 1, math.ceil(4 * math.sqrt(n))))
+        n_prototypes = method.resolve(Shape(n, n, n - n // 10, 2, classes, False)).n_prototypes
+        if name == "reduction":  # the paper's rule: four times the root of n
+            assert n_prototypes == min(n, max(classes or 1, math.ceil(4 * math.sqrt(n))))
         else:
-            assert found == max(classes or 1, min(most, math.ceil(n / 3)))
+            assert n_prototypes == max(classes or 1, min(most, math.ceil(n / 3)))
     # Every entry point has the same default.
     parser = command_line(dict.fromkeys(("demo", "fit", "compare", "predict"), id))
     for words in (["demo"], ["fit", "x", "--target", "y"]):
@@ -277,16 +281,16 @@ def test_the_default_number_of_prototypes_is_one_rule(name):
             assert estimator().make_method().n_prototypes is None
 
 
-@pytest.mark.parametrize("name", named(NAMES, "scdp"))  # see test_stream_training
-def test_streams_and_devices_or_one_clear_error(name):
+@pytest.mark.parametrize("name", named(NAMES, "scdp"))  # test_stream_training trains SCDP
+def test_a_method_takes_streams_and_meshes_or_refuses_them(name):
     X, y = rows("classification", n=90)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("rows",))
     options = {"resources": jsparse.Resources(mesh=mesh)}
     if issubclass(METHODS[name], FromSums):
-        one = trained(name, "classification", X, y)
-        same = trained(name, "classification", X, y, **options)
-        np.testing.assert_allclose(same.cv_error, one.cv_error, rtol=1e-5)
-        np.testing.assert_allclose(same.expansion(X), one.expansion(X), rtol=1e-4, atol=1e-5)
+        plain = trained(name, "classification", X, y)
+        on_mesh = trained(name, "classification", X, y, **options)
+        np.testing.assert_allclose(on_mesh.cv_error, plain.cv_error, rtol=1e-5)
+        np.testing.assert_allclose(on_mesh.expansion(X), plain.expansion(X), rtol=1e-4, atol=1e-5)
         stream = trained(name, "classification", ArrayStream(X, y, batch_rows=40), None)
         assert (stream.predict(X) == y).mean() > 0.8
         assert stream.predict_proba(X).shape == (90, 2)
@@ -301,12 +305,12 @@ def test_streams_and_devices_or_one_clear_error(name):
 def test_nothing_compiles_again_when_values_change(name):
     X, y = rows("classification")
     trained(name, "classification", X, y)
-    again = trained(name, "classification", 1.5 * X[::-1] + 1, y[::-1])
-    assert again.seconds["compile"] == 0, again.seconds
+    second = trained(name, "classification", 1.5 * X[::-1] + 1, y[::-1])
+    assert second.seconds["compile"] == 0, second.seconds
 
 
 @pytest.mark.parametrize("name", named(NAMES))
-def test_the_task_it_is_not_for(name):
+def test_a_task_that_a_method_does_not_support_is_refused(name):
     missing = {"classification", "regression"} - set(METHODS[name].tasks)
     X, y = rows("regression")
     for task in missing:
@@ -315,19 +319,19 @@ def test_the_task_it_is_not_for(name):
 
 
 @pytest.mark.slow
-def test_a_surrogate_tunes_the_kernel_and_the_method_its_own_C():
+def test_a_surrogate_tunes_the_kernel_and_a_second_stage_tunes_C():
     X, y = rows("classification")
-    found = trained("spsvm", "classification", X, y)
-    own = trained("scdp", "classification", X, y, C=METHODS["scdp"].default_C)
-    assert found.kernel.lengthscale == own.kernel.lengthscale
-    assert found.C in (1.0, 10.0)
-    assert found.metric == "misclassification"
-    first = [e for e in found.tuning.history if e.stage == 0]
-    assert [e.theta.tolist() for e in first] == [e.theta.tolist() for e in own.tuning.history]
-    assert len(found.tuning.history) == len(first) + 1  # a separate C, in a second stage
+    result = trained("spsvm", "classification", X, y)
+    surrogate = trained("scdp", "classification", X, y, C=METHODS["scdp"].default_C)
+    assert result.kernel.lengthscale == surrogate.kernel.lengthscale
+    assert result.C in (1.0, 10.0)
+    assert result.metric == "misclassification"
+    first = [e for e in result.tuning.history if e.stage == 0]
+    assert [e.theta.tolist() for e in first] == [e.theta.tolist() for e in surrogate.tuning.history]
+    assert len(result.tuning.history) == len(first) + 1  # the second stage chooses C
 
 
-def test_methods_are_values():
+def test_methods_are_compared_hashed_and_pickled_by_value():
     for name in NAMES:
         method = method_named(name)
         assert method == method_named(name)
@@ -336,7 +340,7 @@ def test_methods_are_values():
 
 
 class Shrunk(Prototypes, FromSums):
-    """A fixed-size machine whose sums are solved otherwise than by ridge regression alone."""
+    """A fixed-size machine that halves the coefficients of ridge regression."""
 
     name = "shrunk"
     title = "shrunk machine"
@@ -345,37 +349,37 @@ class Shrunk(Prototypes, FromSums):
         return fixed_size.feature_map(kernel, points)
 
     def solve(self, sums, C, code=None, key=None):
-        found = fixed_size.solve(sums.features, sums.equations, C, code)
-        model = found.expansion
+        fitted = fixed_size.solve(sums.features, sums.equations, C, code)
+        model = fitted.expansion
         half = dataclasses.replace(model, coefficients=model.coefficients / 2)
-        return single(half, found.status)
+        return single(half, fitted.status)
 
 
 @pytest.mark.slow
-def test_a_method_is_validated_by_its_own_solution():
+def test_validation_uses_the_solve_of_the_method():
     X, y = rows("regression", n=24)
     X, y, Z = jnp.asarray(X), jnp.asarray(y), jnp.asarray(X[:8])
     folds = jsparse.folds_from_assignment(np.arange(24) % 3)
     method, C = Shrunk(8), jnp.asarray([3.0])
-    found = validate(method, RBF(1.2), Z, C, X, y, folds, metric="mse")
+    scores = validate(method, RBF(1.2), Z, C, X, y, folds, metric="mse").scores
     errors = []
     for fold in np.asarray(folds.index):
         rest = np.setdiff1d(np.arange(24), fold)
         model = method.fit(RBF(1.2), Z, 3.0, rows_of(X[rest], y[rest])).expansion
         errors.append(np.square(model(X[fold]) - y[fold]))
-    np.testing.assert_allclose(found.scores[0, 0], np.concatenate(errors).mean(), rtol=1e-6)
+    np.testing.assert_allclose(scores[0, 0], np.concatenate(errors).mean(), rtol=1e-6)
     options = {"method": method, "C": np.array([3.0]), "folds": 3}
     stream = ArrayStream(np.asarray(X), np.asarray(y))
-    halved, whole = (
-        trained("fixed-size", "regression", stream, None, **{**options, "method": of})
-        for of in (method, jsparse.FixedSize(8))
+    halved, ridge = (
+        trained("fixed-size", "regression", stream, None, **{**options, "method": each})
+        for each in (method, jsparse.FixedSize(8))
     )
-    assert halved.cv_error > 2 * whole.cv_error
+    assert halved.cv_error > 2 * ridge.cv_error
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fixed-size", "robust"])
-def test_without_values_out_of_fold_the_machine_is_the_same(name):
+def test_without_out_of_fold_values_the_machine_is_the_same(name):
     X, y = rows("regression")
     usual, quick = (trained(name, "regression", X, y, out_of_fold=o) for o in (True, False))
     assert quick.out_of_fold is None

@@ -1,9 +1,9 @@
-"""Derivatives of all that claims them, against differences of the values in float64.
+"""Derivatives of every function that claims them, against finite differences in float64.
 
-A case is a function of named arguments at a point that is hard where that matters: row weights of
-zero, coincident points, repeated eigenvalues. It is differentiated within a loop, where JAX drops
-custom rules (see `_numerics.with_derivative`); the slow tests do so without one too, under `vmap`,
-and in each argument alone.
+A case is a function of named arguments at a hard point: with row weights of zero, coincident points
+or repeated eigenvalues. The tests differentiate it inside a loop, where JAX drops custom rules (see
+`_numerics.with_derivative`). Slow tests differentiate it also without a loop, under `vmap`, and in
+each argument alone.
 """
 
 import functools
@@ -55,11 +55,11 @@ FOLDS = np.arange(N) % 3  # of 4, 4 and 3 rows: the last one is padded
 
 
 class Case(NamedTuple):
-    """A function of named arguments, any pytree of arrays in and out."""
+    """A function of named arguments; arguments and results are pytrees of arrays."""
 
     function: object
     arguments: dict
-    orders: int = 2  # as many as are claimed
+    orders: int = 2  # order of the derivatives that the function claims
     rtol: float = 2e-6
     symmetric: tuple = ()  # arguments that are symmetric matrices
 
@@ -68,24 +68,27 @@ CASES = {}
 
 
 def case(name, *, fast=False, **settings):
-    """Enter what makes the function and its arguments."""
+    """Register a function that returns a function and its arguments."""
 
-    def enter(make):
-        def made():
+    def register(make):
+        def build():
             function, arguments = make()
             listed = {k: np.asarray(v) if isinstance(v, list) else v for k, v in arguments.items()}
             arguments = jax.tree.map(jnp.asarray, listed)
             return Case(function, arguments, **settings)
 
         assert name not in CASES
-        CASES[name] = made, fast
+        CASES[name] = build, fast
         return make
 
-    return enter
+    return register
 
 
 def data():
-    """Rows of which two coincide, and two with prototypes; two are of weight zero."""
+    """Return rows, targets, weights and prototypes: two equal rows, two zero weights.
+
+    Two prototypes are rows too.
+    """
     rng = np.random.default_rng(0)
     X = rng.standard_normal((N, D))
     X[5] = X[4]
@@ -97,7 +100,7 @@ def data():
 
 
 def semidefinite(seed=1, p=4):
-    """Eigenvalues 0.5, 0.5, 2, 3."""
+    """Return a random matrix with eigenvalues 0.5, 0.5, 2 and 3."""
     Q = np.linalg.qr(np.random.default_rng(seed).standard_normal((p, p)))[0]
     return Q * np.array([0.5, 0.5, 2, 3]) @ Q.T
 
@@ -140,13 +143,13 @@ for penalty in (0.0, 1.0):
         Phi, Y = rng.standard_normal((N, 3)) + 1, rng.standard_normal((N, 2))
         names = "gram", "cross", "feature_sum", "target_sum", "weight_sum", "C", "penalty"
         sums = Phi.T @ Phi, Phi.T @ Y, Phi.sum(axis=0), Y.sum(axis=0), float(N)
-        given = dict(zip(names, (*sums, [0.1, 10.0], penalty), strict=True))
+        arguments = dict(zip(names, (*sums, [0.1, 10.0], penalty), strict=True))
 
-        def solve(**given):
-            solved = ridge(*(given[name] for name in names))
-            return solved.weights, solved.intercept, solved.degrees_of_freedom
+        def solve(**arguments):
+            solution = ridge(*(arguments[name] for name in names))
+            return solution.weights, solution.intercept, solution.degrees_of_freedom
 
-        return solve, given
+        return solve, arguments
 
 
 @case("definite.factorise", symmetric=("A",))
@@ -168,7 +171,8 @@ def _():
     return solve, {"A": semidefinite(), "rhs": np.random.default_rng(2).standard_normal((4, 2))}
 
 
-# Repeated eigenvalues split at second order in a way that their vectors held still do not show.
+# `eigh` claims first derivatives only: at second order repeated eigenvalues split, and a rule with
+# fixed eigenvectors misses that.
 @case("eigh", orders=1, symmetric=("A",))
 def _():
     def projection(A):
@@ -180,7 +184,7 @@ def _():
 
 @case("with_derivative", fast=True)
 def _():
-    # The rule uses the value.
+    # A rule that uses the value of the function.
     def exponential(x):
         return _numerics.with_derivative(jnp.exp, lambda value, _, dx: value * dx, x)
 
@@ -218,7 +222,7 @@ KERNELS = (
 )
 
 for name in KERNELS:
-    # The third derivatives of this one do not exist: differences of the first err by H.
+    # Matern32 has no third derivative, so differences of its first derivative err by H.
     rtol = 1e-3 if name == "Matern32" else 2e-6
 
     @case(f"cross_gram of {name}", fast=name in ("Matern32", "Matern52"), rtol=rtol)
@@ -237,7 +241,7 @@ for name in KERNELS:
         )
 
 
-@case("cross_gram of Laplacian")  # which has a cusp at coincident points
+@case("cross_gram of Laplacian")  # it has a cusp at coincident points, so `X` has no prototype
 def _():
     X, _, _, Z = data()
     return (
@@ -246,7 +250,7 @@ def _():
     )
 
 
-@case("cross_gram of Mixed")  # in all but the codes
+@case("cross_gram of Mixed")  # in the numeric columns; codes have no derivative
 def _():
     X, _, _, Z = data()
 
@@ -269,18 +273,18 @@ def _():
 # Features and sums
 
 
-@case("Nystroem", symmetric=())
+@case("Nystroem")
 def _():
     X, _, _, Z = data()
 
-    def gram(kernel, Z, X):  # what does not depend on how the features are turned
+    def gram(kernel, Z, X):  # the features themselves are unique only up to a rotation
         phi = Nystroem(kernel, Z)(X)
         return phi @ phi.T
 
     return gram, {"kernel": RBF(jnp.asarray([0.9, 1.3])), "Z": Z, "X": X}
 
 
-@case("Triangular", symmetric=())
+@case("Triangular")
 def _():
     X, _, _, Z = data()
 
@@ -292,7 +296,7 @@ def _():
 
 @case("Nystroem with repeated eigenvalues")
 def _():
-    def gram(Z, X):  # four corners of a square
+    def gram(Z, X):  # `Z` holds the corners of a square
         phi = Nystroem(RBF(jnp.asarray(1.0)), Z)(X)
         return phi @ phi.T
 
@@ -358,8 +362,7 @@ def _():
     )
     names, code = ("a", "b", "c"), output_code("one_versus_rest", 3)
     model = Model(model, inverse_temperatures=jnp.ones(3), labels=names, label_dtype="<U1")
-    # Codes hold whole numbers.
-    code = jnp.asarray(code.matrix)
+    code = jnp.asarray(code.matrix)  # integers
     return lambda model, X: distances(code, model(X), "loss"), {"model": model, "X": X}
 
 
@@ -367,10 +370,11 @@ def _():
 
 
 def machine(fit):
+    """Return a function of the arguments of `fit`, at five new rows, and the arguments."""
     X, y, w, Z = data()
-    given = {"length": [0.9, 1.3], "Z": Z, "C": 5.0, "X": X, "y": y, "w": w}
+    arguments = {"length": [0.9, 1.3], "Z": Z, "C": 5.0, "X": X, "y": y, "w": w}
     at = jnp.asarray(np.random.default_rng(3).standard_normal((5, D)))
-    return lambda **given: fit(at, **given), given
+    return lambda **arguments: fit(at, **arguments), arguments
 
 
 for penalty in (0.0, 1.0):
@@ -391,9 +395,9 @@ def _():
         fitted = fixed_size.fit_features(Linear(jnp.ones(D)), C, X, y, w, block_rows=4)
         return fitted.expansion(at)
 
-    function, given = machine(fit)
-    return lambda **some: function(length=0, Z=0, **some), {
-        k: given[k] for k in ("C", "X", "y", "w")
+    function, arguments = machine(fit)
+    return functools.partial(function, length=0, Z=0), {
+        k: arguments[k] for k in ("C", "X", "y", "w")
     }
 
 
@@ -408,8 +412,8 @@ for scheme in ("one_versus_one", "one_versus_rest"):
             C = jnp.stack([C, 2 * C, 3 * C])
             return fixed_size.fit_classes(phi, C, X, jnp.asarray(LABELS), code, w).expansion(at)
 
-        function, given = machine(fit)
-        return function, {k: v for k, v in given.items() if k != "y"}
+        function, arguments = machine(fit)
+        return function, {k: v for k, v in arguments.items() if k != "y"}
 
 
 @case("fixed_size.solve", symmetric=("gram",))
@@ -433,8 +437,8 @@ for method in ("cholesky", "conjugate_gradients"):
             fitted = dual.fit(RBF(length), C, X, y, w, method=method, tolerance=1e-15, block_rows=6)
             return fitted.expansion(at), fitted.expansion.coefficients
 
-        function, given = machine(fit)
-        return function, {k: v for k, v in given.items() if k != "Z"}
+        function, arguments = machine(fit)
+        return function, {k: v for k, v in arguments.items() if k != "Z"}
 
 
 @case("dual.fit_classes")
@@ -446,8 +450,8 @@ def _():
             RBF(length), jnp.stack([C, 2 * C, 3 * C]), X, jnp.asarray(LABELS), code, w
         ).expansion(at)
 
-    function, given = machine(fit)
-    return function, {k: given[k] for k in ("length", "C", "X", "w")}
+    function, arguments = machine(fit)
+    return function, {k: arguments[k] for k in ("length", "C", "X", "w")}
 
 
 @case("dual.leave_one_out")
@@ -466,8 +470,7 @@ def _():
 
     def score(length, C, X, w):
         rows = X, jnp.asarray(LABELS), folds, w
-        found = validate(Dual(), RBF(length), None, C, *rows, metric="mse", code=code)
-        return found.scores
+        return validate(Dual(), RBF(length), None, C, *rows, metric="mse", code=code).scores
 
     return score, {"length": [0.9, 1.3], "C": [0.5, 20.0], "X": X, "w": w}
 
@@ -486,11 +489,11 @@ def _():
     A, b = A.T @ A, rng.standard_normal(4)
     path = lars(jnp.asarray(A), jnp.asarray(b), max_atoms=3)
 
-    def found(A, b):
-        after = debiased(path, A, b, max_atoms=3)
-        return after.coefficients, after.residual_norm, after.explained
+    def refit(A, b):
+        refitted = debiased(path, A, b, max_atoms=3)
+        return refitted.coefficients, refitted.residual_norm, refitted.explained
 
-    return found, {"A": A, "b": b}
+    return refit, {"A": A, "b": b}
 
 
 # Cross-validation
@@ -500,15 +503,15 @@ def cross_validation(
     method="auto", *, metric="mse", penalty=0.0, code=None, weights=True, columns=(0, 1)
 ):
     X, y, w, Z = data()
-    given = {"length": [0.9, 1.3], "Z": Z, "C": [0.5, 20.0], "X": X}
+    arguments = {"length": [0.9, 1.3], "Z": Z, "C": [0.5, 20.0], "X": X}
     if code is None:
-        given["y"] = np.stack([y, np.cos(y)], axis=1)[:, list(columns)]
+        arguments["y"] = np.stack([y, np.cos(y)], axis=1)[:, list(columns)]
     if weights:
-        given["w"] = w
+        arguments["w"] = w
     code = None if code is None else output_code(code, 3)
 
     def scores(length, Z, C, X, y=None, w=None):
-        found = cross_validate(
+        result = cross_validate(
             Nystroem(RBF(length), Z, center=penalty == 0),
             C,
             X,
@@ -520,9 +523,9 @@ def cross_validation(
             intercept_penalty=penalty,
             code=code,
         )
-        return found.scores, found.predictions
+        return result.scores, result.predictions
 
-    return scores, given
+    return scores, arguments
 
 
 for method in ("subtraction", "removal"):
@@ -541,10 +544,7 @@ for method in ("subtraction", "removal"):
 case("cross_validate, one_versus_one")(functools.partial(cross_validation, code="one_versus_one"))
 
 
-# What is checked
-
-
-# Machines on given atoms
+# Machines on fixed atoms
 
 
 @case("least_squares", orders=1)
@@ -584,8 +584,11 @@ def _():
     return objective, {"lengthscale": 0.8, "Z": Z, "C": 5.0, "X": X, "w": np.linspace(0.5, 1.5, N)}
 
 
+# The checks
+
+
 def scalar(case):
-    """All results together, no two entries alike."""
+    """Return a scalar function of the arguments; every entry of the results has another weight."""
 
     def value(arguments):
         parts = jax.tree.leaves(case.function(**arguments))
@@ -596,8 +599,8 @@ def scalar(case):
 
 
 def looped(function):
-    """The sum over a loop whose body sees the arguments from outside and its own."""
-    # One of them is 1, so that points that coincide still do, and zero weights are zero.
+    """Return the sum of the function at two scaled arguments, by a loop."""
+    # Scaling keeps coincident points coincident and zero weights zero.
     scales = jnp.array([1.0, 1.01])
     return lambda x: jnp.sum(jax.lax.map(lambda s: function(times(s, x)), scales))
 
@@ -615,32 +618,34 @@ def times(factor, tree):
     return jax.tree.map(lambda a: factor * a, tree)
 
 
-def along(case, seed):
-    """A direction in every argument in which one may go from the point, if only forwards."""
+def random_direction(case, seed):
+    """Return a direction in every argument; zero weights and penalties must not decrease."""
     rng = np.random.default_rng(seed)
     directions = {}
     for name, value in case.arguments.items():
         leaves, structure = jax.tree.flatten(value)
-        found = [rng.uniform(-1, 1, a.shape) for a in leaves]
+        steps = [rng.uniform(-1, 1, a.shape) for a in leaves]
         if name in case.symmetric:
-            found = [a + a.T for a in found]
+            steps = [a + a.T for a in steps]
         if name in ("w", "penalty"):
-            found = [np.where(np.asarray(a) == 0, np.abs(t), t) for a, t in zip(leaves, found)]  # noqa: B905
-        directions[name] = jax.tree.unflatten(structure, [jnp.asarray(a) for a in found])
+            pairs = zip(leaves, steps, strict=True)
+            steps = [np.where(np.asarray(a) == 0, np.abs(t), t) for a, t in pairs]
+        directions[name] = jax.tree.unflatten(structure, [jnp.asarray(a) for a in steps])
     return directions
 
 
 def inner(a, b):
-    return sum(float(jnp.vdot(s, t)) for s, t in zip(*map(jax.tree.leaves, (a, b)), strict=True))
+    """Return the inner product of two pytrees."""
+    return sum(jnp.vdot(s, t) for s, t in zip(*map(jax.tree.leaves, (a, b)), strict=True))
 
 
 H = 2e-4
-FORWARD = np.array([-25, 48, -36, 16, -3]) / 12  # of points 0 to 4, exact to the fourth order
-CENTRAL = np.array([1, -8, 0, 8, -1]) / 12  # of points -2 to 2
+FORWARD = np.array([-25, 48, -36, 16, -3]) / 12  # at steps 0 to 4, of fourth order
+CENTRAL = np.array([1, -8, 0, 8, -1]) / 12  # at steps -2 to 2, of fourth order
 
 
 def difference(of, x, direction):
-    """Return the central difference of `of` along the direction at a point."""
+    """Return the difference of `of` along a direction; forward if a weight or penalty moves."""
     one_sided = {"w", "penalty"} & {
         name for name, t in direction.items() if any(np.any(a) for a in jax.tree.leaves(t))
     }
@@ -650,47 +655,50 @@ def difference(of, x, direction):
 
 
 def assert_close(actual, expected, scale, rtol=2e-6):
-    # Differences err by eps / H of the value, and by H^4 of its fifth derivative.
+    # A difference errs by eps / H times the value, and by H^4 times the fifth derivative.
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=2e-8 * max(1, scale))
 
 
 def check(case, wrap, differentiated):
-    """Both modes at first order, and at second, in the arguments named, all others held."""
+    """Check first and second derivatives in the named arguments; the others stay fixed.
+
+    Forward and reverse mode must agree with each other and with differences.
+    """
     value = wrap(scalar(case))
     names = tuple(differentiated)
     x = case.arguments
 
-    def of(some, rest):
-        return value({**rest, **some})
+    def of(free, fixed):
+        return value({**fixed, **free})
 
     @jax.jit
-    def program(some, rest, u):
-        forward = jax.jvp(lambda some: of(some, rest), (some,), (u,))
+    def program(free, fixed, u):
+        forward = jax.jvp(lambda free: of(free, fixed), (free,), (u,))
         reverse = jax.grad(of)
         if case.orders == 1:
-            return forward, reverse(some, rest), None
-        return forward, *jax.jvp(lambda some: reverse(some, rest), (some,), (u,))
+            return forward, reverse(free, fixed), None
+        return forward, *jax.jvp(lambda free: reverse(free, fixed), (free,), (u,))
 
-    here = {name: x[name] for name in names}
-    rest = {name: x[name] for name in x if name not in names}
-    every = [{name: along(case, seed)[name] for name in names} for seed in (0, 1)]
-    (found, forward), gradient, bend = program(here, rest, every[0])
-    chex.assert_tree_all_finite((found, gradient, bend))
-    assert_close(forward, inner(gradient, every[0]), abs(float(found)))
+    free = {name: x[name] for name in names}
+    fixed = {name: x[name] for name in x if name not in names}
+    u, v = ({name: random_direction(case, seed)[name] for name in names} for seed in (0, 1))
+    (result, forward), gradient, hessian_u = program(free, fixed, u)
+    chex.assert_tree_all_finite((result, gradient, hessian_u))
+    assert_close(forward, inner(gradient, u), abs(float(result)))
     plain_value = jax.jit(of)
     for name in names:
-        alone = {k: times(float(k == name), t) for k, t in every[0].items()}
-        slope = difference(lambda x: float(plain_value(x, rest)), here, alone)
-        assert_close(inner(gradient, alone), slope, abs(float(found)))
+        alone = {k: times(float(k == name), t) for k, t in u.items()}
+        slope = difference(lambda x: float(plain_value(x, fixed)), free, alone)
+        assert_close(inner(gradient, alone), slope, abs(float(result)))
     if case.orders == 1:
         return
-    # What differences of the gradient give, and no matter in what order.
+    # Second derivatives equal differences of the gradient, and are symmetric in u and v.
     scale = max(float(jnp.max(jnp.abs(a))) for a in jax.tree.leaves(gradient))
-    for v in every:
-        slope = difference(lambda x, v=v: inner(program(x, rest, v)[1], v), here, every[0])
-        assert_close(inner(bend, v), slope, scale, case.rtol)
-    other = program(here, rest, every[1])[2]
-    assert_close(inner(other, every[0]), inner(bend, every[1]), scale)
+    for t in (u, v):
+        slope = difference(lambda x, t=t: inner(program(x, fixed, t)[1], t), free, u)
+        assert_close(inner(hessian_u, t), slope, scale, case.rtol)
+    hessian_v = program(free, fixed, v)[2]
+    assert_close(inner(hessian_v, u), inner(hessian_u, v), scale)
 
 
 @pytest.mark.parametrize(
@@ -701,56 +709,52 @@ def check(case, wrap, differentiated):
     ],
 )
 def test_derivatives_in_a_loop_are_differences(name):
-    made = CASES[name][0]()
-    check(made, looped, made.arguments)
+    case = CASES[name][0]()
+    check(case, looped, case.arguments)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrap", [plain, batched])
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives_without_a_loop_and_of_a_batch_are_differences(name, wrap):
-    made = CASES[name][0]()
-    check(made, wrap, made.arguments)
+    case = CASES[name][0]()
+    check(case, wrap, case.arguments)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives_in_each_argument_alone(name):
-    made = CASES[name][0]()
-    for argument in made.arguments:
-        check(made, looped, [argument])
+    case = CASES[name][0]()
+    for argument in case.arguments:
+        check(case, looped, [argument])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_second_derivatives_in_every_mode(name):
-    made = CASES[name][0]()
-    if made.orders == 1:
+    case = CASES[name][0]()
+    if case.orders == 1:
         return
-    value, x = looped(scalar(made)), made.arguments
-    u, v = along(made, 0), along(made, 1)
+    value, x = looped(scalar(case)), case.arguments
+    u, v = random_direction(case, 0), random_direction(case, 1)
 
     def slope(x):
         return jax.jvp(value, (x,), (u,))[1]
 
     @jax.jit
-    def both(x):
-        forward = jax.jvp(slope, (x,), (v,))[1]
-        reverse = jax.grad(slope)(x)
-        again = jax.grad(lambda x: tree_inner(jax.grad(value)(x), u))(x)
-        return forward, tree_inner(reverse, v), tree_inner(again, v)
+    def modes(x):
+        forward_forward = jax.jvp(slope, (x,), (v,))[1]
+        reverse_forward = jax.grad(slope)(x)
+        reverse_reverse = jax.grad(lambda x: inner(jax.grad(value)(x), u))(x)
+        return forward_forward, inner(reverse_forward, v), inner(reverse_reverse, v)
 
-    forward, *others = both(x)
+    forward, *others = modes(x)
     for other in others:
         np.testing.assert_allclose(other, forward, rtol=1e-7, atol=1e-9)
 
 
-def tree_inner(a, b):
-    return sum(jnp.vdot(s, t) for s, t in zip(*map(jax.tree.leaves, (a, b)), strict=True))
-
-
 @pytest.mark.slow
-def test_the_hessian_of_cross_validation_is_symmetric_and_that_of_a_loop_in_python():
+def test_the_hessian_of_cross_validation_is_symmetric_and_equal_by_both_methods():
     X, y, _, Z = (jnp.asarray(a) for a in data())
     folds = folds_from_assignment(FOLDS)
 
@@ -782,7 +786,7 @@ def test_a_weight_of_zero_has_the_same_derivative_in_the_dual_and_in_the_primal(
     np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-9)
 
 
-# Modules that say "differentiable", and under which names their claims are checked here.
+# Modules whose text says "differentiable", and the cases that check their claims.
 CLAIMS = {
     "_numerics.py": ("eigh", "with_derivative"),
     "expansion.py": ("KernelExpansion",),
@@ -816,8 +820,8 @@ CLAIMED_ELSEWHERE = {
     "machines/family.py": "values of every machine: tests/machines/test_family.py",
     "machines/scdp.py": "forwards, between changes of the selection: tests/machines/test_scdp.py",
     "machines/spsvm.py": "forwards, between changes of the selection: tests/machines/test_spsvm.py",
-    "validation/validate.py": "as the methods' own: cross_validate and Dual.held_out, above",
-    "prediction.py": "scores, by every answer of a model: tests/model/test_prediction.py",
+    "validation/validate.py": "by the methods: cross_validate and Dual.held_out, above",
+    "prediction.py": "scores, in every kind of prediction: tests/model/test_prediction.py",
     "_mesh.py": "a sum or a function on several devices: tests/package/on_eight_devices.py",
 }
 
@@ -837,16 +841,18 @@ def test_every_claim_is_checked():
     assert public - kinds <= {kernels.Kernel, kernels.Mixture, kernels.Product, kernels.Scaled}
 
 
-def crowded(name):
-    """A function of the weights, of which one is zero, where rows with weight lie close by."""
+def near_duplicates(name):
+    """Return rows, and a function of their weights; the first two rows nearly coincide."""
     X = jnp.array([[0.0], [0.01], [1.0], [3.0], [1.0], [2.0]])
     y, kernel = jnp.array([1, 1.01, 5, 2, 4, 0.0]), RBF(1.0)
     features, at = Nystroem(kernel, X[:2]), jnp.array([[0.7]])
     three, C = (X[:3], y[:3]), jnp.array(10.0)
     if name.startswith("cross"):
         folds = folds_from_assignment(np.arange(6) // 3)
-        way = {"method": name.split()[1]}
-        return X, lambda w: cross_validate(features, C[None], X, y, folds, w, **way).scores[0]
+        method = name.split()[1]
+        return X, lambda w: cross_validate(features, C[None], X, y, folds, w, method=method).scores[
+            0
+        ]
     return {
         "sums": (X, lambda w: jnp.sum(accumulate(features, X, y, w, block_rows=3).gram)),
         "fixed size": (
@@ -867,18 +873,18 @@ def crowded(name):
         pytest.param("cross removal", marks=pytest.mark.slow),
     ],
 )
-def test_a_weight_of_zero_where_rows_with_weight_are_close(name):
-    X, function = crowded(name)
+def test_the_derivative_in_a_zero_weight_beside_near_duplicates(name):
+    X, function = near_duplicates(name)
     w = jnp.ones(len(X)).at[2].set(0.0)
     h = 1e-6
-    # A weight is not negative: the one-sided difference of second order.
+    # A weight cannot be negative, so the difference is one-sided; it is of second order.
     f0, f1, f2 = (float(function(w.at[2].set(step))) for step in (0.0, h, 2 * h))
     expected = (-3 * f0 + 4 * f1 - f2) / (2 * h)
     np.testing.assert_allclose(jax.grad(function)(w)[2], expected, rtol=1e-5)
 
 
-def test_blocks_are_filled_up_with_what_a_kernel_takes():
-    """A kernel that is not finite at zero."""
+def test_padding_of_blocks_is_valid_input_of_a_kernel():
+    """The kernel is NaN at zero, so rows of zeros would spoil the gradient."""
 
     def cosine(p, x, z):
         return jnp.exp(p * jnp.dot(x, z) / jnp.linalg.norm(x) / jnp.linalg.norm(z))
@@ -889,5 +895,5 @@ def test_blocks_are_filled_up_with_what_a_kernel_takes():
         columns = KernelColumns(Custom(cosine, p), X[:3])
         return jnp.sum(accumulate(columns, X, X[:, 0], block_rows=block_rows).gram)
 
-    whole, parts = (jax.grad(total)(jnp.array(1.0), rows) for rows in (20, 8))
-    np.testing.assert_allclose(parts, whole, rtol=1e-12)
+    one_block, blocks = (jax.grad(total)(jnp.array(1.0), rows) for rows in (20, 8))
+    np.testing.assert_allclose(blocks, one_block, rtol=1e-12)

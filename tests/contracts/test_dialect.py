@@ -11,7 +11,7 @@ import jsparse
 from jsparse import estimators, machines
 from jsparse.machines import METHODS
 
-# Spellings from elsewhere, and this library's names for them.
+# Other spellings as patterns, and the names that this library uses instead.
 INSTEAD = {
     r"(n|num|number_of)_(centers|centres|points|atoms|components|vectors|basis)": "n_prototypes",
     r"(num|number_of|max_n)_prototypes|m|atoms|prototype_count|k_max": "n_prototypes",
@@ -27,8 +27,8 @@ INSTEAD = {
 }
 # scikit-learn's names, which its estimators keep.
 SKLEARN = {"max_iter", "random_state", "cv", "sample_weight"}
-# Functions on matrices, which know atoms and systems, and no prototypes or rows.
-OF_MATRICES = {"pursuit", "solvers"}
+# Functions on matrices speak of atoms and systems, so other names are allowed.
+ON_MATRICES = {"pursuit", "solvers"}
 
 
 def instead_of(name):
@@ -36,12 +36,12 @@ def instead_of(name):
 
 
 def functions():
-    """Every public function, and every function of a public module."""
+    """Yield every public function, and every function of a public module, by name."""
     for name in jsparse._MODULE_OF:
         value = getattr(jsparse, name)
         if inspect.isfunction(value):
             yield name, value
-        if not inspect.ismodule(value) or name in OF_MATRICES:
+        if not inspect.ismodule(value) or name in ON_MATRICES:
             continue
         for member, function in vars(value).items():
             defined_here = inspect.isfunction(function) and (
@@ -56,7 +56,7 @@ def test_settings_of_methods_have_the_names_of_the_library(method):
     for field in dataclasses.fields(method):
         assert instead_of(field.name) is None, f"{field.name}: {instead_of(field.name)}"
     names = {field.name for field in dataclasses.fields(method)}
-    if names - {"tuned_with"}:  # every row is a prototype of the dual
+    if names - {"tuned_with"}:  # `Dual` has no other setting: every row is a prototype
         assert names & {"n_prototypes", "max_prototypes"}
 
 

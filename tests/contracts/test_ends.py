@@ -1,6 +1,7 @@
-"""How iterative solvers say that they ended: converged only where an independent residual agrees.
+"""The status of iterative solvers: CONVERGED only if an independent residual confirms it.
 
-Every solver with a cap is in `SOLVERS`, cut at each number of steps up to its end.
+`SOLVERS` holds every solver with a limit on its steps. The tests stop each solver after every
+number of steps up to its end.
 """
 
 import functools
@@ -36,20 +37,20 @@ KEY = jax.random.key(0)
 
 
 class End(NamedTuple):
-    """How one part ended, and by NumPy how far from the solution, in what convergence allows."""
+    """The status of one part, and its residual by NumPy, divided by what CONVERGED allows."""
 
     status: int
     excess: float
 
 
 class Solver(NamedTuple):
-    """A solver that can be cut."""
+    """A solver that can be stopped early."""
 
-    cut: Callable[[int], list[End]]  # number of steps
-    last: int  # steps by which it has ended of itself
-    capped: int = EXHAUSTED  # its end where it is cut
-    end: int = CONVERGED  # its end if it is not
-    fast: bool = True  # in two places, that is; every place is slow
+    run: Callable[[int], list[End]]  # with a limit on the number of steps
+    last: int  # a limit that the solver does not reach
+    capped: int = EXHAUSTED  # its status at the limit
+    end: int = CONVERGED  # its status without a limit
+    fast: bool = True  # a fast test stops it after one step and not at all
 
 
 def rows(seed=0, n=12, d=5):
@@ -57,7 +58,7 @@ def rows(seed=0, n=12, d=5):
 
 
 def planted():
-    """A dictionary, and targets by three of its atoms."""
+    """Return a dictionary, and targets that are a combination of three atoms."""
     X = rows(n=30)
     return X, X[:, [0, 2, 3]] @ np.array([2.0, -1.0, 0.5])
 
@@ -66,17 +67,18 @@ def gaussian(X, Z, lengthscale=1.0):
     return np.exp(-np.square(X[:, None] - Z[None]).sum(-1) / (2 * lengthscale**2))
 
 
-def of_columns(solved, A, b, tolerance):
-    left = np.linalg.norm(b - A @ np.asarray(solved.x), axis=0)
+def ends_of_columns(solved, A, b, tolerance):
+    """Return the end of each right-hand side of `A x = b`."""
+    residuals = np.linalg.norm(b - A @ np.asarray(solved.x), axis=0)
     allowed = conjugate_gradients.DRIFT * tolerance * np.linalg.norm(b, axis=0)
     return [
         End(int(code), r / a if a > 0 else r)
-        for code, r, a in zip(solved.status, left, allowed, strict=True)
+        for code, r, a in zip(solved.status, residuals, allowed, strict=True)
     ]
 
 
 def definite():
-    """A matrix, and right-hand sides that take one step, many, and none."""
+    """Return a matrix, and right-hand sides that take one step, many steps and none."""
     X = rows(1, 20, 8)
     A = X.T @ X
     first = np.linalg.eigh(A)[1][:, 0]
@@ -88,28 +90,28 @@ def cg(k):
     solved = conjugate_gradients.solve(
         lambda x: jnp.asarray(A) @ x, jnp.asarray(b), tolerance=1e-9, max_iterations=k
     )
-    return of_columns(solved, A, b, 1e-9)
+    return ends_of_columns(solved, A, b, 1e-9)
 
 
 def cg_iterates(k):
     A, b = definite()
-    made = conjugate_gradients.iterates(
+    solved = conjugate_gradients.iterates(
         lambda x: jnp.asarray(A) @ x, jnp.asarray(b), steps=k, tolerance=1e-9
     )
-    return of_columns(made._replace(x=made.x[-1]), A, b, 1e-9)
+    return ends_of_columns(solved._replace(x=solved.x[-1]), A, b, 1e-9)
 
 
 def beyond_precision(k):
-    """A tolerance that the recurrence meets, and the solution does not."""
+    """Use a tolerance that the recurrence meets and the solution does not."""
     A, b = definite()
     solved = conjugate_gradients.solve(
         lambda x: jnp.asarray(A) @ x, jnp.asarray(b[:, 1:2]), tolerance=1e-18, max_iterations=k
     )
-    return of_columns(solved, A, b[:, 1:2], 1e-18)
+    return ends_of_columns(solved, A, b[:, 1:2], 1e-18)
 
 
 def dual_by_cg(k):
-    """The intercept's column converges first, and one output has nothing to converge to."""
+    """Solve for two outputs, of which one is zero; the column of the intercept converges first."""
     X = rows(3, 30, 2)
     y = np.stack([np.zeros(30), np.sin(3 * X[:, 0])], axis=1)
     fitted = dual.fit(
@@ -117,17 +119,17 @@ def dual_by_cg(k):
         method="conjugate_gradients", tolerance=1e-4, max_iterations=k, landmarks=3,
     )  # fmt: skip
     alpha, b = (np.asarray(a) for a in (fitted.expansion.coefficients, fitted.expansion.intercept))
-    left = np.linalg.norm(y - gaussian(X, X, 0.5) @ alpha - alpha / 100 - b, axis=0)
+    residuals = np.linalg.norm(y - gaussian(X, X, 0.5) @ alpha - alpha / 100 - b, axis=0)
     allowed = 2e-4 * (np.linalg.norm(y, axis=0) + np.abs(b) * np.sqrt(30))
-    return [End(int(fitted.status), float(np.max(left / np.where(allowed > 0, allowed, 1))))]
+    return [End(int(fitted.status), float(np.max(residuals / np.where(allowed > 0, allowed, 1))))]
 
 
-def of_system(path, w):
+def end_of_path(path, w):
     """Return the residual of the normal equations in units of 1e-8 times the first residual."""
     X, y = planted()
     b = X.T @ y
-    left = np.linalg.norm(b - X.T @ (X @ np.asarray(w)))
-    return [End(int(path.status), left / (1e-8 * np.linalg.norm(b)))]
+    residual = np.linalg.norm(b - X.T @ (X @ np.asarray(w)))
+    return [End(int(path.status), residual / (1e-8 * np.linalg.norm(b)))]
 
 
 def normal_equations():
@@ -138,34 +140,34 @@ def normal_equations():
 def matching(k):
     A, b = normal_equations()
     path = pursuit.matching_pursuit(A, b, max_atoms=5, max_iterations=k, tolerance=1e-8)
-    return of_system(path, path.dense(5))
+    return end_of_path(path, path.dense(5))
 
 
 def matching_atoms(k):
     A, b = normal_equations()
     path = pursuit.matching_pursuit(A, b, max_atoms=k, max_iterations=2000, tolerance=1e-8)
-    return of_system(path, path.dense(5))
+    return end_of_path(path, path.dense(5))
 
 
 def conjugate(k, rule="residual"):
     A, b = normal_equations()
     path = pursuit.scdp(A, b, max_atoms=k, tolerance=1e-9, rule=rule)
-    return of_system(path, path.dense(5))
+    return end_of_path(path, path.dense(5))
 
 
 def probabilistic(k):
-    """The last candidates depend on the others, so it ends after examining all of them."""
+    """Add two copies of atoms as candidates; the path ends once all candidates are examined."""
     X, y = planted()
     X = np.concatenate([X, X[:, :2]], axis=1)
     path = pursuit.scdpp(X.T @ X, X.T @ y, max_atoms=k, key=KEY, subset=2)
     w = np.asarray(path.dense(7))
-    return of_system(path, w[:5] + np.pad(w[5:], (0, 3)))
+    return end_of_path(path, w[:5] + np.pad(w[5:], (0, 3)))
 
 
 def orthogonal(k):
     X, y = planted()
     path = pursuit.omp(X, y, max_atoms=k, tolerance=1e-9)
-    return of_system(path, path.dense(5))
+    return end_of_path(path, path.dense(5))
 
 
 def stagewise(k):
@@ -180,11 +182,11 @@ def stagewise(k):
 def least_angle(k, solve, cap):
     A, b = normal_equations()
     path = solve(A, b, **{"max_atoms": 5, cap: k})
-    return of_system(path, path.coefficients[-1])
+    return end_of_path(path, path.coefficients[-1])
 
 
 def candidates():
-    """Eight, of which three are there twice, rows, and targets."""
+    """Return eight candidates, three of them twice, rows and targets."""
     X = rows(4, 20, 2)
     return X[[0, 1, 2, 3, 4, 0, 1, 2]], X, np.sin(2 * X[:, 0]) + 0.1 * X[:, 1]
 
@@ -200,12 +202,12 @@ def scdp_machine(k, formed):
     S = Z[np.asarray(path.support)[0, :size]]
     w = np.asarray(path.coefficients)[0, -1, :size, 0]
     r = y - gaussian(X, S) @ w - float(path.intercepts[0, -1, 0])
-    left = gaussian(Z, X) @ r - gaussian(Z, S) @ w / 10
-    return [End(status, float(np.max(np.abs(left))) / 1e-9)]
+    residual = gaussian(Z, X) @ r - gaussian(Z, S) @ w / 10
+    return [End(status, float(np.max(np.abs(residual))) / 1e-9)]
 
 
 def newton(k):
-    """The coefficients are optimised with the first prototype, and with the last."""
+    """Optimise the coefficients with the first prototype and with the last."""
     X = rows(4, 60, 2)
     y = np.where(np.sin(2 * X[:, 0]) + 0.5 * rows(9, 60, 1)[:, 0] > 0, 1.0, -1.0)
     Z = X[:8]
@@ -215,15 +217,15 @@ def newton(k):
     )  # fmt: skip
     S, w = Z[np.asarray(path.support)[0]], np.asarray(path.coefficients)[0, -1, :, 0]
     K, R = gaussian(X, S), gaussian(S, S)
-    pull = 1e4 * y * np.maximum(1 - y * (K @ w + float(path.intercepts[0, -1, 0])), 0)
-    slope = np.append(R @ w - K.T @ pull, -pull.sum())
+    loss_gradient = 1e4 * y * np.maximum(1 - y * (K @ w + float(path.intercepts[0, -1, 0])), 0)
+    gradient = np.append(R @ w - K.T @ loss_gradient, -loss_gradient.sum())
     status = int(path.info["coefficient_status"][0, -1])
     assert path.status_at(8) == max(status, int(path.info["path_status"][0]))
-    return [End(status, float(np.linalg.norm(slope) / np.linalg.norm(pull)) / 1e-5)]
+    return [End(status, float(np.linalg.norm(gradient) / np.linalg.norm(loss_gradient)) / 1e-5)]
 
 
 def huber(k):
-    """Compare the objective with a general minimiser's, for two outputs of which one is zero."""
+    """Compare the objective with Nelder-Mead's, for two outputs of which one is zero."""
     X = rows(5, 40, 1)
     y = np.stack([0 * X[:, 0], np.sin(2 * X[:, 0])], axis=1)
     y[::7, 1] += 3.0
@@ -238,20 +240,20 @@ def huber(k):
         return p[0] ** 2 / 2 + loss.sum() / 2
 
     model = fitted.expansion(jnp.asarray([[0.0], [1.0]]))[:, 1]
-    found = objective(np.array([float(model[1] - model[0]), float(model[0])]))
+    reached = objective(np.array([float(model[1] - model[0]), float(model[0])]))
     best = minimize(objective, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-9}).fun
-    return [End(int(fitted.status), (found / best - 1) / 1e-4)]
+    return [End(int(fitted.status), (reached / best - 1) / 1e-4)]
 
 
 def hinge(k):
-    """Compare the objective with a naive solver's."""
+    """Compare the objective with the optimum by sequential minimal optimisation."""
     X = rows(5, 40, 2)
     y = np.where(X[:, 0] + rows(6, 40, 1)[:, 0] > 0, 1.0, -1.0)
-    found = interior_point.solve(
+    solution = interior_point.solve(
         jnp.asarray(X), jnp.asarray(y), 3.0, tolerance=1e-6, max_iterations=k
     )
-    mine = svm.objective(X, y, 3.0, np.asarray(found.weights), float(found.intercept))
-    return [End(int(found.status), (mine / svm.dual(X, y, 3.0)[1] - 1) / 1e-6)]
+    reached = svm.objective(X, y, 3.0, np.asarray(solution.weights), float(solution.intercept))
+    return [End(int(solution.status), (reached / svm.dual(X, y, 3.0)[1] - 1) / 1e-6)]
 
 
 def bowl(theta, centre):
@@ -264,16 +266,16 @@ def nelder_mead(k):
     state = simplex.init(jnp.full(2, 0.5), *box, tolerance=1e-4, max_evaluations=k)
     for _ in range(k):
         state = simplex.step(bowl, centre, state)
-    away = float(np.max(np.abs(np.asarray(state.best_theta) - np.asarray(centre))))
-    return [End(int(state.status), away / 1e-3)]
+    distance = float(np.max(np.abs(np.asarray(state.best_theta) - np.asarray(centre))))
+    return [End(int(state.status), distance / 1e-3)]
 
 
 def anneal(k):
-    """It has no tolerance: what was asked for is the number of evaluations."""
+    """Annealing has no tolerance: it completes after the requested number of evaluations."""
     state = annealing.init(KEY, jnp.zeros(2), jnp.ones(2), max_evaluations=5 * k)
-    for done in range(k):
+    for step in range(k):
         assert int(state.status) == RUNNING
-        assert int(state.evaluations) == 5 * done
+        assert int(state.evaluations) == 5 * step
         state = annealing.step(bowl, jnp.asarray([0.3, 0.6]), state)
     assert int(state.evaluations) == 5 * k
     return [End(int(state.status), np.inf)]
@@ -281,15 +283,15 @@ def anneal(k):
 
 def lloyd(k):
     X = rows(6, 60, 2)
-    found = k_means(KEY, jnp.asarray(X), 5, max_iterations=k)
-    centres = np.asarray(found.centres)
+    clusters = k_means(KEY, jnp.asarray(X), 5, max_iterations=k)
+    centres = np.asarray(clusters.centres)
     nearest = np.argmin(np.square(X[:, None] - centres[None]).sum(-1), axis=1)
     means = np.stack([X[nearest == j].mean(0) for j in range(5)])
-    return [End(int(found.status), float(np.max(np.abs(means - centres))) / 1e-12)]
+    return [End(int(clusters.status), float(np.max(np.abs(means - centres))) / 1e-12)]
 
 
 def entropy(k):
-    """The last sweep, of 8 steps of one trial, against the state a sweep before."""
+    """Compare the entropy with the entropy one sweep (8 trials) earlier."""
     X = rows(7, 60, 2)
     h = np.array([0.5, 0.5])
     options = {"bandwidth": jnp.asarray(h), "candidates": 1, "tolerance": 0.02}
@@ -303,49 +305,52 @@ def entropy(k):
 
 
 def plug_in(k, cap):
-    """A cap on the way down to the root, or on its halvings, which are constants."""
+    """Limit the descent towards the root, or the bisection; the limits are module constants."""
     x = rows(8, 40, 1)[:, 0]
-    usual = getattr(bandwidth, cap)
+    default = getattr(bandwidth, cap)
     bandwidth._plug_in.clear_cache()
-    setattr(bandwidth, cap, min(k, usual))
+    setattr(bandwidth, cap, min(k, default))
     try:
-        found = bandwidth.plug_in_bandwidth(jnp.asarray(x)[:, None], method="exact")
+        result = bandwidth.plug_in_bandwidth(jnp.asarray(x)[:, None], method="exact")
     finally:
-        setattr(bandwidth, cap, usual)
+        setattr(bandwidth, cap, default)
         bandwidth._plug_in.clear_cache()
-    wanted, _ = reference.plug_in(x)
-    return [End(int(found.status[0]), abs(float(found.h[0]) / wanted - 1) / 1e-8)]
+    h, _ = reference.plug_in(x)
+    return [End(int(result.status[0]), abs(float(result.h[0]) / h - 1) / 1e-8)]
 
 
-of_path = functools.partial(Solver, capped=COMPLETED)
+# A path that reaches its number of atoms has done what was asked for.
+PathSolver = functools.partial(Solver, capped=COMPLETED)
 SOLVERS = {
     "conjugate_gradients": Solver(cg, 12),
     "conjugate_gradients, beyond precision": Solver(beyond_precision, 20, end=PRECISION_LOST),
-    "conjugate_gradients.iterates": of_path(cg_iterates, 12, fast=False),
+    "conjugate_gradients.iterates": PathSolver(cg_iterates, 12, fast=False),
     "dual, by conjugate gradients": Solver(dual_by_cg, 32),
     "matching_pursuit, steps": Solver(matching, 32),
-    "matching_pursuit, atoms": of_path(matching_atoms, 5, fast=False),
-    "scdp": of_path(conjugate, 5, fast=False),
-    "scdp, gain": of_path(functools.partial(conjugate, rule="gain"), 5, fast=False),
-    "scdpp": of_path(probabilistic, 7, fast=False),
-    "omp": of_path(orthogonal, 5, fast=False),
+    "matching_pursuit, atoms": PathSolver(matching_atoms, 5, fast=False),
+    "scdp": PathSolver(conjugate, 5, fast=False),
+    "scdp, gain": PathSolver(functools.partial(conjugate, rule="gain"), 5, fast=False),
+    "scdpp": PathSolver(probabilistic, 7, fast=False),
+    "omp": PathSolver(orthogonal, 5, fast=False),
     "stagewise_omp, stages": Solver(stagewise, 6, fast=False),
-    "lars": of_path(
+    "lars": PathSolver(
         functools.partial(least_angle, solve=pursuit.lars, cap="max_atoms"), 5, fast=False
     ),
-    "lasso, atoms": of_path(
+    "lasso, atoms": PathSolver(
         functools.partial(least_angle, solve=pursuit.lasso, cap="max_atoms"), 5, fast=False
     ),
     "lasso, steps": Solver(
         functools.partial(least_angle, solve=pursuit.lasso, cap="max_iterations"), 6, fast=False
     ),
-    "scdp machine": of_path(functools.partial(scdp_machine, formed=True), 8, fast=False),
-    "scdp machine, on rows": of_path(functools.partial(scdp_machine, formed=False), 8, fast=False),
+    "scdp machine": PathSolver(functools.partial(scdp_machine, formed=True), 8, fast=False),
+    "scdp machine, on rows": PathSolver(
+        functools.partial(scdp_machine, formed=False), 8, fast=False
+    ),
     "spsvm, Newton": Solver(newton, 10, fast=False),
     "robust, two outputs": Solver(huber, 40),
     "interior point": Solver(hinge, 12, fast=False),
     "simplex": Solver(nelder_mead, 70),
-    "annealing": of_path(anneal, 4, end=COMPLETED, fast=False),
+    "annealing": PathSolver(anneal, 4, end=COMPLETED, fast=False),
     "k_means": Solver(lloyd, 8),
     "renyi": Solver(entropy, 12),
     "plug_in_bandwidth, descent": Solver(functools.partial(plug_in, cap="_STEPS"), 12, fast=False),
@@ -353,32 +358,33 @@ SOLVERS = {
 }
 
 
-def check_cuts(solver, cuts):
-    for k in cuts:
-        ends = solver.cut(k)
+def check_limits(solver, limits):
+    """Assert that no part claims to have converged unless its residual is small enough."""
+    for k in limits:
+        ends = solver.run(k)
         for status, excess in ends:
             assert status in (solver.capped, solver.end, CONVERGED), k
             assert excess <= 1 or status != CONVERGED, (k, excess)
-        if k == cuts[0]:
+        if k == limits[0]:
             assert solver.capped in {end.status for end in ends}
     assert {solver.end} <= {end.status for end in ends} <= {solver.end, CONVERGED}
 
 
 @pytest.mark.parametrize("name", [name for name, solver in SOLVERS.items() if solver.fast])
-def test_what_is_cut_short_has_not_converged(name):
+def test_a_solver_that_is_stopped_after_one_step_has_not_converged(name):
     solver = SOLVERS[name]
-    check_cuts(solver, (1, solver.last))
+    check_limits(solver, (1, solver.last))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
-def test_what_is_cut_anywhere_has_not_converged(name):
+def test_a_solver_that_is_stopped_anywhere_has_not_converged(name):
     solver = SOLVERS[name]
-    check_cuts(solver, range(1, solver.last + 1))
+    check_limits(solver, range(1, solver.last + 1))
 
 
-# Pursuits where something is missing, infinite, or there twice: those of `A w = b`, of which
-# the last two see one system at a time, and those of `X w = y`.
+# Pursuits on degenerate systems: atoms that are zero, repeated or infinite. `GREEDY` and `ANGLES`
+# solve `A w = b`; `ANGLES` takes one system at a time. `ON_ROWS` solves `X w = y`.
 D = 4
 GREEDY = {
     "matching_pursuit": functools.partial(pursuit.matching_pursuit, max_iterations=3000),
@@ -393,6 +399,8 @@ ON_ROWS = {
 
 
 class Case(NamedTuple):
+    """A system `A w = b`, a system `X w = y`, and the expected status of each pursuit."""
+
     A: np.ndarray
     b: np.ndarray
     X: np.ndarray
@@ -400,13 +408,13 @@ class Case(NamedTuple):
     ends: dict[str, int]
 
 
-def of_rows(X, y, b=None, **ends):
-    """A dictionary and its normal equations, or others on the right."""
+def case_of_rows(X, y, b=None, **ends):
+    """Return a dictionary with its normal equations, or with another right-hand side `b`."""
     return Case(X.T @ X, X.T @ y if b is None else b, X, y, ends)
 
 
 def expected(normal, angles=None, rows=None):
-    """Ends of pursuits of normal equations, of which angles may differ, and of those on rows."""
+    """Return the status of each pursuit; `ANGLES` and `ON_ROWS` may differ from `GREEDY`."""
     angles = normal if angles is None else angles
     rows = normal if rows is None else rows
     return {
@@ -417,16 +425,16 @@ def expected(normal, angles=None, rows=None):
 
 
 def degenerate():
-    """Cases with as many atoms allowed as there are."""
+    """Return the cases; every pursuit may select all atoms."""
     X, y = rows(10, 6, D), rows(11, 6, 1)[:, 0]
     A, b = X.T @ X, X.T @ y
     solved, nothing = expected(CONVERGED), 0 * X
-    # Nothing is left of b: that it has also as many atoms as were asked for is told where the
-    # residual is not looked at (scdpp), or is not zero (of y there is always something left).
+    # The residual of `A w = b` is zero with all atoms, so the status is CONVERGED. It is COMPLETED
+    # for `scdpp`, which does not read the residual, and for `X w = y`, whose residual is not zero.
     full = solved | {"scdpp": COMPLETED, "omp": COMPLETED, "stagewise_omp": COMPLETED}
-    # b is not in the range of A. Greedy pursuits have left out what this precision takes for
-    # nothing; on the path of angles the correlations are not what they should be. On rows
-    # there is no such thing: least squares have been found.
+    # `b` is not in the range of `A`. Greedy pursuits drop atoms that are zero to rounding
+    # (TRUNCATED). On the path of angles the correlations are inconsistent (PRECISION_LOST). On rows
+    # the problem does not exist: least squares always has a solution.
     outside = expected(TRUNCATED, PRECISION_LOST, CONVERGED)
     missing, twice, same = X.copy(), X[:, [0, 0, 1, 1]], X[:, [0, 0, 0, 0]]
     missing[:, 1] = 0
@@ -434,17 +442,17 @@ def degenerate():
     hidden, negative = A.copy(), A - np.diag([0, 2 * A[1, 1], 0, 0])
     hidden[1, 1] = 0  # with a row that is not
     cases = {
-        "all is well": of_rows(X, y, **full),
-        "no matrix": of_rows(nothing, y, b, **outside),
-        "no target": of_rows(X, 0 * y, **solved),
-        "nothing at all": of_rows(nothing, 0 * y, **solved),
-        "an atom of no length": of_rows(missing, y, **solved),
-        "an atom of no length, wanted": of_rows(missing, y, b, **outside),
-        "atoms twice": of_rows(twice, y, **solved),
-        "one atom four times": of_rows(same, y, **solved),
-        "rank two": of_rows(low_rank, y, **solved),
-        # Matching pursuit goes on for ever, between atoms that contradict each other.
-        "rank two, b outside": of_rows(
+        "all is well": case_of_rows(X, y, **full),
+        "no matrix": case_of_rows(nothing, y, b, **outside),
+        "no target": case_of_rows(X, 0 * y, **solved),
+        "nothing at all": case_of_rows(nothing, 0 * y, **solved),
+        "an atom of no length": case_of_rows(missing, y, **solved),
+        "an atom of no length, wanted": case_of_rows(missing, y, b, **outside),
+        "atoms twice": case_of_rows(twice, y, **solved),
+        "one atom four times": case_of_rows(same, y, **solved),
+        "rank two": case_of_rows(low_rank, y, **solved),
+        # Matching pursuit never ends: the equations of repeated atoms contradict each other.
+        "rank two, b outside": case_of_rows(
             low_rank, y, b, **(outside | {"matching_pursuit": EXHAUSTED})
         ),
     }
@@ -456,7 +464,7 @@ def degenerate():
         ("all below zero", -A),
     ):
         cases[name] = Case(matrix, b, X, y, indefinite)
-    # Matching pursuit looks at pairs of atoms only, and never comes to an end.
+    # Matching pursuit reads one column at a time, sees no negative curvature, and never ends.
     below = cases["an eigenvalue below zero"]
     cases["an eigenvalue below zero"] = below._replace(
         ends=indefinite | {"matching_pursuit": EXHAUSTED}
@@ -479,9 +487,9 @@ CASES = degenerate()
 
 
 def check_ends(name, statuses):
-    """The statuses of all cases, in their order."""
-    told = {case: int(code) for case, code in zip(CASES, statuses, strict=True)}
-    assert told == {case: CASES[case].ends[name] for case in CASES}
+    """Compare the statuses of a pursuit, in the order of `CASES`, with the expected ones."""
+    actual = {case: int(code) for case, code in zip(CASES, statuses, strict=True)}
+    assert actual == {case: CASES[case].ends[name] for case in CASES}
 
 
 def stacked(field, dtype):
@@ -510,30 +518,30 @@ def test_degenerate_systems_alone_end_as_in_a_batch(dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_a_path_that_does_not_say_so_has_not_met_what_is_not_finite(value):
-    """Two of four atoms: what lies off the path and off the diagonal may be anything."""
+def test_a_path_reports_the_infinite_entries_that_it_reads(value):
+    """A path of two atoms does not read every entry off the diagonal; the others change nothing."""
     X, y = rows(10, 6, D), rows(11, 6, 1)[:, 0]
     A, b = X.T @ X, X.T @ y
-    met = 0
+    reported = 0
     for name, solve in (GREEDY | ANGLES).items():
-        usual = solve(A, b, max_atoms=2)
-        assert int(usual.status) == COMPLETED
+        finite = solve(A, b, max_atoms=2)
+        assert int(finite.status) == COMPLETED
         for i in range(D):
             for j in range(i + 1):
                 matrix = A.copy()
                 matrix[i, j] = matrix[j, i] = value
                 path = solve(matrix, b, max_atoms=2)
                 if int(path.status) == NOT_FINITE:
-                    met += 1
+                    reported += 1
                     continue
                 assert int(path.status) == COMPLETED, (name, i, j)
                 assert i != j
-                np.testing.assert_array_equal(path.coefficients, usual.coefficients)
-    assert met > 5 * D
+                np.testing.assert_array_equal(path.coefficients, finite.coefficients)
+    assert reported > 5 * D
 
 
 @pytest.mark.slow
-def test_one_atom():
+def test_systems_of_one_atom_end_as_they_should():
     x, y = rows(10, 6, 1), rows(11, 6, 1)[:, 0]
     for a, b, normal in ((x.T @ x, x.T @ y, CONVERGED), (0 * x[:1], x.T @ y, TRUNCATED)):
         for name, solve in GREEDY.items():

@@ -1,5 +1,7 @@
-"""What goes wrong outside of the mathematics: signals, full disks, readers that leave, errors of a
-user's own functions. After each, what must be intact is."""
+"""Faults outside of the mathematics: signals, full disks, closed pipes, errors in callbacks.
+
+After each fault, saved files and the state of the process must be intact.
+"""
 
 import contextlib
 import os
@@ -30,7 +32,7 @@ MESSAGE = "jsparse: interrupted before there was a result"
 
 
 def entry():
-    """What the installed script does, with this interpreter."""
+    """Return the command of the installed script, with this interpreter."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, function = scripts["jsparse"].split(":")
     run = f"import sys; from {module} import {function}; sys.exit({function}())"
@@ -39,7 +41,7 @@ def entry():
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A table, and the environment of the processes: their programs are compiled once."""
+    """A folder with a table and with the programs that all processes share."""
     folder = tmp_path_factory.mktemp("faults")
     rng = np.random.default_rng(0)
     X = rng.standard_normal((90, 2))
@@ -56,12 +58,15 @@ def environment(folder):
 def start(folder, arguments, program=None, **options):
     settings = {"env": environment(folder), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [*(program or entry()), *map(str, arguments)]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in jobs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else ignored in the background
     return subprocess.Popen(command, text=True, **(settings | options))
 
 
 def after(statements):
-    """Return code that runs its action after `n` calls, without forking a process that has JAX."""
+    """Return a command that runs statements, then replaces itself by the command that follows.
+
+    A function that runs in the child (`preexec_fn`) would fork this process, which has JAX.
+    """
     run = f"import os, sys\n{statements}\nos.execv(sys.argv[1], sys.argv[1:])"
     return [sys.executable, "-c", run]
 
@@ -78,7 +83,7 @@ def finish(process):
 
 @pytest.fixture(scope="module")
 def fitted(place):
-    """A model, and how long it takes to make one once all is compiled."""
+    """A model, and the seconds of a fit whose programs are compiled already."""
     for name in ("first", "m"):
         begin = time.perf_counter()
         code, _, err = finish(start(place, fit(place, place / name)))
@@ -94,8 +99,8 @@ def lines(err):
 # Signals
 
 
-# Python runs this before the program: it says when the program has provided for interrupts, as the
-# commands are the first module that is imported after that.
+# Python runs this before the program. It prints a line once the program handles interrupts:
+# `jsparse.cli.commands` is the first module that the program imports after that.
 PROVIDED = """
 import os, sys
 
@@ -109,7 +114,7 @@ sys.addaudithook(watch)
 
 
 def interrupt(place, moment, program=None, *, provided=True):
-    """Interrupt `--version`, so long after its start, or after it has provided for it."""
+    """Interrupt `--version`, `moment` seconds after its start or after it handles interrupts."""
     options = {}
     if provided:
         (place / "site").mkdir(exist_ok=True)
@@ -126,7 +131,7 @@ def interrupt(place, moment, program=None, *, provided=True):
 
 
 def interrupt_imports(place, moments, program=None):
-    """The exit codes of programs that were interrupted while they imported their modules."""
+    """Interrupt programs during their imports, check their output, and return their exit codes."""
     codes = []
     for moment in moments:
         code, err = interrupt(place, moment, program)
@@ -143,7 +148,7 @@ def test_ctrl_c_during_imports_is_one_line(place):
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [None, "jsparse"])
 def test_ctrl_c_at_any_moment_of_the_start(place, module):
-    """20 moments, a quarter of them before the program can do anything: Python itself starts."""
+    """Interrupt at 20 moments; 5 of them are while Python starts, before the program can react."""
     moments = random.Random(0)
     program = None if module is None else [sys.executable, "-m", module]
     for _ in range(5):
@@ -158,12 +163,14 @@ def test_ctrl_c_at_any_moment_of_the_start(place, module):
     assert codes.count(130) >= 5
 
 
-def test_the_package_imports_nothing_before_it_is_asked_for():
-    said = (
+def test_importing_the_package_imports_neither_jax_nor_numpy():
+    code = (
         "import jsparse, jsparse.cli.main, sys; print('jax' in sys.modules, 'numpy' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout.split() == ["False", "False"]
 
 
 def test_every_name_of_the_package_is_where_type_checkers_find_it():
@@ -179,12 +186,12 @@ def test_every_name_of_the_package_is_where_type_checkers_find_it():
 
 
 def files(folder):
-    """The files of a folder but what killed processes wrote into."""
+    """Return the files of a folder, without the temporary files of killed processes."""
     return sorted(name for name in os.listdir(folder) if not name.startswith(".jsparse-"))
 
 
-def whole_or_old(out, before, folder):
-    """A model that can be used, the old one or a new one; beside it at most a hidden file."""
+def changed_but_valid(out, before, folder):
+    """Assert that a model, old or new, is valid, and return whether it is new."""
     assert files(folder) == ([out.name] if out.exists() else [])
     if before is not None:
         assert out.exists()
@@ -197,7 +204,7 @@ def whole_or_old(out, before, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_fit_is_ended_at_any_moment(place, fitted, number, tmp_path):
-    """15 moments, every second one where there is a model already."""
+    """End a fit at 15 moments; every second fit replaces a model."""
     model, seconds = fitted
     moments, codes = random.Random(int(number)), []
     for trial in range(15):
@@ -205,17 +212,17 @@ def test_a_fit_is_ended_at_any_moment(place, fitted, number, tmp_path):
         folder.mkdir()
         out, before = folder / "m", None
         if trial % 2:
-            before = b"".join([model.read_bytes()])
+            before = model.read_bytes()
             out.write_bytes(before)
         process = start(place, fit(place, out, "--seed", trial + 1))
         time.sleep(moments.uniform(0.05, 1.1 * seconds))
         process.send_signal(number)
         code, _, err = finish(process)
         assert "Traceback" not in err
-        changed = whole_or_old(out, before, folder)
+        changed = changed_but_valid(out, before, folder)
         codes.append(code)
         if number == signal.SIGINT:
-            # Interrupted during tuning it keeps the best so far.
+            # A fit that is interrupted during tuning saves the best machine so far.
             assert code in (0, 130, -signal.SIGINT), err
             assert changed == (code == 0)
             assert code != 130 or lines(err) == [MESSAGE]
@@ -227,7 +234,6 @@ def test_a_fit_is_ended_at_any_moment(place, fitted, number, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["predict", "compare"])
 def test_a_command_is_interrupted_at_any_moment(place, fitted, command, tmp_path):
-    """10 moments each."""
     model, _ = fitted
     arguments = {
         "predict": lambda out: ["predict", model, place / "t.csv", "--out", out / "p.csv"],
@@ -292,7 +298,7 @@ for trial in range(most):
     if trial >= least and {"raised", "interrupted"} <= set(ends):
         break
     if trial % 2:
-        jax.clear_caches()  # most of the time is then the compiler's
+        jax.clear_caches()  # so that most moments fall into compilation
     seconds = seconds_cold if trial % 2 else seconds_warm
     timer = threading.Timer(moments.uniform(0, seconds), os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
@@ -317,9 +323,9 @@ print(ends)
 
 @pytest.mark.slow
 def test_training_is_interrupted_at_any_moment_and_the_process_goes_on(place):
-    """20 moments, and as many more until one comes before the first evaluation and one after.
+    """Interrupt at 20 moments, and more until some fall before and after the first evaluation.
 
-    The next model equals a fresh process's, to the last bit.
+    The next model must equal the first one to the last bit.
     """
     process = start(place, [20, 200], [sys.executable, "-c", TRAINING])
     code, out, err = finish(process)
@@ -342,7 +348,8 @@ for i in range(int(sys.argv[3])):
 """
 
 
-def of_one_hand(path):
+def assert_from_one_process(path):
+    """Assert that all parts of a model come from one of the processes that save to it."""
     model = load(path, dtype="float32")
     values = {float(v) for v in np.unique(np.asarray(model.expansion.prototypes))}
     assert values == {float(model.about["by"])} == {float(model.expansion.intercept)}
@@ -350,7 +357,7 @@ def of_one_hand(path):
 
 @pytest.mark.slow
 def test_a_save_is_killed_at_any_moment(place, tmp_path):
-    """20 moments; a file is whole, and beside it lie at most hidden ones of the killed."""
+    """Kill at 20 moments; the file stays valid. The next save removes temporary files."""
     path, moments = tmp_path / "m", random.Random(2)
     for trial in range(20):
         process = start(place, [trial, path, 10**6], [sys.executable, "-c", SAVING])
@@ -359,24 +366,24 @@ def test_a_save_is_killed_at_any_moment(place, tmp_path):
         process.kill()
         process.communicate()
         if path.exists():
-            of_one_hand(path)
+            assert_from_one_process(path)
     save(path, small_model())
     assert files(tmp_path) == ["m"]
 
 
 @pytest.mark.slow
-def test_several_processes_save_to_one_place(place, tmp_path):
+def test_several_processes_save_to_one_path(place, tmp_path):
     path = tmp_path / "m"
     savers = [
         start(place, [i, path, 30], [sys.executable, "-c", SAVING], stdout=None) for i in range(3)
     ]
-    read = 0
+    reads = 0
     while any(saver.poll() is None for saver in savers):
         if path.exists():
-            of_one_hand(path)
-            read += 1
+            assert_from_one_process(path)
+            reads += 1
     assert all(finish(saver)[0] == 0 for saver in savers)
-    assert read > 3
+    assert reads > 3
     assert os.listdir(tmp_path) == ["m"]
 
 
@@ -390,7 +397,7 @@ def small_model(m=1000):
 
 @contextlib.contextmanager
 def files_of_at_most(size):
-    """As a full disk: a write beyond is an error."""
+    """Limit the size of files, so that longer writes fail as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -413,7 +420,7 @@ def test_a_disk_that_is_full_leaves_the_old_model(tmp_path):
 
 @pytest.mark.slow
 def test_a_disk_gets_full_during_a_command(place, fitted, tmp_path):
-    """Exit code 1 and the reason; the old model stays."""
+    """The exit code is 1, the message has the reason, and the old model stays."""
     model, _ = fitted
     path = tmp_path / "m"
     before = model.read_bytes()
@@ -443,8 +450,8 @@ def test_a_disk_gets_full_during_a_command(place, fitted, tmp_path):
     assert (code, lines(err)) == (0, [])
 
 
-# A process that goes on from here obeys the permissions of files, root's too: without
-# CAP_DAC_OVERRIDE (1) in what it may have (PR_CAPBSET_DROP, 24).
+# After these statements root obeys the permissions of files too: PR_CAPBSET_DROP (24) removes
+# CAP_DAC_OVERRIDE (1) from the capabilities that the next program may have.
 WITHOUT_ROOTS_RIGHTS = """
 import ctypes
 if os.geteuid() == 0 and ctypes.CDLL(None).prctl(24, 1):
@@ -455,7 +462,7 @@ if os.geteuid() == 0 and ctypes.CDLL(None).prctl(24, 1):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux to drop rights")
 def test_a_folder_that_may_not_be_written_to(place, fitted, tmp_path):
-    """Said before any work; a cache of programs that cannot be written to is no obstacle."""
+    """A command refuses before any work. A cache that cannot be written does not matter."""
     folder, model = tmp_path / "theirs", fitted[0]
     folder.mkdir()
     (folder / "m").write_bytes(before := model.read_bytes())
@@ -479,7 +486,7 @@ def test_a_folder_that_may_not_be_written_to(place, fitted, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_reader_of_the_output_goes_away(place, fitted, tmp_path):
+def test_a_closed_pipe_ends_a_command_in_silence(place, fitted, tmp_path):
     model, _ = fitted
     rows = "\n".join(f"{i / 7},{i / 3}" for i in range(50_000))
     (tmp_path / "long.csv").write_text("a,b\n" + rows + "\n")
@@ -491,7 +498,7 @@ def test_the_reader_of_the_output_goes_away(place, fitted, tmp_path):
             assert (code, lines(process.stderr.read())) == (141, [])
 
 
-# A user's own functions, in one process
+# Functions of the user, in one process
 
 
 @pytest.fixture(scope="module")
@@ -508,27 +515,26 @@ def train(rows, **options):
 
 
 def test_an_error_of_the_callback_loses_no_evaluation(rows):
-    whole = train(rows)
+    uninterrupted = train(rows)
 
-    class Mine(Exception):
+    class CallbackError(Exception):
         pass
 
     def progress(done, planned, best):
         if done == 2:
-            raise Mine("of the callback")
+            raise CallbackError("of the callback")
 
-    with pytest.raises(Mine, match="of the callback") as caught:
+    with pytest.raises(CallbackError, match="of the callback") as caught:
         train(rows, progress=progress)
     assert len(caught.value.history) == 2
     assert any("history" in note for note in caught.value.__notes__)
     calls = []
     search = Profile(4, history=caught.value.history)
-    again = train(rows, search=search, progress=lambda *a: calls.append(a))
-    assert len(again.tuning.history) == len(whole.tuning.history) == len(calls)
-    assert [e.seconds for e in again.tuning.history[:2]] == [
-        e.seconds for e in caught.value.history
-    ]
-    np.testing.assert_array_equal(again.expansion(rows[0]), whole.expansion(rows[0]))
+    resumed = train(rows, search=search, progress=lambda *a: calls.append(a))
+    history = resumed.tuning.history
+    assert len(history) == len(uninterrupted.tuning.history) == len(calls)
+    assert [e.seconds for e in history[:2]] == [e.seconds for e in caught.value.history]
+    np.testing.assert_array_equal(resumed.expansion(rows[0]), uninterrupted.expansion(rows[0]))
 
 
 def raising(params, x, z):
@@ -540,12 +546,12 @@ def not_a_number(params, x, z):
 
 
 def test_a_kernel_that_fails_leaves_the_process_as_it_was(rows):
-    whole = train(rows)
+    before = train(rows)
     with pytest.raises(ZeroDivisionError, match="of the kernel"):
         train(rows, kernel=Custom(raising, {"s": 1.0}))
     with pytest.raises(jsparse.NumericalError):
         train(rows, kernel=Custom(not_a_number, {"s": 1.0}))
-    np.testing.assert_array_equal(train(rows).expansion(rows[0]), whole.expansion(rows[0]))
+    np.testing.assert_array_equal(train(rows).expansion(rows[0]), before.expansion(rows[0]))
 
 
 class Failing:
@@ -563,18 +569,18 @@ class Failing:
 
 
 def test_a_stream_that_fails_midway_loses_no_evaluation(rows):
-    whole = train([Failing(rows, 0)])
+    uninterrupted = train([Failing(rows, 0)])
     for fails in (1, 2, 3):
         with pytest.raises(OSError, match="the disk is gone") as caught:
             train([Failing(rows, fails)])
         assert hasattr(caught.value, "history") == (fails == 3)
-    again = train([Failing(rows, 0)], search=Profile(4, history=caught.value.history))
-    np.testing.assert_array_equal(again.expansion(rows[0]), whole.expansion(rows[0]))
+    resumed = train([Failing(rows, 0)], search=Profile(4, history=caught.value.history))
+    np.testing.assert_array_equal(resumed.expansion(rows[0]), uninterrupted.expansion(rows[0]))
 
 
 def test_two_threads_fit_and_save_at_the_same_time(rows, tmp_path):
-    whole = train(rows)
-    found, path = [], tmp_path / "m"
+    alone = train(rows)
+    results, path = [], tmp_path / "m"
 
     def work(number):
         with jax.enable_x64(True):
@@ -582,14 +588,14 @@ def test_two_threads_fit_and_save_at_the_same_time(rows, tmp_path):
             for _ in range(20):
                 save(path, model.expansion, {"by": number})
                 load(path)
-            found.append(np.asarray(model.expansion(rows[0])))
+            results.append(np.asarray(model.expansion(rows[0])))
 
     threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(timeout=120)
-    assert len(found) == 2
-    for values in found:
-        np.testing.assert_array_equal(values, whole.expansion(rows[0]))
+    assert len(results) == 2
+    for values in results:
+        np.testing.assert_array_equal(values, alone.expansion(rows[0]))
     assert os.listdir(tmp_path) == ["m"]

@@ -1,8 +1,7 @@
-"""What each method of the registry promises of its numbers, its machines and its validation.
+"""The contracts of `fit` and `held_out` of every registered method.
 
-All at the level of `fit` and `held_out`; what training makes of them is in test_contracts.py. A new
-method is tested by being in the registry, and must say in `DERIVATIVES` or `DECISIONS` what the
-derivative in each of its numbers is.
+`test_contracts.py` tests training. Every numeric setting of a new method must be listed in
+`DERIVATIVES` or in `DECISIONS`.
 """
 
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from jsparse.machines.rows import Rows
 from jsparse.multiclass import output_code
 from jsparse.validation.validate import validate
 
-# Folds of 9, 9 and 6 rows, of each of which 6 have weight.
+# Folds of 9, 9 and 6 rows; in each fold 6 rows have weight.
 FOLDS = np.repeat([0, 1, 2], [9, 9, 6])
 ABSENT = [1, 4, 6, 10, 12, 17]
 N, M, Q = len(FOLDS), 8, 5
@@ -67,13 +66,14 @@ class Setup(NamedTuple):
 
 
 def setup(name, targets=None, dtype="float64"):
-    """With the targets of its first task by default: "real", "several" real ones, or "sign".
+    """Return a method with rows to fit; targets are "real", "several" (real) or "sign".
 
-    Any other text is the scheme of a code for three classes.
+    Any other text is the scheme of an output code for three classes. By default the targets suit
+    the first task of the method.
     """
     method = method_named(name) if name in METHODS else VARIANTS[name]
     if "max_iterations" in fields_of(method.name) and method.name != "rvm":
-        method = replaced(method, max_iterations=2)  # each step amplifies rounding
+        method = replaced(method, max_iterations=2)  # each iteration amplifies rounding
     if targets is None:
         logistic = "regression" not in method.tasks or name == "rvm, logistic"
         targets = "sign" if logistic else "real"
@@ -96,12 +96,12 @@ def setup(name, targets=None, dtype="float64"):
     present = N - len(ABSENT)
     classes = None if code is None else 3
     method = method.resolve(Shape(N, present, present * 2 // 3, 2, classes, False))
-    points = None if method.name == "dual" else X[::3]  # of every fold, and of both kinds of rows
+    points = None if method.name == "dual" else X[::3]  # of every fold, with and without weight
     return Setup(method, Rows(X, y, w, code), points, new)
 
 
 def fits():
-    """Each method with all targets that it is for; fast: one of each kind with one target."""
+    """Yield each method with all targets that it supports; one case of each kind is fast."""
     for name in EACH:
         kind = METHODS[name.split(",")[0]]
         tasks = kind.tasks
@@ -118,11 +118,11 @@ def fits():
 FITS = list(fits())
 
 
-# Numbers of the settings.
+# Numeric settings.
 
 
 class Number(NamedTuple):
-    """A number among a method's settings, and two values that it may have."""
+    """A numeric setting of a method, and two values of it."""
 
     method: str
     field: str
@@ -142,7 +142,7 @@ VALUES = {
 
 
 def numbers():
-    """The numbers of all methods, from the leaves of their pytrees."""
+    """Yield the numeric settings of all methods, which are the leaves of their pytrees."""
     for name in NAMES:
         for path, leaf in jax.tree_util.tree_flatten_with_path(method_named(name))[0]:
             (entry,) = path
@@ -150,9 +150,9 @@ def numbers():
 
 
 NUMBERS = {f"{number.method}, {number.field}": number for number in numbers()}
-# In these the machines have derivatives as long as the selection does not change.
+# The machines are differentiable in these numbers while the selection does not change.
 DERIVATIVES = ("kbp, ridge", "kmp, ridge", "ksp, ridge", "scdp, nu")
-# These decide when something happens: the machines are the same between two decisions.
+# These numbers decide when an iteration acts or stops. The machines are piecewise constant in them.
 DECISIONS = (
     "ksp, max_iterations",
     "reduced-set, tolerance",
@@ -168,12 +168,12 @@ def fast_numbers(*fast):
     return [pytest.param(name, marks=() if name in fast else SLOW) for name in NUMBERS]
 
 
-def test_every_number_says_what_its_derivative_is():
+def test_every_numeric_setting_states_whether_it_has_a_derivative():
     assert set(NUMBERS) == {*DERIVATIVES, *DECISIONS}
 
 
 def between(number, part):
-    """A value between the two, a whole number if they are."""
+    """Return a value between the two values of a number; an integer if these are integers."""
     low, high = number.values
     return round(low + part * (high - low)) if isinstance(low, int) else low + part * (high - low)
 
@@ -181,12 +181,12 @@ def between(number, part):
 @pytest.mark.parametrize(
     "name", fast_numbers("ksp, ridge", "ksp, max_iterations", "scdp, nu", "spsvm, growth")
 )
-def test_a_number_changes_a_hundred_times_and_nothing_compiles_again(name):
+def test_a_fit_with_another_number_compiles_nothing(name):
     number = NUMBERS[name]
-    given = setup(number.method)
+    case = setup(number.method)
 
     def fitted(value):
-        return given.fit(method=number.of(given.method, value)).values(given.new)
+        return case.fit(method=number.of(case.method, value)).values(case.new)
 
     fitted(number.values[0])
     with count_compilations() as compiled:
@@ -200,12 +200,12 @@ def test_a_number_changes_a_hundred_times_and_nothing_compiles_again(name):
 @pytest.mark.parametrize("name", NUMBERS)
 def test_validation_with_another_number_compiles_nothing(name):
     number, folds = NUMBERS[name], jsparse.folds_from_assignment(FOLDS)
-    given = setup(number.method)
-    rows = given.rows.X, given.rows.y, folds, given.rows.weights
+    case = setup(number.method)
+    rows = case.rows.X, case.rows.y, folds, case.rows.weights
 
     def validated(value):
-        method = number.of(given.method, value)
-        points, C = given.points, jnp.asarray([1.0, 10.0])
+        method = number.of(case.method, value)
+        points, C = case.points, jnp.asarray([1.0, 10.0])
         return validate(method, KERNEL, points, C, *rows, metric="mse", key=KEY).scores
 
     validated(number.values[0])
@@ -216,40 +216,40 @@ def test_validation_with_another_number_compiles_nothing(name):
 
 
 @pytest.mark.parametrize("name", fast_numbers("scdp, nu", "spsvm, growth"))
-def test_a_batch_of_numbers_is_a_loop(name):
+def test_a_batch_of_numbers_equals_a_loop(name):
     number = NUMBERS[name]
-    given = setup(number.method)
+    case = setup(number.method)
 
     def fitted(value):
-        return given.fit(method=number.of(given.method, value)).values(given.new)
+        return case.fit(method=number.of(case.method, value)).values(case.new)
 
-    found = jax.jit(jax.vmap(fitted))(jnp.asarray(number.values))
-    for value, values in zip(number.values, found, strict=True):
-        # As far as a descent is determined: steps in a batch round apart from steps alone.
+    batch = jax.jit(jax.vmap(fitted))(jnp.asarray(number.values))
+    for value, values in zip(number.values, batch, strict=True):
+        # A descent amplifies rounding, which differs between a batch and a single problem.
         np.testing.assert_allclose(values, fitted(value), rtol=1e-6, atol=1e-6)
 
 
-def sine_of_values(given, number):
-    """A function of the number: one figure for all values of a fit."""
+def sine_of_values(case, number):
+    """Return a scalar function of the number: the summed sines of a fit's values."""
     return lambda value: jnp.sum(
-        jnp.sin(given.fit(method=number.of(given.method, value)).values(given.new))
+        jnp.sin(case.fit(method=number.of(case.method, value)).values(case.new))
     )
 
 
 @pytest.mark.parametrize("name", fast_numbers("ksp, ridge", "scdp, nu"))
-def test_the_derivative_in_a_number_is_the_difference(name):
-    """Forwards; backwards there is none where a loop's length depends on values.
+def test_the_derivative_in_a_number_equals_a_difference(name):
+    """Use forward mode: reverse mode does not exist for loops of variable length.
 
-    What decides when to stop or to look again has the derivative 0.
+    The derivative in a number of `DECISIONS` is 0.
     """
     number = NUMBERS[name]
     if isinstance(number.values[0], int):
-        return  # a count
-    figure = sine_of_values(setup(number.method), number)
+        return  # an integer has no derivative
+    function = sine_of_values(setup(number.method), number)
     at = jnp.asarray(between(number, 0.4))
-    slope = jax.jit(lambda x: jax.jvp(figure, (x,), (jnp.ones_like(x),))[1])(at)
+    slope = jax.jit(lambda x: jax.jvp(function, (x,), (jnp.ones_like(x),))[1])(at)
     step = 1e-5 * at
-    difference = (figure(at + step) - figure(at - step)) / (2 * step)
+    difference = (function(at + step) - function(at - step)) / (2 * step)
     np.testing.assert_allclose(slope, difference, rtol=1e-6, atol=1e-8)
     assert (slope == 0) == (name in DECISIONS)
 
@@ -257,23 +257,23 @@ def test_the_derivative_in_a_number_is_the_difference(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kbp", "kmp", "kmp, basic", "kmp, prefitting", "ksp, ridge"])
 def test_pursuits_have_derivatives_in_their_arguments(name):
-    given = setup(name)
+    case = setup(name)
     rng = np.random.default_rng(3)
-    weights = given.rows.weights
+    weights = case.rows.weights
     at = {
-        "lengthscale": jnp.asarray(1.0), "ridge": jnp.asarray(1e-2), "Z": given.points,
-        "X": given.rows.X, "y": given.rows.y, "w": jnp.where(weights > 0, weights, 0.7),
+        "lengthscale": jnp.asarray(1.0), "ridge": jnp.asarray(1e-2), "Z": case.points,
+        "X": case.rows.X, "y": case.rows.y, "w": jnp.where(weights > 0, weights, 0.7),
     }  # fmt: skip
-    along = {key: jnp.asarray(rng.uniform(-1, 1, np.shape(a))) for key, a in at.items()}
-    along["ridge"] = jnp.asarray(1e-2)
+    direction = {key: jnp.asarray(rng.uniform(-1, 1, np.shape(a))) for key, a in at.items()}
+    direction["ridge"] = jnp.asarray(1e-2)
 
     def figure(lengthscale, ridge, Z, X, y, w):
-        method = replaced(given.method, ridge=ridge)
+        method = replaced(case.method, ridge=ridge)
         family = pursuits.fit(method, RBF(lengthscale), Z, X, y, w)
-        return jnp.sum(jnp.sin(family.values(given.new)))
+        return jnp.sum(jnp.sin(family.values(case.new)))
 
     for argument in at:
-        alone = {key: a if key == argument else 0 * a for key, a in along.items()}
+        alone = {key: a if key == argument else 0 * a for key, a in direction.items()}
         slope = jax.jit(lambda u: jax.jvp(lambda x: figure(**x), (at,), (u,))[1])(alone)
         ahead, behind = (
             figure(**jax.tree.map(lambda a, u, h=h: a + h * u, at, alone)) for h in (1e-6, -1e-6)
@@ -288,17 +288,17 @@ def test_pursuits_have_derivatives_in_their_arguments(name):
 
 
 def columns(values):
-    """Values `n` or `n l` as `n l`."""
+    """Return values of shape `n` or `n l` in shape `n l`."""
     return np.asarray(values).reshape(len(values), -1)
 
 
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=SLOW)])
 @pytest.mark.parametrize(("name", "targets"), FITS)
-def test_the_values_of_a_family_are_those_of_its_machines(name, targets, dtype, tol):
-    given = setup(name, targets, dtype)
-    family = given.fit()
-    k, outputs = max(1, len(given.method.fit_sizes)), given.rows.outputs
-    values = family.values(given.new)
+def test_the_values_of_a_family_equal_those_of_its_machines(name, targets, dtype, tol):
+    case = setup(name, targets, dtype)
+    family = case.fit()
+    k, outputs = max(1, len(case.method.fit_sizes)), case.rows.outputs
+    values = family.values(case.new)
     assert values.shape == (Q, k, max(1, *outputs, 1))
     assert str(values.dtype) == dtype
     assert family.outputs == outputs
@@ -307,49 +307,49 @@ def test_the_values_of_a_family_are_those_of_its_machines(name, targets, dtype, 
     assert family.statuses.dtype == family.status.dtype == jnp.int32
     size_of_values = float(np.abs(values).max())
 
-    def assert_same(found, expected):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=100 * tol * size_of_values)
+    def assert_same(actual, expected):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=100 * tol * size_of_values)
 
     for place, size in enumerate(np.asarray(family.sizes).tolist()):
         machine = family.at(size)
         assert machine.intercept.shape == outputs
-        # Each output may have separate prototypes; a machine that needs none has one.
+        # Each output may have separate prototypes. A machine without any still stores one.
         assert len(machine.prototypes) <= max(1, size * values.shape[2])
         np.testing.assert_array_equal(
             machine.prototypes, np.asarray(family.points)[family.active_points(size)]
         )
-        assert_same(columns(machine(given.new)), values[:, place])
+        assert_same(columns(machine(case.new)), values[:, place])
         assert family.status_at(size) == family.statuses[place]
-    assert_same(columns(family.expansion(given.new)), values[:, -1])
-    assert_same(family.compact().values(given.new), values)
+    assert_same(columns(family.expansion(case.new)), values[:, -1])
+    assert_same(family.compact().values(case.new), values)
     offset = np.linspace(-1, 1, values.shape[2])
     offset = offset if outputs else float(offset[0])
     moved = family.rescaled(2.0, offset, {})
     np.testing.assert_array_equal(moved.sizes, family.sizes)
-    assert_same((np.asarray(moved.values(given.new)) - offset) / 2, values)
+    assert_same((np.asarray(moved.values(case.new)) - offset) / 2, values)
 
 
 @pytest.mark.parametrize(("name", "targets"), FITS)
 def test_a_family_is_the_same_under_jit(name, targets):
-    """Of rows that the program has as constants, and of rows that it does not know."""
-    given = setup(name, targets)
-    outside = given.fit()
-    values = outside.values(given.new)
+    """Compare with rows as constants of the program, and with rows as traced arguments."""
+    case = setup(name, targets)
+    outside = case.fit()
+    values = outside.values(case.new)
     for inside in (
-        jax.jit(lambda C: given.fit(C=C))(jnp.asarray(10.0)),
-        jax.jit(lambda C, rows: given.fit(rows, C))(jnp.asarray(10.0), given.rows),
+        jax.jit(lambda C: case.fit(C=C))(jnp.asarray(10.0)),
+        jax.jit(lambda C, rows: case.fit(rows, C))(jnp.asarray(10.0), case.rows),
     ):
         assert jax.tree.structure(inside) == jax.tree.structure(outside)
         for name in ("sizes", "statuses", "support"):
             np.testing.assert_array_equal(getattr(inside, name), getattr(outside, name))
-        np.testing.assert_allclose(inside.values(given.new), values, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(inside.values(case.new), values, rtol=1e-6, atol=1e-6)
 
 
 # Validation.
 
 
 class KeepAll(eqx.Module):
-    """Keep the values of every machine, by index in `C`; sum their squares."""
+    """An `on_fold` that keeps the values of every machine, by index in `C`, and sums squares."""
 
     n_C: int = eqx.field(static=True)
     n_sizes: int = eqx.field(static=True)
@@ -365,47 +365,47 @@ class KeepAll(eqx.Module):
 GRID = (1.0, 10.0)
 
 
-def refitted(given, layout):
-    """Values `n s k l` of each row by a fit to the rows with weight outside of its fold."""
-    rows = given.rows
+def refitted(case, layout):
+    """Return values `n s k l` of each row, by a fit to the rows with weight in the other folds."""
+    rows = case.rows
     X, y, w = (np.asarray(a) for a in (rows.X, rows.y, rows.weights))
-    k = max(1, len(given.method.fit_sizes))
+    k = max(1, len(case.method.fit_sizes))
     values = np.full((N, len(GRID), k, max(1, *rows.outputs, 1)), np.nan)
     for index, valid in zip(np.asarray(layout.index), np.asarray(layout.valid), strict=True):
         fold = index[valid]
-        rest = np.setdiff1d(np.flatnonzero(w), fold)
-        seen = Rows(*(jnp.asarray(a[rest]) for a in (X, y, w)), rows.code)
+        outside = np.setdiff1d(np.flatnonzero(w), fold)
+        training = Rows(*(jnp.asarray(a[outside]) for a in (X, y, w)), rows.code)
         for i, C in enumerate(GRID):
-            values[fold, i] = given.fit(seen, C).values(jnp.asarray(X[fold]))
+            values[fold, i] = case.fit(training, C).values(jnp.asarray(X[fold]))
     return values
 
 
 @pytest.mark.parametrize(("name", "targets"), FITS)
-def test_held_out_is_refitting_without_the_fold(name, targets):
-    given, folds = setup(name, targets), jsparse.folds_from_assignment(FOLDS)
-    method, k = given.method, max(1, len(given.method.fit_sizes))
+def test_held_out_equals_refitting_without_the_fold(name, targets):
+    case, folds = setup(name, targets), jsparse.folds_from_assignment(FOLDS)
+    method, k = case.method, max(1, len(case.method.fit_sizes))
     keep = KeepAll(len(GRID), k)
-    held = jax.jit(
-        lambda C, rows: method.held_out(KERNEL, given.points, C, rows, folds, keep, KEY)
-    )(jnp.asarray(GRID), given.rows)
+    held = jax.jit(lambda C, rows: method.held_out(KERNEL, case.points, C, rows, folds, keep, KEY))(
+        jnp.asarray(GRID), case.rows
+    )
     layout = method.validation_folds(folds, N)
     assert type(layout) is type(folds)
     assert held.statuses.shape == (len(GRID),)
     kept = np.asarray(layout.scatter(held.kept, N)).reshape(N, len(GRID), k, -1)
-    expected = refitted(given, layout)
+    expected = refitted(case, layout)
     size = np.abs(expected).max()
     np.testing.assert_allclose(kept, expected, rtol=0, atol=1e-6 * size)
-    squares = np.asarray(given.rows.weights)[:, None, None] * np.square(kept).sum(axis=-1)
+    squares = np.asarray(case.rows.weights)[:, None, None] * np.square(kept).sum(axis=-1)
     of_folds = [squares[i[valid]].sum(axis=0) for i, valid in zip(*layout, strict=True)]
     np.testing.assert_allclose(held.sums, of_folds, rtol=1e-9, atol=1e-9)
 
 
-def test_a_code_that_leaves_out_rows_is_for_methods_that_take_it():
-    given, folds = setup("scdp", "one_versus_one"), jsparse.folds_from_assignment(FOLDS)
-    rows, C = given.rows, jnp.asarray(GRID)
+def test_a_code_that_leaves_out_rows_is_refused_by_methods_that_share_rows():
+    case, folds = setup("scdp", "one_versus_one"), jsparse.folds_from_assignment(FOLDS)
+    rows, C = case.rows, jnp.asarray(GRID)
     with pytest.raises(ValueError, match="code: expected a scheme in which every problem sees"):
         validate(
-            given.method, KERNEL, given.points, C, rows.X, rows.y, folds, metric="mse",
+            case.method, KERNEL, case.points, C, rows.X, rows.y, folds, metric="mse",
             code=rows.code,
         )  # fmt: skip
 
@@ -429,14 +429,14 @@ AUTO = {
 
 
 @pytest.mark.parametrize("name", [*EACH, *AUTO])
-def test_what_is_resolved_stays_as_it_is(name):
-    """With default settings, where the name is of the registry."""
+def test_resolving_a_resolved_method_changes_nothing(name):
+    """Names of the registry stand for default settings."""
     method = METHODS[name]() if name in METHODS else {**VARIANTS, **AUTO}[name]
     resolved = 0
     for shape in SHAPES:
         try:
             once = method.resolve(shape)
-        except ValueError:  # too few rows for given numbers, or sizes of a linear kernel
+        except ValueError:  # too few rows for the settings, or several sizes of a linear kernel
             assert name not in METHODS
             continue
         resolved += 1

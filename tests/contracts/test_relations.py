@@ -1,7 +1,7 @@
-"""What must hold between the answers to two problems, for everything that learns from rows.
+"""Relations between the results of two problems, for every learner, in both precisions.
 
-One table: each relation of `RELATIONS` for each learner of `learners.py`, in both precisions. Where
-a learner does not keep one by its definition, its entry says why.
+For example: if the targets are multiplied by a number, the predictions are too. A learner of
+`learners.py` that cannot keep a relation gives its reason in `excluded`.
 """
 
 import functools
@@ -23,9 +23,9 @@ from learners import (
     Learner,
     Outcome,
     Problem,
-    as_given,
     folds_of,
     problem,
+    trained_with_fixed_kernel,
 )
 
 import jsparse
@@ -56,25 +56,25 @@ Expected = Callable[[Outcome], Outcome]
 
 
 class Pair(NamedTuple):
-    """Two problems, and what the answer to the first says of that to the second."""
+    """Two problems, and the outcome of the second as a function of the outcome of the first."""
 
     before: Problem
     after: Problem
     expected: Expected
-    loss: float = 1.0  # of digits, in that what is scored is a difference of larger numbers
-    amplified: float = 1.0  # times the error of other pairs
+    score_factor: float = 1.0  # of the tolerance of scores: differences of large numbers cancel
+    error_growth: float = 1.0  # factor of the tolerance of this pair
 
 
 class Relation(NamedTuple):
     name: str
     pairs: Callable[[Learner, Problem], Iterator[Pair]]
     targets: tuple[str, ...] = ("real", "sign", "class")
-    pure: bool = True  # whether of pure functions
-    trained: bool = True  # whether of what trains
-    own_program: bool = False  # other shapes, which compile again
+    pure: bool = True  # tested for pure functions
+    trained: bool = True  # tested for learners that train
+    recompiles: bool = False  # changes shapes, so that programs compile again
 
 
-def single(p: Problem) -> bool:
+def is_float32(p: Problem) -> bool:
     return p.X.dtype == np.float32
 
 
@@ -82,36 +82,38 @@ def single(p: Problem) -> bool:
 
 
 def targets_times(learner, p):
-    powers = (-30, -19, -6, 6, 19, 30) if single(p) else (-150, -30, 30, 150)
+    powers = (-30, -19, -6, 6, 19, 30) if is_float32(p) else (-150, -30, 30, 150)
     if learner.sums_squares:
-        powers = (-15, -6, 6, 15) if single(p) else (-140, -30, 30, 140)
-    if learner.standardises:  # dear
+        powers = (-15, -6, 6, 15) if is_float32(p) else (-140, -30, 30, 140)
+    if learner.standardises:  # training is slow
         powers = (powers[0], powers[-1])
     for a in (-1.0, *(10.0**k for k in powers)):
         size = abs(a)
         q = p._replace(
-            y=scaled(p.y, a), C=scaled(p.C, size**learner.power), unit=scaled(p.unit, size)
+            y=scaled(p.y, a), C=scaled(p.C, size**learner.C_power), unit=scaled(p.unit, size)
         )
 
         def expected(o, a=a, size=size):
             return o._replace(
-                values=a * wide(o.values),
-                rows=None if o.rows is None else a * wide(o.rows),
-                scores=None if o.scores is None else size**learner.metric * wide(o.scores),
+                values=a * as_float64(o.values),
+                rows=None if o.rows is None else a * as_float64(o.rows),
+                scores=None
+                if o.scores is None
+                else size**learner.metric_power * as_float64(o.scores),
             )
 
         yield Pair(p, q, expected)
 
 
 def targets_plus(learner, p):
-    for k in (0, 2, 3) if single(p) else (0, 3, 6):
+    for k in (0, 2, 3) if is_float32(p) else (0, 3, 6):
         b = 10.0**k
 
         def expected(o, b=b):
-            rows = None if o.rows is None else b + wide(o.rows)
-            return o._replace(values=b + wide(o.values), rows=rows)
+            rows = None if o.rows is None else b + as_float64(o.rows)
+            return o._replace(values=b + as_float64(o.values), rows=rows)
 
-        amplified = learner.amplified if b > 1e3 else 1
+        amplified = learner.error_growth if b > 1e3 else 1
         yield Pair(p, p._replace(y=(p.y + b).astype(p.y.dtype)), expected, b, amplified)
 
 
@@ -120,15 +122,15 @@ def weights_times(learner, p):
         a = 10.0**k
 
         def expected(o, a=a):
-            # What pursuits say besides are sums over rows.
-            return o._replace(scores=a * wide(o.scores)) if is_pursuit(learner) else o
+            # Scores of pursuits are sums over rows.
+            return o._replace(scores=a * as_float64(o.scores)) if is_pursuit(learner) else o
 
         yield Pair(p, p._replace(w=scaled(p.w, a), C=scaled(p.C, 1 / a)), expected)
 
 
 def inputs_scaled(learner, p):
     powers = ((1, -3, 0), (12, 10, 0), (-9, -12, 0))
-    powers = powers if single(p) else (*powers, (100, -100, 0))
+    powers = powers if is_float32(p) else (*powers, (100, -100, 0))
     for exponents in powers[-1:] if learner.standardises else powers:
         a = 10.0 ** np.array(exponents)
         q = each_input(p, lambda x, a=a: scaled(x, a))
@@ -144,13 +146,13 @@ def inputs_shifted(learner, p):
 
 def rows_permuted(learner, p):
     order = np.random.default_rng(1).permutation(len(p.X))
-    place = np.argsort(order).astype(np.int32)
+    new_number = np.argsort(order).astype(np.int32)
     q = p._replace(
-        X=p.X[order], y=p.y[order], label=p.label[order], w=p.w[order], folds=place[p.folds]
+        X=p.X[order], y=p.y[order], label=p.label[order], w=p.w[order], folds=new_number[p.folds]
     )
 
     def expected(o):
-        return o if o.rows is None else o._replace(rows=wide(o.rows)[..., order, :])
+        return o if o.rows is None else o._replace(rows=as_float64(o.rows)[..., order, :])
 
     yield Pair(p, q, expected)
 
@@ -161,32 +163,32 @@ def row_repeated(learner, p):
     p = p._replace(X=X, y=y, label=label)
     w = np.array(p.w)
     w[0], w[1] = w[0] + w[1], 0
-    # Training predicts no row of weight 0.
-    expected = (lambda o: masked(o, [1])) if learner.standardises else same
+    # Training has no out-of-fold value for a row of weight 0.
+    expected = (lambda o: without_rows(o, [1])) if learner.standardises else same
     yield Pair(p, p._replace(w=w), expected)
 
 
 def weight_zero_holds_anything(learner, p):
-    gone = p.folds[:, -1]
+    absent = p.folds[:, -1]
     w = np.array(p.w)
-    w[gone] = 0
+    w[absent] = 0
     p = p._replace(w=w)
-    # Training refuses values that are not finite, also at weight 0.
-    held = (1e30, 5.0) if learner.standardises else (np.nan, np.inf, -1e30, 5.0)
-    for value in held:
+    # Training refuses infinite values and NaN, also at weight 0.
+    values = (1e30, 5.0) if learner.standardises else (np.nan, np.inf, -1e30, 5.0)
+    for value in values:
         X, y = np.array(p.X), np.array(p.y)
-        X[gone], y[gone] = value, value
-        yield Pair(p, p._replace(X=X, y=y), lambda o: masked(o, gone))
+        X[absent], y[absent] = value, value
+        yield Pair(p, p._replace(X=X, y=y), lambda o: without_rows(o, absent))
 
 
 def weight_zero_is_absent(learner, p):
-    gone = p.folds[:, -1]
+    absent = p.folds[:, -1]
     w = np.array(p.w)
-    w[gone] = 0
-    kept = np.setdiff1d(np.arange(len(w)), gone)
-    place = np.searchsorted(kept, p.folds[:, :-1]).astype(np.int32)
-    q = p._replace(X=p.X[kept], y=p.y[kept], label=p.label[kept], w=p.w[kept], folds=place)
-    yield Pair(q, p._replace(w=w), lambda o: spread(o, kept, len(w)))
+    w[absent] = 0
+    kept = np.setdiff1d(np.arange(len(w)), absent)
+    new_folds = np.searchsorted(kept, p.folds[:, :-1]).astype(np.int32)
+    q = p._replace(X=p.X[kept], y=p.y[kept], label=p.label[kept], w=p.w[kept], folds=new_folds)
+    yield Pair(q, p._replace(w=w), lambda o: scatter_rows(o, kept, len(w)))
 
 
 def constant_column(learner, p):
@@ -202,12 +204,12 @@ def constant_column_absent(learner, p):
 def duplicated_column(learner, p):
     q = each_input(p, lambda x: x[:, [0, 1, 1]])
     root = np.sqrt(np.asarray(2, p.X.dtype))
-    if learner.learn is as_given:
+    if learner.learn is trained_with_fixed_kernel:
         narrow = p.lengthscale / np.asarray([1, root, 1], p.X.dtype)
         yield Pair(p._replace(lengthscale=narrow), q, same)
     elif learner.standardises:
-        yield Pair(q, q, same)  # it works
-    else:  # twice a column is that column times the root of two
+        yield Pair(q, q, same)  # only checks that training succeeds
+    else:  # a column and its copy equal the column times the root of two
         yield Pair(each_input(p, lambda x: x * np.asarray([1, root, 1], x.dtype)), q, same)
 
 
@@ -216,7 +218,7 @@ def classes_reordered(learner, p):
         probable = learner.scheme == "probabilities"
 
         def other(values):
-            return wide(values)[..., ::-1] if probable else -wide(values)
+            return as_float64(values)[..., ::-1] if probable else -as_float64(values)
 
         q = p._replace(label=1 - p.label)
         yield Pair(p, q, lambda o: renamed(o, other, np.array([1, 0])))
@@ -226,14 +228,14 @@ def classes_reordered(learner, p):
 
     def columns(values):
         if learner.scheme == "probabilities":
-            return wide(values)[..., np.argsort(order)]
+            return as_float64(values)[..., np.argsort(order)]
         matrix = np.asarray(output_code(learner.scheme, CLASSES).matrix)
-        # Of the same classes, or of the same two classes with their signs changed.
-        match = matrix[order].T @ matrix
-        own = np.abs(match).argmax(axis=1)
-        whole = np.take_along_axis(match, own[:, None], axis=1)[:, 0]
-        assert np.all(np.abs(whole) == np.abs(matrix).sum(axis=0)[own])
-        return np.sign(whole) * wide(values)[..., own]
+        # A binary problem becomes a problem on the same classes, perhaps with the signs changed.
+        overlap = matrix[order].T @ matrix
+        problem_of = np.abs(overlap).argmax(axis=1)
+        best = np.take_along_axis(overlap, problem_of[:, None], axis=1)[:, 0]
+        assert np.all(np.abs(best) == np.abs(matrix).sum(axis=0)[problem_of])
+        return np.sign(best) * as_float64(values)[..., problem_of]
 
     yield Pair(p, q, lambda o: renamed(o, columns, order))
 
@@ -245,14 +247,16 @@ def classes_renamed(learner, p):
     for kind in kinds:
         names = np.array(kind)
         yield Pair(
-            p, p._replace(label=names[p.label]), lambda o, names=names: renamed(o, wide, names)
+            p,
+            p._replace(label=names[p.label]),
+            lambda o, names=names: renamed(o, as_float64, names),
         )
 
 
 def one_output(learner, p):
-    other = np.random.default_rng(2).standard_normal(len(p.y))
+    second_target = np.random.default_rng(2).standard_normal(len(p.y))
     for size in (1e-3, 1e6):
-        y = np.stack([p.y[:, 0], (size * other).astype(p.y.dtype)], axis=1)
+        y = np.stack([p.y[:, 0], (size * second_target).astype(p.y.dtype)], axis=1)
         yield Pair(p, p._replace(y=y), first_output)
 
 
@@ -270,14 +274,14 @@ RELATIONS = [
     Relation("rows permuted", rows_permuted),
     Relation("row repeated", row_repeated),
     Relation("weight zero, anything", weight_zero_holds_anything),
-    Relation("weight zero, absent", weight_zero_is_absent, own_program=True),
+    Relation("weight zero, absent", weight_zero_is_absent, recompiles=True),
     Relation("constant column", constant_column),
-    Relation("constant column, absent", constant_column_absent, own_program=True),
+    Relation("constant column, absent", constant_column_absent, recompiles=True),
     Relation("duplicated column", duplicated_column),
     Relation("classes reordered", classes_reordered, ("sign", "class")),
     Relation("classes renamed", classes_renamed, ("sign", "class"), pure=False),
     Relation("one output", one_output, ("real",), trained=False),
-    Relation("one output alone", one_output_alone, ("real",), trained=False, own_program=True),
+    Relation("one output alone", one_output_alone, ("real",), trained=False, recompiles=True),
 ]
 
 
@@ -292,32 +296,32 @@ def is_pursuit(learner: Learner) -> bool:
     return learner.name.startswith("pursuit.")
 
 
-def wide(a) -> np.ndarray:
+def as_float64(a) -> np.ndarray:
     return np.asarray(a, float)
 
 
 def scaled(a, factor) -> np.ndarray:
-    return np.asarray(wide(a) * factor, a.dtype)
+    return np.asarray(as_float64(a) * factor, a.dtype)
 
 
 def each_input(p: Problem, change) -> Problem:
     return p._replace(X=change(p.X), Z=change(p.Z), new=change(p.new))
 
 
-def masked(o: Outcome, at) -> Outcome:
-    """Nothing is expected of some rows."""
+def without_rows(o: Outcome, at) -> Outcome:
+    """Replace the out-of-fold values at some rows by NaN, which is not compared."""
     if o.rows is None:
         return o
-    rows = np.array(wide(o.rows))
+    rows = np.array(as_float64(o.rows))
     rows[..., at, :] = np.nan
     return o._replace(rows=rows)
 
 
-def spread(o: Outcome, kept, n: int) -> Outcome:
-    """Rows at their places among others, of which nothing is expected."""
+def scatter_rows(o: Outcome, kept, n: int) -> Outcome:
+    """Place the out-of-fold values among `n` rows; other rows get NaN, which is not compared."""
     if o.rows is None:
         return o
-    old = wide(o.rows)
+    old = as_float64(o.rows)
     rows = np.full((*old.shape[:-2], n, old.shape[-1]), np.nan)
     rows[..., kept, :] = old
     return o._replace(rows=rows)
@@ -332,57 +336,59 @@ def renamed(o: Outcome, columns, names) -> Outcome:
 
 
 def first_output(o: Outcome) -> Outcome:
-    """Of the first of several outputs; scores and statuses are of all."""
+    """Keep the first of several outputs; drop scores and statuses, which belong to all outputs."""
     rows = None if o.rows is None else o.rows[..., :1]
     return o._replace(values=o.values[..., :1], rows=rows, scores=None, status=None)
 
 
 @functools.cache
 def program(learner_name: str) -> Learn:
-    """Compiled once, for all relations."""
+    """Return the compiled learner; all relations share one program."""
     return jax.jit(next(one.learn for one in PURE if one.name == learner_name))
 
 
-def posed(learner: Learner, dtype: str, **options) -> Problem:
+def problem_for(learner: Learner, dtype: str, **options) -> Problem:
     p = problem(dtype, **options)
     return p._replace(label=(p.label == 1).astype(np.int32)) if learner.targets == "sign" else p
 
 
-def assert_as_expected(found: Outcome, expected: Outcome, tol: float, loss: float = 1.0) -> None:
-    """Equal in units of the largest number expected; where NaN is, nothing is."""
-    for field, limit in (("values", tol), ("rows", tol), ("scores", loss * tol)):
-        ours, theirs = getattr(found, field), getattr(expected, field)
-        if ours is None or theirs is None or np.size(theirs) == 0:
+def assert_as_expected(
+    outcome: Outcome, expected: Outcome, tol: float, score_factor: float = 1.0
+) -> None:
+    """Compare in units of the largest expected number; expected NaN is not compared."""
+    for field, limit in (("values", tol), ("rows", tol), ("scores", score_factor * tol)):
+        actual, wanted = getattr(outcome, field), getattr(expected, field)
+        if actual is None or wanted is None or np.size(wanted) == 0:
             continue
-        theirs = wide(theirs)
-        ours = wide(ours)[..., : theirs.shape[-1]] if theirs.ndim else wide(ours)
-        if field == "scores" and not representable(theirs, np.asarray(found.values).dtype):
+        wanted = as_float64(wanted)
+        actual = as_float64(actual)[..., : wanted.shape[-1]] if wanted.ndim else as_float64(actual)
+        if field == "scores" and not representable(wanted, np.asarray(outcome.values).dtype):
             continue
-        assert ours.shape == theirs.shape
-        kept = ~np.isnan(theirs)
-        size = np.abs(theirs[kept]).max(initial=0)
+        assert actual.shape == wanted.shape
+        kept = ~np.isnan(wanted)
+        size = np.abs(wanted[kept]).max(initial=0)
         np.testing.assert_allclose(
-            ours[kept], theirs[kept], atol=limit * size, rtol=0, err_msg=field
+            actual[kept], wanted[kept], atol=limit * size, rtol=0, err_msg=field
         )
     if expected.decisions is not None:
-        np.testing.assert_array_equal(found.decisions, expected.decisions)
+        np.testing.assert_array_equal(outcome.decisions, expected.decisions)
     if expected.status is not None:
-        np.testing.assert_array_equal(found.status, expected.status)
-    assert np.max(found.status) < PRECISION_LOST
+        np.testing.assert_array_equal(outcome.status, expected.status)
+    assert np.max(outcome.status) < PRECISION_LOST
 
 
 def representable(scores: np.ndarray, dtype) -> bool:
-    """Squares of tiny or huge targets are no numbers of the dtype."""
+    """Return whether scores are in the range of the dtype: squares may overflow or underflow."""
     size = np.abs(scores[scores != 0])
     info = np.finfo(dtype)
     return bool(np.all((size < info.max / 1e4) & (size > info.tiny * 1e8)))
 
 
-def table(learners: list[Learner], relations: list[Relation], quick) -> list:
-    """The relations of each learner, in both precisions; long ones are slow tests."""
+def relation_cases(learners: list[Learner], relations: list[Relation], quick) -> list:
+    """Return the relations of each learner in both precisions; all but the quick ones are slow."""
     cases = []
     for learner, relation, dtype in itertools.product(learners, relations, TOLERANCE):
-        if learner.targets not in relation.targets or relation.name in learner.without:
+        if learner.targets not in relation.targets or relation.name in learner.excluded:
             continue
         marks = [] if quick(learner, relation, dtype) else [pytest.mark.slow]
         name = f"{learner.name}, {relation.name}, {dtype}".replace(" ", "_")
@@ -390,36 +396,36 @@ def table(learners: list[Learner], relations: list[Relation], quick) -> list:
     return cases
 
 
-def keeps(learner: Learner, relation: Relation, learn: Learn, p: Problem, tol: float) -> None:
-    before = answer = None
+def assert_relation(
+    learner: Learner, relation: Relation, learn: Learn, p: Problem, tol: float
+) -> None:
+    before = before_outcome = None
     for pair in relation.pairs(learner, p):
         if before is not pair.before:
-            before, answer = pair.before, learn(pair.before)
-        found = learn(pair.after)
-        limit = learner.digits * pair.amplified * tol
-        assert_as_expected(found, pair.expected(answer), limit, pair.loss)
+            before, before_outcome = pair.before, learn(pair.before)
+        outcome = learn(pair.after)
+        limit = learner.digits * pair.error_growth * tol
+        assert_as_expected(outcome, pair.expected(before_outcome), limit, pair.score_factor)
 
 
 # Tolerances in units of the largest value: several times the observed errors.
 TOLERANCE = {"float64": 256 * 2.0**-52, "float32": 256 * 2.0**-23}
 TRAINED_TOLERANCE = {"float64": 1e5 * 2.0**-52, "float32": 1e5 * 2.0**-23}
 
-# Each learner in one precision; the slow ones are much as another.
+# Fast tests: each learner that is not marked slow, in one precision.
 FAST = [learner.name for learner in PURE if not learner.slow]
-# Of what trains, which compiles for seconds, each relation for some learner.
+# Training compiles for seconds, so only two of its relations are fast tests.
 FAST_TRAINED = {
     ("train: linear", "weight zero, anything", "float32"),
     ("train: SparseRidge, not tuned", "targets times", "float32"),
 }
-
-
-# Of the other tables, which compile for seconds, too.
-FAST_EAGERLY = {
+# The other tables compile for seconds too.
+FAST_EAGER = {
     "fixed_size.fit_classes: one_versus_rest",
     "pursuit.debiased",
     "validate: Robust, absolute",
 }
-FAST_IN_A_BATCH = {
+FAST_BATCHED = {
     ("fixed_size.fit_classes: one_versus_rest", "float32"),
     ("pursuit.debiased", "float32"),
     ("pursuit.debiased", "float64"),
@@ -427,7 +433,7 @@ FAST_IN_A_BATCH = {
     ("validate: Robust, absolute", "float32"),
     ("validate: Robust, absolute", "float64"),
 }
-FAST_WAYS = {
+FAST_VARIANTS = {
     ("cross_validate: removal", "mesh", "float32"),
     ("fixed_size.fit", "blocks", "float32"),
     ("fixed_size.fit", "blocks", "float64"),
@@ -435,28 +441,33 @@ FAST_WAYS = {
 
 
 def fast(learner: Learner, relation: Relation, dtype: str) -> bool:
-    if learner.slow or relation.own_program:
+    if learner.slow or relation.recompiles:
         return False
     return dtype == list(TOLERANCE)[FAST.index(learner.name) % 2]
 
 
 @pytest.mark.parametrize(
-    ("learner", "relation", "dtype"), table(PURE, [one for one in RELATIONS if one.pure], fast)
+    ("learner", "relation", "dtype"),
+    relation_cases(PURE, [one for one in RELATIONS if one.pure], fast),
 )
 def test_pure_functions_keep_each_relation(learner, relation, dtype):
-    keeps(learner, relation, program(learner.name), posed(learner, dtype), TOLERANCE[dtype])
+    assert_relation(
+        learner, relation, program(learner.name), problem_for(learner, dtype), TOLERANCE[dtype]
+    )
 
 
 @pytest.mark.parametrize(
     ("learner", "relation", "dtype"),
-    table(
+    relation_cases(
         TRAINERS,
         [one for one in RELATIONS if one.trained],
         lambda learner, relation, dtype: (learner.name, relation.name, dtype) in FAST_TRAINED,
     ),
 )
 def test_training_keeps_each_relation(learner, relation, dtype):
-    keeps(learner, relation, learner.learn, posed(learner, dtype), TRAINED_TOLERANCE[dtype])
+    assert_relation(
+        learner, relation, learner.learn, problem_for(learner, dtype), TRAINED_TOLERANCE[dtype]
+    )
 
 
 SLOW = pytest.mark.slow
@@ -469,16 +480,16 @@ SLOW = pytest.mark.slow
         pytest.param(
             learner,
             id=learner.name.replace(" ", "_"),
-            marks=() if learner.name in FAST_EAGERLY else SLOW,
+            marks=() if learner.name in FAST_EAGER else SLOW,
         )
         for learner in PURE
     ],
 )
-def test_eagerly_as_under_jit(learner, dtype):
-    p = posed(learner, dtype)
+def test_eager_results_equal_compiled_results(learner, dtype):
+    p = problem_for(learner, dtype)
     expected = program(learner.name)(p)
-    found = learner.learn(jax.tree.map(jnp.asarray, p))
-    assert_as_expected(found, expected, learner.digits * TOLERANCE[dtype])
+    outcome = learner.learn(jax.tree.map(jnp.asarray, p))
+    assert_as_expected(outcome, expected, learner.digits * TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(
@@ -488,58 +499,58 @@ def test_eagerly_as_under_jit(learner, dtype):
             learner,
             dtype,
             id=f"{dtype}-{learner.name}".replace(" ", "_"),
-            marks=() if (learner.name, dtype) in FAST_IN_A_BATCH else SLOW,
+            marks=() if (learner.name, dtype) in FAST_BATCHED else SLOW,
         )
         for dtype in TOLERANCE
         for learner in PURE
     ],
 )
-def test_a_member_of_a_batch_as_alone(learner, dtype):
-    """Other rows, kernel and C beside it."""
-    members = [posed(learner, dtype, seed=seed) for seed in (0, 1)]
+def test_a_member_of_a_batch_equals_the_learner_alone(learner, dtype):
+    """The other member has other rows, another kernel and another C."""
+    members = [problem_for(learner, dtype, seed=seed) for seed in (0, 1)]
     members[1] = members[1]._replace(
         C=scaled(members[1].C, 10), lengthscale=scaled(members[1].lengthscale, 0.7)
     )
     together = jax.tree.map(lambda *a: np.stack(a), *members)
-    found = jax.jit(jax.vmap(learner.learn))(together)
+    batch = jax.jit(jax.vmap(learner.learn))(together)
     for i, p in enumerate(members):
-        own = jax.tree.map(lambda a, i=i: a[i], found)
-        assert_as_expected(own, program(learner.name)(p), learner.digits * TOLERANCE[dtype])
+        member = jax.tree.map(lambda a, i=i: a[i], batch)
+        assert_as_expected(member, program(learner.name)(p), learner.digits * TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(
-    ("learner", "way", "dtype"),
+    ("learner", "variant", "dtype"),
     [
         pytest.param(
             learner,
-            way,
+            variant,
             dtype,
-            id=f"{dtype}-{learner.name}, {way}".replace(" ", "_"),
-            marks=() if (learner.name, way, dtype) in FAST_WAYS else SLOW,
+            id=f"{dtype}-{learner.name}, {variant}".replace(" ", "_"),
+            marks=() if (learner.name, variant, dtype) in FAST_VARIANTS else SLOW,
         )
         for dtype in TOLERANCE
         for learner in PURE + TRAINERS
-        for way in learner.ways
+        for variant in learner.variants
     ],
 )
-def test_every_way_is_the_same(learner, way, dtype):
-    p = posed(learner, dtype)
+def test_variants_of_a_learner_agree(learner, variant, dtype):
+    p = problem_for(learner, dtype)
     trains = learner.standardises
     expected = learner.learn(p) if trains else program(learner.name)(p)
     tol = (TRAINED_TOLERANCE if trains else TOLERANCE)[dtype]
-    found = learner.ways[way](p if trains else jax.tree.map(jnp.asarray, p))
-    assert_as_expected(found, expected, learner.digits * tol)
+    outcome = learner.variants[variant](p if trains else jax.tree.map(jnp.asarray, p))
+    assert_as_expected(outcome, expected, learner.digits * tol)
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=SLOW)])
-def test_a_fold_without_weight_does_not_count(dtype):
+def test_scores_and_standard_errors_ignore_a_fold_without_weight(dtype):
     p = problem(dtype)
     w = np.array(p.w)
     w[p.folds[2]] = 0
     p = jax.tree.map(jnp.asarray, p._replace(w=w))
     kernel, C = RBF(p.lengthscale), p.C[None]
-    found = jsparse.cross_validate(Nystroem(kernel, p.Z), C, p.X, p.y, folds_of(p), p.w)
-    assert np.isnan(found.fold_scores[0, 2])
+    ridge = jsparse.cross_validate(Nystroem(kernel, p.Z), C, p.X, p.y, folds_of(p), p.w)
+    assert np.isnan(ridge.fold_scores[0, 2])
     rows = p.X, p.y, folds_of(p), p.w
     two = jsparse.SCDP(max_prototypes=2)
     path = jsparse.validate(two, kernel, p.Z, C, *rows, metric="mse")
@@ -548,16 +559,16 @@ def test_a_fold_without_weight_does_not_count(dtype):
     refits = jsparse.validate(huber, kernel, p.Z, C, *rows, metric="mae")
     assert np.isnan(refits.fold_scores[0, 2]).all()
     for scores, error in (
-        (found.fold_scores, standard_error(found.fold_scores)),
+        (ridge.fold_scores, standard_error(ridge.fold_scores)),
         (refits.fold_scores[:, :, 0], standard_error(refits.fold_scores)[:, 0]),
         (path.fold_scores[:, :, 1], standard_error(path.fold_scores)[:, 1]),
     ):
-        rest = np.asarray(scores)[0, :2]
-        np.testing.assert_allclose(error[0], np.std(rest, ddof=1) / np.sqrt(2), rtol=1e-5)
-    left = jsparse.validate(jsparse.Dual(), kernel, None, C, *rows, metric="mse")
-    kept = np.asarray(left.fold_scores)[0, w > 0, 0]
+        weighted = np.asarray(scores)[0, :2]
+        np.testing.assert_allclose(error[0], np.std(weighted, ddof=1) / np.sqrt(2), rtol=1e-5)
+    one_out = jsparse.validate(jsparse.Dual(), kernel, None, C, *rows, metric="mse")
+    kept = np.asarray(one_out.fold_scores)[0, w > 0, 0]
     expected = np.std(kept, ddof=1) / np.sqrt(len(kept))
-    np.testing.assert_allclose(standard_error(left.fold_scores)[0, 0], expected, rtol=1e-5)
+    np.testing.assert_allclose(standard_error(one_out.fold_scores)[0, 0], expected, rtol=1e-5)
 
 
 def test_half_precision_is_refused():
@@ -567,23 +578,23 @@ def test_half_precision_is_refused():
             dual.fit(RBF(1.0), 1.0, p.X.astype(half), p.y)
 
 
-def test_all_that_learns_is_in_the_table():
-    def found(module, prefix, kept):
-        members = {name: getattr(module, name) for name in dir(module)}
-        return {prefix + name for name, one in members.items() if kept(name, one)}
+def test_the_table_holds_everything_that_learns():
+    def members(module, prefix, learns):
+        values = {name: getattr(module, name) for name in dir(module)}
+        return {prefix + name for name, value in values.items() if learns(name, value)}
 
-    every = {learner.name for learner in PURE + TRAINERS}
-    names = {name.split(":")[0] for name in every}
-    learn = found(
+    every_name = {learner.name for learner in PURE + TRAINERS}
+    names = {name.split(":")[0] for name in every_name}
+    learn = members(
         jsparse, "", lambda name, one: re.match("train|cross|validate", name) and callable(one)
     )
     assert len(learn) == 3
-    learn |= found(pursuit, "pursuit.", lambda _, one: inspect.isfunction(one))
-    learn |= found(estimators, "estimators.", lambda _, one: inspect.isclass(one))
+    learn |= members(pursuit, "pursuit.", lambda _, one: inspect.isfunction(one))
+    learn |= members(estimators, "estimators.", lambda _, one: inspect.isclass(one))
     assert len(learn) > 16
     modules = (dual, fixed_size, reductions, robust, scdp, spsvm, one_class, reduced_set)
     for module in (*modules, reduced_svm, rvm, slmc, sparse_fisher, sparse_ridge):
-        machines = found(
+        machines = members(
             module,
             f"{module.__name__.split('.')[-1]}.",
             lambda name, one, module=module: (
@@ -594,8 +605,8 @@ def test_all_that_learns_is_in_the_table():
         learn |= machines
     assert learn <= names
     # `train` stands for the fixed-size machine.
-    ways = {part for name in every for part in re.split("[:,] ", name)}
-    assert {one.__name__ for one in METHODS.values()} - {"FixedSize"} < ways
+    name_parts = {part for name in every_name for part in re.split("[:,] ", name)}
+    assert {one.__name__ for one in METHODS.values()} - {"FixedSize"} < name_parts
     # Each method is tested as a pure function, by its `fit` or the function that it calls.
     pure = {part for learner in PURE for part in re.split("[:,] ", learner.name)}
     for one in METHODS.values():

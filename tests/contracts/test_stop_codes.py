@@ -1,4 +1,4 @@
-"""Stop codes: their order, what the host does about them, and joins in which one part fails."""
+"""Stop codes: their order, the warnings and errors they raise, and the status of joined parts."""
 
 import dataclasses
 import functools
@@ -13,6 +13,7 @@ import pytest
 
 import jsparse
 from jsparse import _status
+from jsparse._files import save_state
 from jsparse._status import (
     ADVICE,
     COMPLETED,
@@ -55,7 +56,7 @@ WARNINGS = {
 KEY = jax.random.key(0)
 
 
-def test_every_bad_end_is_above_every_good_one():
+def test_every_bad_status_is_above_every_good_one():
     assert sorted(ADVICE) == list(range(9))
     for good, bad in itertools.product(GOOD, BAD):
         assert max(good, bad) == bad
@@ -66,7 +67,7 @@ def test_every_bad_end_is_above_every_good_one():
 
 
 @pytest.mark.parametrize("code", ADVICE)
-def test_each_end_is_told_alone_and_beside_a_good_one(code):
+def test_each_status_is_reported_alone_and_beside_good_ones(code):
     for status in (code, jnp.asarray([COMPLETED, code, CONVERGED])):
         if code in (NOT_FINITE, INDEFINITE):
             with pytest.raises(jsparse.NumericalError, match=f"the fit: {ADVICE[code][:20]}"):
@@ -78,11 +79,11 @@ def test_each_end_is_told_alone_and_beside_a_good_one(code):
             check(status, "the fit")  # warnings are errors
 
 
-def test_two_kinds_of_bad_ends_are_both_told():
-    with warnings.catch_warnings(record=True) as said:
+def test_two_kinds_of_bad_statuses_are_both_reported():
+    with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         check(jnp.asarray([EXHAUSTED, CONVERGED, PRECISION_LOST]))
-    assert {w.category for w in said} == {jsparse.PrecisionWarning, jsparse.ConvergenceWarning}
+    assert {w.category for w in raised} == {jsparse.PrecisionWarning, jsparse.ConvergenceWarning}
     check(jnp.zeros(0, jnp.int32))
     assert "max_iterations" in ADVICE[EXHAUSTED]
 
@@ -93,7 +94,7 @@ def rows(n=30, d=2, seed=0):
 
 @pytest.fixture
 def fresh():
-    """Programs with a part exchanged are compiled, and forgotten."""
+    """Clear the compiled programs, before and after a test that replaces a part of them."""
     programs = validation._validate_rows, robust._fit
     for program in programs:
         program.clear_cache()
@@ -102,12 +103,12 @@ def fresh():
         program.clear_cache()
 
 
-def test_one_output_of_one_fold_whose_steps_run_out(monkeypatch, fresh):
+def test_validation_reports_one_output_of_one_fold_that_is_exhausted(monkeypatch, fresh):
     solve = robust.solve
 
     def cut(Phi, y, seen, *rest, **options):
-        out = (y[0] == 7) & (seen[0] == 0)
-        status = jnp.where(out, EXHAUSTED, CONVERGED).astype(jnp.int32)
+        is_marked = (y[0] == 7) & (seen[0] == 0)  # row 0 has target 7 and is held out
+        status = jnp.where(is_marked, EXHAUSTED, CONVERGED).astype(jnp.int32)
         return solve(Phi, y, seen, *rest, **options)._replace(status=status)
 
     monkeypatch.setattr(robust, "solve", cut)
@@ -126,24 +127,24 @@ def test_one_output_of_one_fold_whose_steps_run_out(monkeypatch, fresh):
         pytest.param("removal", PRECISION_LOST, marks=pytest.mark.slow),
     ],
 )
-def test_one_fold_without_which_nothing_is_left(method, least):
+def test_validation_reports_a_fold_that_holds_all_weight(method, least):
     X, assignment = rows(), np.arange(30) % 3
     folds = folds_from_assignment(assignment)
     phi, C = Nystroem(RBF(1.0), X[:5]), jnp.asarray([1.0, 10.0])
     w = jnp.asarray(assignment == 0, X.dtype)
-    found = cross_validation.cross_validate(phi, C, X, X[:, 0], folds, w, method=method)
-    assert (np.asarray(found.status) >= least).all()
+    cv = cross_validation.cross_validate(phi, C, X, X[:, 0], folds, w, method=method)
+    assert (np.asarray(cv.status) >= least).all()
     even = cross_validation.cross_validate(phi, C, X, X[:, 0], folds, w + 1, method=method)
     np.testing.assert_array_equal(even.status, CONVERGED)
 
 
 @pytest.mark.parametrize("separate", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_one_fold_or_problem_whose_path_ends_badly(monkeypatch, fresh, separate):
-    """The fold without which all targets are zero, or the first of the problems."""
-    usual = scdp.select
+def test_validation_reports_one_path_that_is_exhausted(monkeypatch, fresh, separate):
+    """The path of the fold with all nonzero targets is exhausted, or that of the first problem."""
+    select_atoms = scdp.select
 
     def select(A, b, *rest, **options):
-        path = usual(A, b, *rest, **options)
+        path = select_atoms(A, b, *rest, **options)
         bad = jnp.arange(len(b)) == 0 if separate else jnp.all(b == 0, axis=(1, 2))
         return path._replace(status=jnp.where(bad, EXHAUSTED, path.status).astype(jnp.int32))
 
@@ -154,50 +155,50 @@ def test_one_fold_or_problem_whose_path_ends_badly(monkeypatch, fresh, separate)
         y = jnp.asarray(np.arange(30) // 3 % 3, jnp.int32)
         code = output_code("one_versus_rest", 3)
     method = jsparse.SCDP(3, selection="separate" if separate else "joint")
-    found = jsparse.validate(
+    cv = jsparse.validate(
         method, RBF(1.0), X[:6], jnp.asarray([1.0, 10.0]), X, y, folds_from_assignment(assignment),
         w, metric="mse", code=code,
     )  # fmt: skip
-    np.testing.assert_array_equal(found.status, EXHAUSTED)
+    np.testing.assert_array_equal(cv.status, EXHAUSTED)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["one_versus_rest", "one_versus_one"])
-def test_one_problem_of_several_classes(scheme):
+def test_one_failed_problem_fails_the_fit_of_several_classes(scheme):
     X, labels = rows(), jnp.asarray(np.arange(30) % 3, jnp.int32)
     code, phi = output_code(scheme, 3), Nystroem(RBF(2.0), X[:8])
     sums = accumulate_code(code, phi, X, labels)
     for last, end in ((1.0, CONVERGED), (np.nan, NOT_FINITE)):
-        found = solve_code(code, sums, jnp.asarray([[1.0, 1.0, last]]))
-        np.testing.assert_array_equal(found.status, end)
+        solution = solve_code(code, sums, jnp.asarray([[1.0, 1.0, last]]))
+        np.testing.assert_array_equal(solution.status, end)
 
 
-def test_one_problem_of_several_in_the_dual():
+def test_one_failed_problem_fails_the_dual_of_several_classes():
     X, labels = rows(), jnp.asarray(np.arange(30) % 3, jnp.int32)
     code = output_code("one_versus_rest", 3)
     for last, end in ((1.0, CONVERGED), (1e25, PRECISION_LOST)):
-        found = dual.fit_classes(RBF(2.0), jnp.asarray([1.0, 1.0, last]), X, labels, code)
-        assert int(found.status) == end
+        fitted = dual.fit_classes(RBF(2.0), jnp.asarray([1.0, 1.0, last]), X, labels, code)
+        assert int(fitted.status) == end
 
 
-def test_one_problem_left_one_row_out():
-    """The third class lies so far away that the rounding of its products is above 1/C."""
+def test_one_failed_problem_fails_leave_one_out():
+    """The third class lies so far away that its kernel values round by more than 1/C."""
     labels = np.arange(30) % 3
     X, C, folds = rows(), jnp.asarray([1e4]), folds_from_assignment(np.arange(30))
     far = X * jnp.asarray(np.where(labels == 2, 1e6, 1.0))[:, None]
     code = output_code("one_versus_one", 3)
     for Z, end in ((X, CONVERGED), (far, PRECISION_LOST)):
-        given = Z, jnp.asarray(labels, jnp.int32), folds
-        found = jsparse.validate(
-            jsparse.Dual(), Linear(), None, C, *given, metric="misclassification", code=code
+        data = Z, jnp.asarray(labels, jnp.int32), folds
+        cv = jsparse.validate(
+            jsparse.Dual(), Linear(), None, C, *data, metric="misclassification", code=code
         )
-        np.testing.assert_array_equal(found.status, end)
+        np.testing.assert_array_equal(cv.status, end)
     first = labels < 2
     _, alone = dual.leave_one_out(Linear(), C, far[first], X[first, 0])
     np.testing.assert_array_equal(alone, CONVERGED)
 
 
-def test_of_a_sparse_path_the_worst_target_and_what_the_machine_has():
+def test_the_status_of_a_size_joins_targets_and_the_path_up_to_the_size():
     X = rows()
     y = jnp.stack([X[:, 0], X[:, 1]], axis=1)
     path = scdp.fit(RBF(1.0), X[:6], 1.0, X, y, max_prototypes=4, selection="separate")
@@ -212,18 +213,18 @@ def test_of_a_sparse_path_the_worst_target_and_what_the_machine_has():
 
     assert statuses() == [path.status_at(size) for size in (1, 2, 3, 4)] == [COMPLETED] * 4
     for bad in BAD:
-        one = statuses(path_status=path.info["path_status"].at[1].set(bad))
-        # What ended the path came after the last prototype of a shorter machine.
-        assert one == [COMPLETED if bad == INDEFINITE else bad] * 3 + [bad]
-    searched = path.info["coefficient_status"].at[1, 1].set(EXHAUSTED)
-    found = statuses(coefficient_status=searched)
-    assert found == [COMPLETED, EXHAUSTED, COMPLETED, COMPLETED]
+        joined = statuses(path_status=path.info["path_status"].at[1].set(bad))
+        # INDEFINITE ended the path after its last prototype, so shorter machines are good.
+        assert joined == [COMPLETED if bad == INDEFINITE else bad] * 3 + [bad]
+    exhausted = path.info["coefficient_status"].at[1, 1].set(EXHAUSTED)
+    joined = statuses(coefficient_status=exhausted)
+    assert joined == [COMPLETED, EXHAUSTED, COMPLETED, COMPLETED]
     error = path.info["coefficient_error"].at[0, 1].set(1.0)
-    assert statuses(coefficient_status=searched, coefficient_error=error)[1] == PRECISION_LOST
+    assert statuses(coefficient_status=exhausted, coefficient_error=error)[1] == PRECISION_LOST
 
 
-class Scored:
-    """A problem whose scores are known, and how their computation ended."""
+class ScoredProblem:
+    """A tuning problem with fixed scores, and with the statuses of their computation."""
 
     def __init__(self, statuses):
         dtype = jnp.dtype("float64")
@@ -244,20 +245,20 @@ class Scored:
         ((CONVERGED, NOT_FINITE, TRUNCATED), 2),
     ],
 )
-def test_the_best_score_says_how_its_computation_ended(as_users_call, statuses, best):
-    found = tune(
-        Scored(statuses), key=KEY, metric="mse", low=np.zeros(1), high=np.ones(1),
+def test_tuning_returns_the_status_of_the_best_score(as_users_call, statuses, best):
+    tuning = tune(
+        ScoredProblem(statuses), key=KEY, metric="mse", low=np.zeros(1), high=np.ones(1),
         C=np.array([1.0, 2.0, 4.0]), search=Profile(1),
     )  # fmt: skip
-    assert int(found.C) == 2**best
-    assert found.status == statuses[best]
+    assert int(tuning.C) == 2**best
+    assert tuning.status == statuses[best]
 
 
-def test_how_the_choice_of_prototypes_ended_is_passed_on(monkeypatch):
+def test_the_status_of_the_choice_of_prototypes_is_passed_on(monkeypatch):
     X = rows(60)
-    usual = functools.partial(renyi, bandwidth=jnp.ones(2))
+    choose = functools.partial(renyi, bandwidth=jnp.ones(2))
 
-    def chosen(method):
+    def points_of(method):
         return method.choose_points(
             KEY, RBF(1.0), TrainingRows(X, None, np.ones(60), jsparse.standardize(X), 60)
         )
@@ -267,15 +268,15 @@ def test_how_the_choice_of_prototypes_ended_is_passed_on(monkeypatch):
 
     assert choice.choose_rows(KEY, "uniform", X, 8, None, np.ones(60), 60)[1] == CONVERGED
     for cap, end in ((10**4, CONVERGED), (1, EXHAUSTED)):
-        monkeypatch.setattr(choice, "renyi", functools.partial(usual, max_trials=cap))
+        monkeypatch.setattr(choice, "renyi", functools.partial(choose, max_trials=cap))
         assert choice.choose_rows(KEY, "renyi", X, 8, None, np.ones(60), 60)[1] == end
         for method in (jsparse.FixedSize(8), jsparse.Robust([4, 8]), by("renyi")):
-            assert chosen(method).status == end
+            assert points_of(method).status == end
     monkeypatch.setattr(candidates, "k_means", functools.partial(k_means, max_iterations=1))
-    assert chosen(by("k_means")).status == EXHAUSTED
-    found = usual(KEY, X, 8, max_trials=10**4)
-    capped = found.bandwidth._replace(status=jnp.asarray([CONVERGED, EXHAUSTED]))
-    monkeypatch.setattr(choice, "renyi", lambda *_, **__: found._replace(bandwidth=capped))
+    assert points_of(by("k_means")).status == EXHAUSTED
+    chosen = choose(KEY, X, 8, max_trials=10**4)
+    capped = chosen.bandwidth._replace(status=jnp.asarray([CONVERGED, EXHAUSTED]))
+    monkeypatch.setattr(choice, "renyi", lambda *_, **__: chosen._replace(bandwidth=capped))
     assert choice.choose_rows(KEY, "renyi", X, 8, None, np.ones(60), 60)[1] == EXHAUSTED
 
 
@@ -288,8 +289,8 @@ def model():
     )  # fmt: skip
 
 
-def trained(model, fit=CONVERGED, selection=CONVERGED, tuning=CONVERGED):
-    """The model, had its parts ended so."""
+def with_statuses(model, fit=CONVERGED, selection=CONVERGED, tuning=CONVERGED):
+    """Return the model with other statuses of its parts."""
     return dataclasses.replace(
         model,
         fit=eqx.tree_at(lambda family: family.statuses, model.fit, np.array([fit], np.int32)),
@@ -298,9 +299,9 @@ def trained(model, fit=CONVERGED, selection=CONVERGED, tuning=CONVERGED):
     )
 
 
-def estimated(monkeypatch, found):
-    """What an estimator says of it."""
-    monkeypatch.setattr("jsparse.estimators._base.train", lambda *_, **__: found)
+def fit_estimator(monkeypatch, model):
+    """Fit an estimator whose training returns the model."""
+    monkeypatch.setattr("jsparse.estimators._base.train", lambda *_, **__: model)
     return FixedSizeLSSVMRegressor(5).fit(np.asarray(rows()), np.asarray(rows())[:, 0])
 
 
@@ -312,45 +313,45 @@ def estimated(monkeypatch, found):
         ({"tuning": EXHAUSTED}, "cross-validation"),
     ],
 )
-def test_estimators_and_the_command_line_tell_what_was_exhausted(
+def test_estimators_and_the_command_line_name_the_exhausted_part(
     as_users_call, capsys, monkeypatch, model, parts, what
 ):
-    found = trained(model, **parts)
+    model = with_statuses(model, **parts)
     with pytest.warns(jsparse.ConvergenceWarning, match=f"FixedSizeLSSVMRegressor, {what}: stop"):
-        estimated(monkeypatch, found)
+        fit_estimator(monkeypatch, model)
     with pytest.warns(jsparse.ConvergenceWarning, match=f"the {what}: stopped"):
-        assert command_line._exit_code(found) == command_line.UNTRUSTED
-    report._ends(found.statuses)
+        assert command_line._exit_code(model) == command_line.UNTRUSTED
+    report._ends(model.statuses)
     assert ADVICE[EXHAUSTED] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("code", GOOD)
-def test_nothing_is_told_of_good_ends_of_the_parts(as_users_call, capsys, monkeypatch, model, code):
-    found = trained(model, selection=min(code, COMPLETED), tuning=code)
-    estimated(monkeypatch, found)
-    assert command_line._exit_code(found) == command_line.DONE
-    report._ends(found.statuses)
+def test_good_statuses_of_the_parts_raise_no_warning(
+    as_users_call, capsys, monkeypatch, model, code
+):
+    model = with_statuses(model, selection=min(code, COMPLETED), tuning=code)
+    fit_estimator(monkeypatch, model)
+    assert command_line._exit_code(model) == command_line.DONE
+    report._ends(model.statuses)
     assert capsys.readouterr().out.splitlines() == [f"{'status':<16}{ADVICE[CONVERGED]}"]
 
 
 @pytest.mark.slow
-def test_a_trained_model_says_that_its_prototypes_were_cut_short(monkeypatch):
+def test_training_reports_that_the_choice_of_prototypes_was_stopped(monkeypatch):
     monkeypatch.setattr(choice, "renyi", functools.partial(renyi, max_trials=1))
     X = np.asarray(rows(60))
-    model = FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, max_evaluations=1)
+    estimator = FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, max_evaluations=1)
     with pytest.warns(jsparse.ConvergenceWarning, match="choice of prototypes: stopped at its cap"):
-        model.fit(X, X[:, 0])
-    found = jsparse.train(
+        estimator.fit(X, X[:, 0])
+    model = jsparse.train(
         X, X[:, 0], task="regression", key=KEY, method=jsparse.FixedSize(8), folds=3,
         search=Profile(1),
     )  # fmt: skip
-    assert found.selection_status == EXHAUSTED
-    assert found.statuses["fit"] == CONVERGED
+    assert model.selection_status == EXHAUSTED
+    assert model.statuses["fit"] == CONVERGED
 
 
 def test_a_history_with_other_stop_codes_is_refused(tmp_path):
-    from jsparse._files import save_state
-
     save_state(tmp_path / "old", {"status": np.zeros(1)}, {}, kind="tuning history")
     with pytest.raises(jsparse.ModelFileError, match="tuning history"):
         jsparse.load_history(tmp_path / "old")

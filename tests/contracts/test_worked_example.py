@@ -1,4 +1,4 @@
-"""CONTRIBUTING's worked example: a new kind of method is one class and one line."""
+"""The worked example in CONTRIBUTING.md: a new method is one class and one line."""
 
 import re
 from pathlib import Path
@@ -22,12 +22,12 @@ from jsparse.validation.validate import validate
 
 @pytest.fixture
 def greedy(monkeypatch):
-    """The example's class, in the registry beside one other method."""
+    """Register the class of the example, beside one other method, and return it."""
     text = Path(__file__).parents[2].joinpath("CONTRIBUTING.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     for name in set(METHODS) - {"fixed-size"}:
         monkeypatch.delitem(METHODS, name)
-    monkeypatch.setitem(METHODS, "greedy", None)  # and away again
+    monkeypatch.setitem(METHODS, "greedy", None)  # so that the end of the test removes it
     exec(compile(code, "CONTRIBUTING.md", "exec"), {"__name__": "example"})
     return METHODS["greedy"]
 
@@ -39,7 +39,7 @@ def table(n=90):
     return X, label, np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(n)
 
 
-def test_its_machines_are_ridge_regression_on_the_prototypes_selected(greedy):
+def test_its_machines_are_ridge_regression_on_the_selected_prototypes(greedy):
     X, _, y = table(40)
     w = np.linspace(0.5, 2, 40)
     rows = rows_of(jnp.asarray(X), jnp.asarray(y), jnp.asarray(w))
@@ -58,11 +58,11 @@ def test_its_machines_are_ridge_regression_on_the_prototypes_selected(greedy):
         )
 
 
-def test_its_validation_is_refitting(greedy):
+def test_its_validation_refits_without_each_fold(greedy):
     X, _, y = table(30)
     folds, C = jsparse.folds_from_assignment(np.arange(30) % 3), jnp.asarray([1.0, 100.0])
     arrays = jnp.asarray(X), jnp.asarray(X), jnp.asarray(y)
-    found = validate(greedy(3), RBF(1.0), arrays[0], C, *arrays[1:], folds, metric="mse")
+    scores = validate(greedy(3), RBF(1.0), arrays[0], C, *arrays[1:], folds, metric="mse").scores
     losses = np.zeros((2, 30, 3))
     for fold in np.asarray(folds.index):
         rest = np.setdiff1d(np.arange(30), fold)
@@ -70,10 +70,10 @@ def test_its_validation_is_refitting(greedy):
         for i, c in enumerate(C):
             values = greedy(3).fit(RBF(1.0), arrays[0], c, rows).values(arrays[1][fold])[..., 0]
             losses[i, fold] = (np.asarray(values) - y[fold][:, None]) ** 2
-    np.testing.assert_allclose(found.scores, losses.mean(axis=1), rtol=1e-8)
+    np.testing.assert_allclose(scores, losses.mean(axis=1), rtol=1e-8)
 
 
-def test_it_goes_through_every_door(greedy, tmp_path, capsys):
+def test_every_public_entry_point_takes_it(greedy, tmp_path, capsys):
     X, label, y = table()
     options = {"key": 0, "folds": 3, "search": jsparse.Profile(3)}
     trained = jsparse.train(X, label, task="classification", method=greedy(8), **options)
@@ -98,14 +98,14 @@ def test_it_goes_through_every_door(greedy, tmp_path, capsys):
     targets = np.column_stack([y, -y])
     several = jsparse.train(X, targets, task="regression", method=greedy(8), **options)
     assert several.predict(X).shape == (90, 2)
-    X, label, _ = table(120)  # of which 90 to train on, as above
+    X, label, _ = table(120)  # 90 rows train, as above, so that programs are shared
     options = {"test": 0.25, "max_prototypes": 8, "max_evaluations": 3, "seed": 0}
     options |= {"folder": tmp_path, "quiet": True, "interrupts": Interrupts(own=False)}
     compare.run(X, label, "classification", **options)
     assert "greedy ridge regression" in capsys.readouterr().out
 
 
-def test_what_it_cannot_do_is_refused_with_the_reason(greedy):
+def test_meshes_and_streams_are_refused_with_the_reason(greedy):
     X, _, y = table()
     mesh = Mesh(np.array(jax.devices()[:1]), ("rows",))
     for change, rows in (

@@ -88,7 +88,13 @@ def test_what_can_be_read_once_is_refused(as_users_call):
 
 def test_lengths_must_agree(as_users_call):
     X, y = data()
-    with pytest.raises(ValueError, match="as many rows"):
+    with pytest.raises(
+        ValueError, match=f"X, y: .* got {len(X)} rows of X, {len(y) - 1} rows of y$"
+    ):
         ArrayStream(X, y[:-1])
+    with pytest.raises(
+        ValueError, match=rf"X, y, weights: .* {len(y)} rows of y, 3 rows of weights"
+    ):
+        ArrayStream(X, y, np.ones(3))
     with pytest.raises(ValueError, match="batch_rows"):
         ArrayStream(X, y, batch_rows=0)

@@ -335,6 +335,8 @@ def test_dates_and_times_are_microseconds(cells, encoded):
     for other in ([1, 2, 3], ["a", "b", "c"]):
         with pytest.raises(TableError, match=r"'when': expected dates or times, got .* row 1"):
             encode(schema, pa.table({"when": other}))
+    with pytest.raises(TableError, match=r"row 1; turn texts into times, as pandas.to_datetime"):
+        encode(schema, pa.table({"when": ["2020-01-01"]}))
     numbers = fit_schema(pa.table({"when": [1, 2, 3], "y": [1.5, 2.5, 3.5]}), "y")
     with pytest.raises(TableError, match=r"'when': expected numbers, got .* row 1"):
         encode(numbers, table)

@@ -332,7 +332,7 @@ def test_robust_regression():
         ({"C": "best"}, "C: expected 'auto'"),
         ({"C": -1.0}, "C: expected a number above 0"),
         ({"kernel": "linear", "lengthscale": 1.0}, "lengthscale: expected 'auto'"),
-        ({"lengthscale": None}, "needs a Kernel"),
+        ({"lengthscale": None}, "lengthscale: expected 'auto' or numbers unless"),
         ({"cv": 1}, "cv: expected"),
         ({"multiclass": "two"}, None),
         ({"selection": "best"}, "selection: expected"),
@@ -342,11 +342,18 @@ def test_robust_regression():
         ),
         ({"search": Profile}, "search: expected"),
         ({"max_seconds": -1.0}, "max_seconds: expected"),
-        ({"cv": ShuffleSplit(3, random_state=0)}, "cv: expected splits that hold each row out"),
-        ({"cv": [(np.arange(9), np.arange(9, 19))]}, "cv: expected splits that hold .* row 0 is"),
-        ({"cv": [([0], [0, 1]), ([0], [1, 2])]}, "cv: expected splits that hold .* row 1 comes"),
-        ({"cv": [([0], [10**6])]}, "cv: expected a number, a splitter or pairs of rows"),
-        ({"cv": [1, 2]}, "cv: expected a number, a splitter or pairs of rows"),
+        ({"cv": ShuffleSplit(3, random_state=0)}, "cv: expected splits that hold out each row"),
+        (
+            {"cv": [(np.arange(9), np.arange(9, 19))]},
+            "cv: expected splits that hold .* none that holds out row 0",
+        ),
+        ({"cv": [([0], [0, 1]), ([0], [1, 2])]}, "cv: .* got several splits with row 1"),
+        (
+            {"cv": [([0], [0, 1]), ([0], np.zeros(0, int))]},
+            "cv: .* got no row to hold out in split 1",
+        ),
+        ({"cv": [([0], [10**6])]}, "cv: expected a number, a splitter or pairs"),
+        ({"cv": [1, 2]}, "cv: expected a number, a splitter or pairs"),
     ],
 )
 def test_bad_parameters_are_named(as_users_call, cancer, options, message):

@@ -290,5 +290,5 @@ def test_what_cannot_be_added_to_is_refused(as_users_call):
     with pytest.raises(ValueError, match=r"labels among .*, got \['green', 'grey'\]"):
         model.partial_fit(X, y, classes=["red", "blue"])
     model.partial_fit(X, y, [*np.unique(y)], ONE)
-    with pytest.raises(ValueError, match="classes: expected those of the first call"):
+    with pytest.raises(ValueError, match="classes: expected the labels of the first call"):
         model.partial_fit(X, y, classes=["red", "blue"])

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from jax.test_util import check_grads
-from reference import conformal as loops
 from reference import kernels as formulas
+from reference.fixed_size import dual as solve_dual
 
 from jsparse import SLMC, FixedSize, Profile, kernels, load, train
 from jsparse.cli.main import main
@@ -147,9 +147,7 @@ def test_a_machine_on_a_table_is_that_of_the_formula(of_table):
         return np.exp(-s / (2 * 1.5**2))
 
     every = np.arange(N)
-    alpha, b = loops.least_squares_machine(
-        gram(every, every), given["income"].to_numpy(), 5.0, np.ones(N)
-    )
+    alpha, b = solve_dual(gram(every, every), given["income"].to_numpy(), 5.0)
     model = of_table.model
     assert model.expansion.prototypes.shape[1] == 3
     np.testing.assert_allclose(model.predict(given), gram(every, every) @ alpha + b, rtol=1e-6)
@@ -199,6 +197,40 @@ def test_what_cannot_compare_categories_says_so(as_users_call):
     stream = ArrayStream(X, y, batch_rows=10)
     with pytest.raises(ValueError, match="without columns of categories for a stream"):
         train(stream, task="regression", kernel=mixed, method=FixedSize(5), key=0)
+
+
+def test_a_column_of_one_category_does_not_move_other_columns():
+    """Its only indicator makes as many columns as the table has, in another order."""
+    X = np.stack([np.full(20, 2.0), *np.random.default_rng(0).standard_normal((2, 20))], axis=1)
+    options = {"method": FixedSize(4), "search": Profile(tune_kernel=False), "key": 0}
+    model = train(
+        X, X[:, 1], task="regression", kernel=kernels.Mixed(kernels.RBF(1.0), (0,)), **options
+    )
+    prototypes = np.asarray(model.expansion.prototypes)
+    np.testing.assert_array_equal(prototypes[:, 0], 2.0)
+    rows_of = X[model.point_rows]
+    np.testing.assert_allclose(
+        model.expansion.scaling.undo_on_host(prototypes), rows_of, atol=1e-12
+    )
+
+
+def test_pivots_are_chosen_by_the_kernel_of_the_categories():
+    rng = np.random.default_rng(1)
+    X = np.stack([rng.integers(0, 6, 60), rng.standard_normal(60)], axis=1).astype(float)
+    kernel = kernels.Mixed(kernels.RBF(0.7), (0,))
+    method = FixedSize(12, selection="pivoted_cholesky")
+    options = {"search": Profile(tune_kernel=False), "columns": "standard", "key": 0}
+    trained = train(X, X[:, 1], task="regression", kernel=kernel, method=method, **options)
+    Z = jnp.asarray(trained.model.expansion.scaling.apply(jnp.asarray(X)))
+    # Twelve pivots of this kernel leave less than twelve random rows.
+    gram = np.asarray(kernel.gram(Z))
+
+    def left(rows):
+        K = gram[:, rows]
+        return np.trace(gram - K @ np.linalg.pinv(gram[np.ix_(rows, rows)]) @ K.T)
+
+    draws = [left(rng.permutation(60)[:12]) for _ in range(20)]
+    assert left(trained.point_rows) < min(draws)
 
 
 @pytest.mark.slow

@@ -267,6 +267,20 @@ def test_bad_input_is_named(as_users_call, change, message):
         dual.fit(**{"kernel": RBF(1.0), "C": 1.0, "X": X, "y": y, **change})
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (jnp.zeros(0, jnp.int32), "labels: expected a class number for each row, got none"),
+        (jnp.full(60, 3), "labels: expected class numbers 0 to 2, got numbers from 3 to 3"),
+        (jnp.zeros(60), "labels: expected class numbers, integers"),
+    ],
+)
+def test_bad_labels_are_named(as_users_call, labels, message):
+    code = output_code("one_versus_rest", 3)
+    with pytest.raises(ValueError, match=message):
+        dual.fit_classes(RBF(1.0), 1.0, problem()[0], labels, code)
+
+
 @pytest.mark.parametrize("power", [-25, 25])
 def test_the_relative_residual_knows_no_units(power):
     rng = np.random.default_rng(0)

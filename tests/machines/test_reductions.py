@@ -59,7 +59,7 @@ def test_by_the_papers_rule_it_is_the_papers_loop(initialization, C):
         Phi = machines.nystroem(np.asarray(X), np.asarray(Z), 1.0)
         first, start = machines.ridge(Phi, target, C, 0.0)[:-1][::-1], "weights"
     else:  # Algorithm 4
-        first, start = reference.subsampled_dual(K, target[:30], C)[0], "coefficients"
+        first, start = machines.dual(K, target[:30], C)[0], "coefficients"
     beta, b, steps = reference.reweighted(Q, target, C, np.abs(first))
     found = reductions.fit(
         RBF(1.0), Z, C, X, y, initialization=initialization, start=start, rule="paper"
@@ -72,7 +72,7 @@ def test_by_the_papers_rule_it_is_the_papers_loop(initialization, C):
 
 def test_it_begins_with_the_machine_of_the_prototypes_alone():
     X, y, Z = problem()
-    alpha, b = reference.subsampled_dual(columns(Z, Z), np.asarray(y)[:30], 10.0)
+    alpha, b = machines.dual(columns(Z, Z), np.asarray(y)[:30], 10.0)
     found = reductions.subsampled_dual(RBF(1.0), Z, 10.0, X, y).expansion
     np.testing.assert_allclose(found.coefficients, alpha, rtol=1e-8)
     np.testing.assert_allclose(found.intercept, b, rtol=1e-8)

@@ -1,8 +1,8 @@
-"""Coupled simulated annealing with loops, from De Brabanter 2010, Appendix, Algorithm 6.
+"""Coupled simulated annealing by loops (De Brabanter 2010, Appendix, Algorithm 6).
 
-`probability` is the modified form of Xavier de Souza et al. 2010 (CSA-M); `printed` is the one the
-Appendix prints, with its coupling term over the current solutions x_j, or literally over the
-probes y_j.
+`probability` is the acceptance probability of CSA-M (Xavier de Souza et al. 2010). `printed` is the
+acceptance probability that the Appendix prints. Its coupling term sums over the current solutions
+x_j, or literally over the probes y_j.
 """
 
 import math
@@ -11,14 +11,14 @@ import numpy as np
 
 
 def probability(energies, T):
-    """exp(E_i / T) / sum_j exp(E_j / T)."""
+    """Return exp(E_i / T) / sum_j exp(E_j / T)."""
     worst = max(energies)
     terms = [math.exp((e - worst) / T) for e in energies]
     return [term / sum(terms) for term in terms]
 
 
 def printed(probe_energies, coupling_energies, T):
-    """exp(-E(y_i) / T) / (exp(-E(y_i) / T) + rho), rho = sum_j exp(-E_j / T)."""
+    """Return exp(-E(y_i) / T) / (exp(-E(y_i) / T) + rho), with rho = sum_j exp(-E_j / T)."""
     best = min([*probe_energies, *coupling_energies])
     rho = sum(math.exp((best - e) / T) for e in coupling_energies)
     terms = [math.exp((best - e) / T) for e in probe_energies]
@@ -26,30 +26,30 @@ def printed(probe_energies, coupling_energies, T):
 
 
 def variance(A):
-    """(1/q) sum A^2 - 1/q^2, as the Appendix has it."""
+    """Return (1/q) sum A^2 - 1/q^2, as the Appendix defines the variance."""
     q = len(A)
     return sum(a * a for a in A) / q - 1 / q**2
 
 
 def triangle(x, low, high):
-    """`x` bounced off the walls of [low, high] until it is inside."""
+    """Reflect `x` at the walls of [low, high] until it is inside."""
     while not low <= x <= high:
         x = 2 * low - x if x < low else 2 * high - x
     return x
 
 
 def spread(energies):
-    """Upper median less smallest, else largest less smallest."""
+    """Return the upper median less the smallest, or the largest less the smallest if that is 0."""
     ordered = sorted(energies)
     middle = ordered[len(ordered) // 2]
     return (middle if middle > ordered[0] else ordered[-1]) - ordered[0]
 
 
 def anneal(E, x, low, high, jumps, draws, T0, Tac0, alpha=0.05, part=0.99, G=1):
-    """Algorithm 6 with the random numbers given: Cauchy `jumps (k, q, p)`, uniform `draws (k, q)`.
+    """Run Algorithm 6 on fixed random numbers: Cauchy `jumps (k, q, p)`, uniform `draws (k, q)`.
 
     Returns:
-        all probes `((k + 1) q, p)`, the final x and energies, and per round T^ac and the variance.
+        All probes `((k + 1) q, p)`; the final x and energies; T^ac and the variance by round.
     """
     x = [list(row) for row in x]
     q, p = len(x), len(x[0])
@@ -80,10 +80,10 @@ def anneal(E, x, low, high, jumps, draws, T0, Tac0, alpha=0.05, part=0.99, G=1):
 
 
 def anneal_as_printed(E, rng, low, high, q, rounds, coupling, alpha=0.05):
-    """Algorithm 6 with the printed acceptance; `coupling` is "current" or "probes".
+    """Run Algorithm 6 with the printed acceptance; `coupling` is "current" or "probes".
 
     Returns:
-        per round, the variance as a part of its target, and T^ac.
+        The variance divided by its target, and T^ac, by round.
     """
     low, high = np.asarray(low), np.asarray(high)
     x = rng.uniform(low, high, (q, low.size))

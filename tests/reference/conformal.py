@@ -1,18 +1,24 @@
-"""Intervals and sets by the papers' formulas, with loops."""
+"""Prediction intervals and sets by the papers' formulas, with loops."""
 
 import math
 
-import numpy as np
-
 
 def smallest(values, rank):
-    """The rank-th smallest, counted from 1."""
+    """Return the value of a rank; rank 1 is the smallest value."""
     return sorted(float(value) for value in values)[rank - 1]
 
 
 def cv_plus(centres, errors, fold, coverage):
-    """Barber et al. 2021, eq. 1.4 and Section 3, for one new row with its centres of each fold."""
+    """Return the CV+ interval of one new row (Barber et al. 2021, eq. 1.4 and Section 3).
+
+    Args:
+        centres: predictions of the new row, one by the machine without each fold.
+        errors: absolute out-of-fold errors of the training rows.
+        fold: fold of each training row.
+        coverage: the nominal coverage.
+    """
     n = len(errors)
+    # Rounding may put a whole number on the wrong side: 0.9 * 10 > 9. The 1e-9 undoes that.
     upper = smallest(
         [centres[fold[i]] + errors[i] for i in range(n)], math.ceil(coverage * (n + 1) - 1e-9)
     )
@@ -24,29 +30,22 @@ def cv_plus(centres, errors, fold, coverage):
 
 
 def cross_set(scores, rows, labels, coverage):
-    """Romano et al. 2020, eq. 9: labels that are as conforming as enough of the rows.
+    """Return whether each label is in the set of one new row (Romano et al. 2020, eq. 9).
 
     Args:
-        scores: of the classes at one new row by the machine without each row, `n k`.
-        rows: of the classes at each row by the machine without it, `n k`.
-        labels: the rows' classes.
+        scores: class scores of the new row, by the machine without each training row, `n k`.
+        rows: class scores of each training row, by the machine without that row, `n k`.
+        labels: classes of the training rows.
+        coverage: the nominal coverage.
     """
 
-    def strange(own, label):
-        return max(own[c] for c in range(len(own)) if c != label) - own[label]
+    def margin_deficit(values, label):
+        return max(values[c] for c in range(len(values)) if c != label) - values[label]
 
     n, inside = len(labels), []
     for label in range(scores.shape[1]):
-        less = sum(strange(rows[i], labels[i]) < strange(scores[i], label) for i in range(n))
+        less = sum(
+            margin_deficit(rows[i], labels[i]) < margin_deficit(scores[i], label) for i in range(n)
+        )
         inside.append(less < coverage * (n + 1) - 1e-9)
     return inside
-
-
-def least_squares_machine(gram, y, C, w):
-    """alpha and b of the LS-SVM in the dual (De Brabanter 2010, eq. 3) by its one linear system."""
-    n = len(y)
-    system = np.zeros((n + 1, n + 1))
-    system[0, 1:] = system[1:, 0] = 1
-    system[1:, 1:] = gram + np.diag(1 / (C * w))
-    solution = np.linalg.solve(system, np.concatenate([[0.0], y]))
-    return solution[1:], solution[0]

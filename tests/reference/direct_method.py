@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from reference.fixed_size import rbf as gaussian  # eq. 48
 
 
 class Machine(NamedTuple):
@@ -18,17 +19,8 @@ class Machine(NamedTuple):
     intercept: float
 
 
-def gaussian(X, Z, lengthscale):
-    """`K[i, j] = k(x_i, z_j)` (eq. 48)."""
-    K = np.zeros((len(X), len(Z)))
-    for i, x in enumerate(X):
-        for j, z in enumerate(Z):
-            K[i, j] = math.exp(-((x - z) @ (x - z)) / (2 * lengthscale**2))
-    return K
-
-
 def derivatives(X, Z, lengthscale, u, v):
-    """Derivatives by `z_uv` of `psi[i, j] = k(x_i, z_j)` and `Kz[i, j] = k(z_i, z_j)`."""
+    """Return the derivatives in `z_uv` of `psi[i, j] = k(x_i, z_j)`, `Kz[i, j] = k(z_i, z_j)`."""
     psi, Kz = gaussian(X, Z, lengthscale), gaussian(Z, Z, lengthscale)
     d_psi, d_Kz = np.zeros_like(psi), np.zeros_like(Kz)
     for i in range(len(X)):
@@ -39,16 +31,17 @@ def derivatives(X, Z, lengthscale, u, v):
 
 
 def projected_gram(X, Z, lengthscale):
-    """`K_hat` of eq. 40."""
+    """Return `K_hat` of eq. 40."""
     psi, Kz = gaussian(X, Z, lengthscale), gaussian(Z, Z, lengthscale)
     return psi @ np.linalg.solve(Kz, psi.T)
 
 
 def joint_step(Q, slope, free, tolerance):
-    """The step of several multipliers to their optimum, with the sum 0, and its longest length.
+    """Return a joint step of several multipliers that keeps their sum, and its largest length.
 
-    Once the slopes are 0 in all directions with curvature, it is a step along those without, whose
-    optimum is at a bound: the length has no limit.
+    The step leads to the optimum in the directions with curvature, at length 1. Once the slopes in
+    these directions are 0, the step follows the flat directions. The optimum along a flat direction
+    is at a bound, so the length is infinite.
     """
     exchange = np.zeros((len(slope), len(free) - 1))  # one multiplier rises as the last one falls
     for column, i in enumerate(free[:-1]):
@@ -62,13 +55,14 @@ def joint_step(Q, slope, free, tolerance):
 
 
 def pair_step(Q, slope, i, j):
-    """The step that raises one multiplier and lowers another, and its length to the optimum."""
+    """Return the step that raises multiplier `i` and lowers `j`, and its length to the optimum."""
     step = np.zeros(len(slope))
     step[i], step[j] = 1, -1
     return step, (slope[i] - slope[j]) / max(step @ Q @ step, 1e-12)
 
 
 def length_to_bounds(a, step, low, high):
+    """Return the length of a step at which the first multiplier reaches a bound."""
     length = np.inf
     for i in np.flatnonzero(step):
         length = min(length, ((high[i] if step[i] > 0 else low[i]) - a[i]) / step[i])
@@ -76,13 +70,14 @@ def length_to_bounds(a, step, low, high):
 
 
 def solve_dual(Q, linear, low, high, start, tolerance=1e-10, steps=1000):
-    """Maximise `linear'a - a'Q a / 2` over `low <= a <= high` with the sum of the start.
+    """Maximise `linear'a - a'Q a / 2` over `low <= a <= high`; the sum of `a` stays as in `start`.
 
-    An active-set method: the multipliers between their bounds move together to their optimum, each
-    that comes to a bound stays there, and then the two move whose slopes differ most.
+    This is an active-set method. The multipliers between their bounds move together to their
+    optimum, and a multiplier that reaches a bound stays there. Then the two multipliers move whose
+    slopes differ most.
 
     Returns:
-        `a`, and the multiplier of the sum.
+        `a`, and the Lagrange multiplier of the constraint on the sum.
     """
     a = np.array(start, float)
     near = 1e-12 * np.where(np.isfinite(high - low), high - low, 1)
@@ -99,13 +94,13 @@ def solve_dual(Q, linear, low, high, start, tolerance=1e-10, steps=1000):
         else:
             step, length = pair_step(Q, slope, i, j)
         a = a + min(length, length_to_bounds(a, step, low, high)) * step
-        # A multiplier that rounding keeps short of its bound would make the steps tiny.
+        # Snap to a bound: a multiplier just inside it, by rounding, would make all steps tiny.
         a = np.where(a - low < near, low, np.where(high - a < near, high, a))
     raise RuntimeError(f"solve_dual: the slopes still differ by {slope[i] - slope[j]}")
 
 
 def machine_of_multipliers(value, a, intercept, X, Z, lengthscale):
-    """The coefficients by eq. 45 and the gradient by eq. 46."""
+    """Return the machine of the multipliers: coefficients by eq. 45, gradient by eq. 46."""
     psi, inverse = gaussian(X, Z, lengthscale), np.linalg.inv(gaussian(Z, Z, lengthscale))
     gradient = np.zeros_like(Z)
     for u in range(Z.shape[0]):
@@ -118,9 +113,10 @@ def machine_of_multipliers(value, a, intercept, X, Z, lengthscale):
 
 
 def large_margin(Z, X, y, C, w, lengthscale, loss="hinge"):
-    """The support vector machine by its dual (eq. 37-39), row i with the bound `C w_i`.
+    """Solve the dual of the support vector machine (eq. 37-39).
 
-    The squared hinge has no bound, and `1 / (C w_i)` on the diagonal.
+    With the hinge loss the multiplier of row i has the bound `C w_i`. With the squared hinge it has
+    none, and the diagonal of the kernel matrix grows by `1 / (C w_i)`.
     """
     X, y, bounds = X[w > 0], y[w > 0], C * w[w > 0]
     Q = projected_gram(X, Z, lengthscale)
@@ -132,7 +128,7 @@ def large_margin(Z, X, y, C, w, lengthscale, loss="hinge"):
 
 
 def least_squares(Z, X, y, C, w, lengthscale):
-    """Kernel ridge regression: the dual of the squared error has no bounds and is one system."""
+    """Solve kernel ridge regression in the dual: without bounds it is one linear system."""
     X, y, w = X[w > 0], y[w > 0], w[w > 0]
     n = len(y)
     Q = projected_gram(X, Z, lengthscale) + np.diag(1 / (C * w))
@@ -145,19 +141,19 @@ def least_squares(Z, X, y, C, w, lengthscale):
 
 
 def one_class(Z, X, nu, w, lengthscale):
-    """The one-class support vector machine: multipliers up to `w_i / (nu sum w)` whose sum is 1."""
+    """Solve the one-class SVM: multipliers up to `w_i / (nu sum w)`, whose sum is 1."""
     X, w = X[w > 0], w[w > 0]
     Q = projected_gram(X, Z, lengthscale)
-    high, start, left = w / (nu * w.sum()), np.zeros(len(w)), 1.0
+    high, start, remaining = w / (nu * w.sum()), np.zeros(len(w)), 1.0
     for i in range(len(w)):
-        start[i] = min(high[i], left)
-        left -= start[i]
+        start[i] = min(high[i], remaining)
+        remaining -= start[i]
     a, intercept = solve_dual(Q, np.zeros(len(w)), np.zeros(len(w)), high, start)
     return machine_of_multipliers(-a @ Q @ a / 2, a, intercept, X, Z, lengthscale)
 
 
 def fisher(Z, X, y, mu, w, lengthscale):
-    """The kernel Fisher discriminant: the largest eigenvalue (eq. 57-62), and eq. 63."""
+    """Solve the Fisher discriminant: largest eigenvalue by eq. 57-62, gradient by eq. 63."""
     X, y, w = X[w > 0], y[w > 0], w[w > 0]
     psi, Kz = gaussian(X, Z, lengthscale), gaussian(Z, Z, lengthscale)
 
@@ -188,13 +184,13 @@ def fisher(Z, X, y, mu, w, lengthscale):
 
 
 def descend(evaluate, start, steps=300, tolerance=1e-9):
-    """BFGS with backtracking (Nocedal and Wright 2006, Algorithm 6.1).
+    """Minimise `W` by BFGS with backtracking (Nocedal and Wright 2006, Algorithm 6.1).
 
     Args:
         evaluate: returns `W(Z)` and its gradient.
         start: expansion vectors, shape m d.
         steps: the largest number of steps.
-        tolerance: the descent ends when ten steps together lower `W` by at most this part of it.
+        tolerance: the descent ends when ten steps lower `W` by at most this share of `|W|`.
 
     Returns:
         The last expansion vectors, and `W` at the start and after each step.

@@ -6,6 +6,7 @@ import numpy as np
 
 
 def rbf(X, Z, lengthscale):
+    """Return `K[i, j] = exp(-|x_i - z_j|^2 / (2 lengthscale^2))`."""
     K = np.empty((len(X), len(Z)))
     for i, x in enumerate(X):
         for j, z in enumerate(Z):
@@ -16,13 +17,13 @@ def rbf(X, Z, lengthscale):
 
 
 def nystroem(X, Z, lengthscale):
-    """Eq. 5 without a cut: phi_i(x) = lambda_i^(-1/2) sum_k u_ki k(z_k, x)."""
+    """Return the features of eq. 5, untruncated: lambda_i^(-1/2) sum_k u_ki k(z_k, x)."""
     values, vectors = np.linalg.eigh(rbf(Z, Z, lengthscale))
     return rbf(X, Z, lengthscale) @ vectors / np.sqrt(values)
 
 
 def ridge(Phi, y, C, intercept_penalty, weights=None):
-    """Eq. 7, the intercept's penalty free: the extended system, solved as it stands."""
+    """Solve the extended system of eq. 7, with any penalty of the intercept."""
     n, p = Phi.shape
     w = np.ones(n) if weights is None else weights
     Phi_e = np.hstack([Phi, np.ones((n, 1))])
@@ -30,18 +31,19 @@ def ridge(Phi, y, C, intercept_penalty, weights=None):
     return np.linalg.solve(Phi_e.T @ (w[:, None] * Phi_e) + R / C, Phi_e.T @ (w * y))
 
 
-def dual(K, y, C):
-    """The KKT system of Section 2.2, solved densely: (alpha, b)."""
+def dual(K, y, C, weights=None):
+    """Return `alpha` and `b`, the solution of the KKT system of Section 2.2 (eq. 3)."""
     n = len(y)
+    w = np.ones(n) if weights is None else weights
     A = np.zeros((n + 1, n + 1))
     A[0, 1:] = A[1:, 0] = 1
-    A[1:, 1:] = K + np.eye(n) / C
+    A[1:, 1:] = K + np.diag(1 / (C * w))
     solution = np.linalg.solve(A, np.concatenate([[0.0], y]))
     return solution[1:], solution[0]
 
 
 def cross_validate(Phi, y, C, assignment, intercept_penalty, weights=None):
-    """Out-of-fold predictions by refitting without each fold."""
+    """Return out-of-fold predictions, from one refit without each fold."""
     w = np.ones(len(y)) if weights is None else weights
     out = np.empty(len(y))
     for fold in np.unique(assignment):

@@ -48,7 +48,7 @@ def polynomial(x, z, degree, scale, offset):
 
 
 def matrix(kernel, X, Z):
-    """`K[i, j] = kernel(X[i], Z[j])`."""
+    """Return `K[i, j] = kernel(X[i], Z[j])`."""
     X, Z = np.asarray(X), np.asarray(Z)
     values = np.empty((len(X), len(Z)))
     for i, x in enumerate(X):

@@ -8,7 +8,7 @@ import scipy.optimize
 
 
 def psi(r, x, h):
-    """Eq. 14 with h^(r+1) outside and the same h inside."""
+    """Estimate psi_r by eq. 14, with one bandwidth in the factor h^(r+1) and in the arguments."""
     n = len(x)
     total = 0.0
     for i in range(n):
@@ -30,12 +30,12 @@ def robust_sigma(x):
 
 
 def plug_in(x, sigma=None):
-    """Algorithm 2: the largest solution of eq. 15, and the pilot bandwidth there."""
+    """Run Algorithm 2: return the largest solution of eq. 15, and the pilot bandwidth at it."""
     x = np.asarray(x, np.float64)
     n, sigma = len(x), np.std(x, ddof=1) if sigma is None else sigma
     kappa4, kappa6 = 3 / math.sqrt(2 * math.pi), -15 / math.sqrt(2 * math.pi)
     roughness, mu2 = 1 / (2 * math.sqrt(math.pi)), 1.0
-    # Eq. 17 and 16.
+    # Eq. 17 (psi) and eq. 16 (bandwidths).
     psi6 = -15 / (16 * math.sqrt(math.pi)) * sigma**-7
     psi8 = 105 / (32 * math.sqrt(math.pi)) * sigma**-9
     h1 = (-2 * kappa4 / (mu2 * psi6)) ** (1 / 7) * n ** (-1 / 7)
@@ -59,7 +59,7 @@ def plug_in(x, sigma=None):
 
 
 def tied(x, pilot):
-    """Part of the pairs within a pilot bandwidth, in the Gaussian sense, that are exact ties."""
+    """Return the number of tied pairs divided by the Gaussian count of pairs within `pilot`."""
     ties = close = 0.0
     for i in range(len(x)):
         others = np.delete(x, i)
@@ -69,7 +69,10 @@ def tied(x, pilot):
 
 
 def entropy(Z, h, codes=None):
-    """Minus the log of the integral of the squared kernel density estimate (eq. 10-12)."""
+    """Return minus the log of the integral of the squared density estimate (eq. 10-12).
+
+    With `codes`, the estimate of each stratum contributes separately.
+    """
     m = len(Z)
     codes = np.zeros(m) if codes is None else codes
     total = 0.0
@@ -87,8 +90,13 @@ def entropy(Z, h, codes=None):
 
 
 def swap(X, h, codes, working, drawn):
-    """The best swap of a drawn row against one of the working set in its stratum, if it gains."""
-    best, at = entropy(X[working], h, codes[working]) + 1e-13, None
+    """Swap a drawn row for the prototype of its stratum that raises the entropy most.
+
+    Returns:
+        The working set, and whether any swap raised the entropy.
+    """
+    # A swap must gain more than rounding.
+    best, best_swap = entropy(X[working], h, codes[working]) + 1e-13, None
     for row in drawn:
         if row in working:
             continue
@@ -98,15 +106,15 @@ def swap(X, h, codes, working, drawn):
                 trial[slot] = row
                 value = entropy(X[trial], h, codes[trial])
                 if value > best:
-                    best, at = value, (slot, row)
+                    best, best_swap = value, (slot, row)
     swapped = list(working)
-    if at is not None:
-        swapped[at[0]] = at[1]
-    return swapped, at is not None
+    if best_swap is not None:
+        swapped[best_swap[0]] = best_swap[1]
+    return swapped, best_swap is not None
 
 
 def algorithm_1(X, h, m, trials, rng):
-    """To the letter: random X*, random X+, keep the swap if the entropy rises."""
+    """Run Algorithm 1 literally: draw X* and X+, and keep the swap if the entropy rises."""
     n = len(X)
     D = (((X[:, None] - X[None]) / h) ** 2).sum(2)
     K = np.exp(-D / 4)
@@ -125,6 +133,7 @@ def algorithm_1(X, h, m, trials, rng):
 
 
 def largest_remainders(counts, m):
+    """Divide `m` in proportion to the counts, by the method of largest remainders."""
     quotas = [Fraction(m * int(count), int(sum(counts))) for count in counts]
     shares = [int(quota) for quota in quotas]
     order = sorted(range(len(counts)), key=lambda c: (shares[c] - quotas[c], c))

@@ -1,4 +1,7 @@
-"""Pursuits with loops, from Karsmakers 2011: Algorithms 1, 3 and 5, and an exhaustive search."""
+"""Pursuits by loops, and an exhaustive search over supports.
+
+Algorithms 1, 3 and 5 of Karsmakers 2011; other sources are named at their functions.
+"""
 
 import itertools
 
@@ -6,9 +9,10 @@ import numpy as np
 
 
 def matching_pursuit(A, b, steps, shrinkage=1.0):
-    """Algorithm 1, with the shrinkage of forward stagewise regression: w after each step.
+    """Run Algorithm 1 and return w after each step; `shrinkage` as in forward stagewise regression.
 
-    It prints c + a_j beta, which would double the residual that is to be zero: c = A w - b.
+    The paper prints the update c + a_j beta. With c = A w - b that would double c_j, which the step
+    must set to zero; so the sign is negative here.
     """
     w, c, record = np.zeros(len(b)), -b.copy(), []
     for _ in range(steps):
@@ -21,7 +25,7 @@ def matching_pursuit(A, b, steps, shrinkage=1.0):
 
 
 def scdp(A, b, steps, order=None):
-    """Algorithm 3: B = P'A_k is built, and the direction found by backward substitution (eq. 18).
+    """Run Algorithm 3: form B = P'A_k, then solve for the direction by back substitution (eq. 18).
 
     Args:
         A: symmetric positive definite.
@@ -30,7 +34,7 @@ def scdp(A, b, steps, order=None):
         order: atoms in the order of selection, or None for Southwell's rule (eq. 19).
 
     Returns:
-        atoms selected, and w after each step.
+        The atoms selected, and w after each step.
     """
     D = len(b)
     w, c = np.zeros(D), -b.copy()
@@ -64,14 +68,14 @@ def scdp(A, b, steps, order=None):
 
 
 def least_squares(A, b, atoms):
-    """The minimum of 1/2 w'Aw - b'w over some atoms."""
+    """Minimise 1/2 w'Aw - b'w over coefficients on some atoms."""
     w = np.zeros(len(b))
     w[atoms] = np.linalg.solve(A[np.ix_(atoms, atoms)], b[atoms])
     return w
 
 
 def exhaustive(A, b, size):
-    """The best of all supports of a size: atoms and b'w."""
+    """Return the best support of a size, and its value b'w."""
     best, value = None, -np.inf
     for atoms in itertools.combinations(range(len(b)), size):
         gain = b @ least_squares(A, b, list(atoms))
@@ -81,7 +85,7 @@ def exhaustive(A, b, size):
 
 
 def conjugate_gradients(A, b, steps):
-    """Algorithm 5: w after each step."""
+    """Run Algorithm 5 and return w after each step."""
     w, c, p = np.zeros(len(b)), -b, b.copy()
     record = []
     for _ in range(steps):
@@ -95,7 +99,11 @@ def conjugate_gradients(A, b, steps):
 
 
 def subspace_pursuit(X, y, K, iterations=50):
-    """Algorithm 1 of Kabbara 2015: atoms, coefficients, and the residual after each iteration."""
+    """Run Algorithm 1 of Kabbara 2015.
+
+    Returns:
+        The atoms, their coefficients, and the norm of the residual after each iteration.
+    """
 
     def largest(values):
         return np.argsort(-np.abs(values), kind="stable")[:K]
@@ -109,8 +117,8 @@ def subspace_pursuit(X, y, K, iterations=50):
     norms = [np.linalg.norm(r)]
     for _ in range(iterations):
         merged = np.union1d(T, largest(X.T @ r))
-        every, _ = project(merged)
-        new = np.sort(merged[largest(every)])
+        w_merged, _ = project(merged)
+        new = np.sort(merged[largest(w_merged)])
         w_new, r_new = project(new)
         if not np.linalg.norm(r_new) < norms[-1]:
             break
@@ -120,49 +128,53 @@ def subspace_pursuit(X, y, K, iterations=50):
 
 
 def cosamp(X, y, K, iterations=50):
-    """Algorithm 1 of Needell and Tropp 2009, until the residual does not fall."""
+    """Run Algorithm 1 of Needell and Tropp 2009 until the residual no longer decreases.
+
+    Returns:
+        w, and the norm of the residual after each iteration.
+    """
     w, norms = np.zeros(X.shape[1]), []
     r = y
     for _ in range(iterations + 1):
         score = np.abs(X.T @ r)
         merged = np.union1d(np.flatnonzero(w), np.argsort(-score, kind="stable")[: 2 * K])
-        every = np.linalg.pinv(X[:, merged]) @ y
-        kept = np.argsort(-np.abs(every), kind="stable")[:K]
+        w_merged = np.linalg.pinv(X[:, merged]) @ y
+        largest = np.argsort(-np.abs(w_merged), kind="stable")[:K]
         new = np.zeros(X.shape[1])
-        new[merged[kept]] = every[kept]
-        left = y - X @ new
-        if norms and not np.linalg.norm(left) < norms[-1]:
+        new[merged[largest]] = w_merged[largest]
+        residual = y - X @ new
+        if norms and not np.linalg.norm(residual) < norms[-1]:
             break
-        w, r = new, left
+        w, r = new, residual
         norms.append(np.linalg.norm(r))
     return w, norms
 
 
 def kernel_matching_pursuit(X, y, K, fitting, draws=None):
-    """Vincent and Bengio 2002, Sections 2.1 to 2.3: the solution with 1, .. K different atoms.
+    """Return the solutions with 1, .. K atoms (Vincent and Bengio 2002, Sections 2.1 to 2.3).
 
     Args:
         X: dictionary.
         y: target.
         K: number of atoms.
         fitting: "basic", "backfitting" or "prefitting".
-        draws: the atoms looked at in each step, or None for all.
+        draws: the atoms examined in each step, or None for all.
     """
     D = X.shape[1]
     w, chosen, record, step = np.zeros(D), [], [], 0
     while True:
-        seen = range(D) if draws is None else draws[step]
+        examined = range(D) if draws is None else draws[step]
         step += 1
         residual = y - X @ w
         if fitting == "prefitting":
             losses = {}
-            for j in set(seen) - set(chosen):
+            for j in set(examined) - set(chosen):
                 trial = np.linalg.lstsq(X[:, [*chosen, j]], y, rcond=None)[0]
                 losses[j] = np.linalg.norm(y - X[:, [*chosen, j]] @ trial)
             j = min(losses, key=losses.get)
         else:
             scores = np.abs(X.T @ residual) / np.linalg.norm(X, axis=0)
-            j = max(seen, key=lambda i: scores[i])
+            j = max(examined, key=lambda i: scores[i])
         if j not in chosen:
             if chosen:
                 record.append(w.copy())

@@ -6,7 +6,11 @@ import numpy as np
 
 
 def reweighted(Q, y, C, penalty, steps=50, change=1e-4):
-    """The loop of Algorithms 3 and 4 as printed, on eq. 10: (coefficients, intercept, steps)."""
+    """Run the loop of Algorithms 3 and 4 as printed, on eq. 10.
+
+    Returns:
+        The coefficients, the intercept and the number of steps.
+    """
     n, M = Q.shape
     beta, b, t = np.zeros(M), 0.0, 0
     for t in range(1, steps + 1):
@@ -24,31 +28,25 @@ def reweighted(Q, y, C, penalty, steps=50, change=1e-4):
 
 
 def jointly(Q, Y, C, penalty, steps=300):
-    """Several outputs whose coefficients vanish together."""
+    """Return the coefficients of several outputs; a prototype has one penalty for all outputs."""
     for _ in range(steps):
-        each = [reweighted(Q, y, C, penalty, steps=1) for y in Y.T]
-        beta = np.stack([one[0] for one in each], axis=1)
+        fits = [reweighted(Q, y, C, penalty, steps=1) for y in Y.T]
+        beta = np.stack([coefficients for coefficients, *_ in fits], axis=1)
         penalty = np.array([1 / max(np.sum(row**2), 1e-200) for row in beta])
     return beta
 
 
-def subsampled_dual(K, y, C):
-    """Eq. 6 by its KKT system: (alpha, b)."""
-    M = len(y)
-    system = np.zeros((M + 1, M + 1))
-    system[0, 1:] = system[1:, 0] = 1
-    system[1:, 1:] = K + np.eye(M) / C
-    solution = np.linalg.solve(system, np.append(0.0, y))
-    return solution[1:], solution[0]
-
-
 def fewest(Q, y, C):
-    """The minimum over all supports of the number of columns and C/2 of the squared errors."""
+    """Minimise the number of columns plus C/2 times the squared errors, over all supports.
+
+    Returns:
+        The minimum and its support.
+    """
     M = Q.shape[1]
     best = np.inf, ()
     for size in range(M + 1):
         for support in itertools.combinations(range(M), size):
             columns = np.column_stack([np.ones(len(y)), Q[:, support]])
-            rest = y - columns @ np.linalg.lstsq(columns, y, rcond=None)[0]
-            best = min(best, (size + C / 2 * rest @ rest, support))
+            residual = y - columns @ np.linalg.lstsq(columns, y, rcond=None)[0]
+            best = min(best, (size + C / 2 * residual @ residual, support))
     return best

@@ -4,7 +4,7 @@ import math
 
 
 def mean_and_deviation(X, weights=None):
-    """Population mean and standard deviation of each column, summed exactly."""
+    """Return the population mean and standard deviation of each column, summed by `math.fsum`."""
     rows, columns = X.shape
     weights = [1.0] * rows if weights is None else [float(w) for w in weights]
     total = math.fsum(weights)

@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Problem(NamedTuple):
-    """Kernel values, and targets and weights of the rows."""
+    """Kernel values, targets and weights."""
 
     rows: np.ndarray  # k(x_i, z_j), shape n M
     candidates: np.ndarray  # k(z_i, z_j), shape M M
@@ -20,9 +20,9 @@ class Problem(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """The machine of one size."""
+    """The machine with the first prototypes of the path."""
 
-    coefficients: np.ndarray  # in the order of selection
+    coefficients: np.ndarray  # of the prototypes, in their order of selection
     intercept: float
     objective: float
 
@@ -34,17 +34,17 @@ def objective(problem, chosen, beta, b):
 
 
 def line_minimum(problem, outputs, change, curvature, slope):
-    """The `t` that minimises the objective along a direction.
+    """Return the step length `t` that minimises the objective along a direction.
 
-    The loss is quadratic between the values of `t` at which a row comes to its margin. The slope of
-    the objective is followed from one of these values to the next until it is no longer negative.
+    At some values of `t` a row reaches its margin; between these values the objective is quadratic.
+    The minimum lies between the last value with a negative slope and the next one.
 
     Args:
         problem: the problem.
         outputs: `f(x_i)` at `t = 0`.
-        change: derivative of `f(x_i)` by `t`.
-        curvature: of the penalty along the direction.
-        slope: of the penalty at `t = 0`.
+        change: derivative of `f(x_i)` with respect to `t`.
+        curvature: second derivative of the penalty with respect to `t`.
+        slope: first derivative of the penalty at `t = 0`.
     """
     y, w, C = problem.y, problem.w, problem.C
 
@@ -56,13 +56,13 @@ def line_minimum(problem, outputs, change, curvature, slope):
     ends = np.sort((y[moving] - outputs[moving]) / change[moving])
     low = max((t for t in ends if derivative(t) <= 0), default=ends[0] - 1)
     high = min((t for t in ends if derivative(t) > 0), default=ends[-1] + 1)
-    # The derivative is linear from `low` to `high`, and beyond them if they are outermost.
+    # The derivative is linear from `low` to `high`; outside of all ends it is linear too.
     at_low, at_high = derivative(low), derivative(high)
     return low - at_low * (high - low) / (at_high - at_low)
 
 
 def optimise(problem, chosen, beta, b, tolerance=1e-13, steps=100):
-    """Newton's method on all coefficients and the intercept, with an exact line search."""
+    """Optimise all coefficients and the intercept by Newton's method with exact line search."""
     y, w, C = problem.y, problem.w, problem.C
     k = len(chosen)
     K, penalty = problem.rows[:, chosen], np.zeros((k + 1, k + 1))
@@ -93,7 +93,7 @@ def parts(solution):
 
 
 def gain_of(problem, chosen, beta, b, candidate):
-    """The coefficient of one candidate more that lowers the objective most, and by how much."""
+    """Return the best coefficient of one more candidate, and the decrease of the objective."""
     column = problem.rows[:, candidate]
     outputs = problem.rows[:, chosen] @ beta + b
     slope = problem.candidates[candidate, chosen] @ beta
@@ -104,7 +104,7 @@ def gain_of(problem, chosen, beta, b, candidate):
 
 
 def is_dependent(problem, chosen, candidate):
-    """Whether a candidate's function is, to rounding, in the span of the chosen ones."""
+    """Return whether a candidate's function is, to rounding, in the span of the chosen ones."""
     square = problem.candidates[candidate, candidate]
     cross = problem.candidates[candidate, chosen]
     projected = cross @ np.linalg.solve(problem.candidates[np.ix_(chosen, chosen)], cross)
@@ -112,16 +112,16 @@ def is_dependent(problem, chosen, candidate):
 
 
 def path(problem, max_prototypes, subset, growth, priorities):
-    """Machines of 1, 2, .. prototypes.
+    """Return the machines of 1, 2, .. prototypes.
 
     Args:
         problem: the problem; rows of weight 0 are left out.
         max_prototypes: length of the path.
-        subset: number of candidates looked at in each step.
+        subset: number of candidates examined in each step.
         growth: factor of the size by which the path grows between two optimisations of all
             coefficients. The first size and the last one are always optimised.
-        priorities: a row of `M` numbers for each step; the step looks at the candidates with the
-            largest ones.
+        priorities: a row of `M` numbers for each step; the step examines the candidates with the
+            largest numbers.
 
     Returns:
         The candidates in the order of selection, and a `Machine` of each size.
@@ -133,10 +133,10 @@ def path(problem, max_prototypes, subset, growth, priorities):
     chosen, beta, b, machines, optimised = [], np.zeros(0), 0.0, [], 0
     free = list(range(len(problem.candidates)))
     for priority in priorities:
-        looked_at = sorted(free, key=lambda j: -priority[j])[:subset]
-        independent = [j for j in looked_at if not is_dependent(problem, chosen, j)]
+        examined = sorted(free, key=lambda j: -priority[j])[:subset]
+        independent = [j for j in examined if not is_dependent(problem, chosen, j)]
         gains = {j: gain_of(problem, chosen, beta, b, j) for j in independent}
-        free = [j for j in free if j not in looked_at or j in independent]
+        free = [j for j in free if j not in examined or j in independent]
         if independent:
             best = max(independent, key=lambda j: gains[j][1])
             chosen, beta = [*chosen, best], np.append(beta, gains[best][0])

@@ -5,7 +5,11 @@ import statistics
 
 
 def encode_csv(train_path, path, target, numeric, missing=("",), impute=False):
-    """Rows of numbers: columns named in `numeric` as they are, others by indicators."""
+    """Return rows of numbers: columns in `numeric` as they are, the others as indicators.
+
+    A missing number becomes the training median. With `impute`, a categorical column with missing
+    training cells gets one more indicator, of missing cells.
+    """
     with open(train_path, encoding="utf-8", newline="") as file:
         train = list(csv.DictReader(file))
     with open(path, encoding="utf-8", newline="") as file:
@@ -16,14 +20,14 @@ def encode_csv(train_path, path, target, numeric, missing=("",), impute=False):
             continue
         present = [row[name] for row in train if row[name] not in missing]
         if name in numeric:
-            middle = statistics.median(float(value) for value in present)
+            median = statistics.median(float(value) for value in present)
             for row, cells in zip(rows, encoded, strict=True):
-                cells.append(middle if row[name] in missing else float(row[name]))
+                cells.append(median if row[name] in missing else float(row[name]))
             continue
         categories = sorted(set(present))
-        own = impute and len(present) < len(train)
+        has_missing_column = impute and len(present) < len(train)
         for row, cells in zip(rows, encoded, strict=True):
             cells.extend(1.0 if row[name] == category else 0.0 for category in categories)
-            if own:
+            if has_missing_column:
                 cells.append(1.0 if row[name] in missing else 0.0)
     return encoded

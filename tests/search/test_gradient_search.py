@@ -14,7 +14,7 @@ from benchmarks.data_sets import benchmark_set
 from jsparse.compilation import count_compilations
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF, Laplacian, Matern52, Projected
-from jsparse.search.descent import Batches, Smooth, error_and_gradient
+from jsparse.search.descent import Batches, DescentObjective, error_and_gradient
 from jsparse.search.template import split_kernel
 from jsparse.training.auto import main_directions
 from jsparse.validation.error_gradient import Parts, held_out_error
@@ -78,7 +78,7 @@ def test_the_gradient_is_that_of_the_error_by_finite_differences():
     assert order == [(2,), (), ()]
     swap = np.array([0, 1, 3, 2, 4])  # the leaves' order: lengthscale before variance
     parts = Parts(*(jnp.asarray(a) for a in (X, y, w)))
-    of = Smooth(template, jnp.asarray(Z), parts, np.ones(4, bool), np.zeros(4))
+    of = DescentObjective(template, jnp.asarray(Z), parts, np.ones(4, bool), np.zeros(4))
     value, slope, held = error_and_gradient(of, jnp.asarray(theta[swap]), np.float64(0))
     np.testing.assert_allclose(value, error(theta), rtol=1e-9)
     np.testing.assert_allclose(np.log(held.error), value, rtol=1e-12)
@@ -111,7 +111,7 @@ def test_matrices_are_differentiated_as_they_are():
     assert len(jax.tree.leaves(split_kernel(kernel, **options).tuned)) == 1  # the lengthscale alone
     template = split_kernel(kernel, **options, tune_matrices=True)
     origin = np.array([np.log(1.3), *P.ravel()])
-    of = Smooth(
+    of = DescentObjective(
         template, jnp.asarray(Z), Parts(*map(jnp.asarray, (X, y, w))), np.ones(5, bool), origin
     )
     np.testing.assert_array_equal(template.signed, [False, True, True, True, True])
@@ -230,7 +230,7 @@ def test_full_rank_and_targets_that_do_not_vary_begin_at_the_columns():
 @pytest.mark.parametrize("kernel", ["linear", "polynomial", RBF(1.0)])
 def test_a_rank_is_of_a_kernel_by_its_name(kernel, as_users_call):
     X, y = rows(0)
-    with pytest.raises(ValueError, match="rank: expected None but for"):
+    with pytest.raises(ValueError, match="rank: expected None unless"):
         jsparse.train(X, y, search=jsparse.Gradient(rank=2), kernel=kernel, key=0, **OPTIONS)
     with pytest.raises(ValueError, match=r"rank: .* the number of columns \(3\), got 4"):
         jsparse.train(X, y, search=jsparse.Gradient(rank=4), key=0, **OPTIONS)

@@ -267,7 +267,9 @@ def test_a_start_of_another_kernel_is_refused():
     X, y = regression()
     problem, choice = tuned_sizes(X, y, [4], "float64")
     start = choice.tunings[0]._replace(theta=np.zeros(2))
-    with pytest.raises(ValueError, match="start: expected one of 1 parameters"):
+    with pytest.raises(
+        ValueError, match="start: expected the result of a search over kernel parameters"
+    ):
         tune(
             problem,
             key=jax.random.key(0),

@@ -368,7 +368,9 @@ def test_ctrl_c_brings_evaluations_in_units_of_the_targets(monkeypatch):
 def test_a_start_with_other_parameters_is_refused(name):
     start = whole(name).tuning._replace(theta=np.zeros(2))
     rows, task = data(name)
-    with pytest.raises(ValueError, match="start: expected one of 1 parameters"):
+    with pytest.raises(
+        ValueError, match="start: expected the result of a search over kernel parameters"
+    ):
         jsparse.train(
             *rows, task=task, method=METHODS[name], search=Profile(4, start=start), key=1, folds=3
         )

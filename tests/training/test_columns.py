@@ -86,5 +86,5 @@ def test_what_ranks_cannot_do_is_named(as_users_call):
     with pytest.raises(ValueError, match="columns: expected 'standard' with a stream"):
         train(ArrayStream(X, y), columns="ranks", **options)
     table = pd.DataFrame({"town": ["a", "b"] * 30, "x": X[:, 0]})
-    with pytest.raises(ValueError, match="columns: expected 'standard' where a kernel compares"):
+    with pytest.raises(ValueError, match="columns: expected 'standard' if the kernel compares"):
         train(Frame(table, categories="kernel"), y, columns="ranks", **options)

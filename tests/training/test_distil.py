@@ -121,7 +121,7 @@ def test_what_cannot_be_distilled_is_refused(as_users_call):
         jsparse.distil(large, X, y, key=0, method=jsparse.Dual())
     with pytest.raises(ValueError, match="method: expected a method"):
         jsparse.distil(large, X, y, key=0, method="scdp")
-    with pytest.raises(ValueError, match="trained: expected what train gave"):
+    with pytest.raises(ValueError, match="trained: expected a result of train"):
         jsparse.distil(3, X, y, key=0)
     with pytest.raises(ValueError, match="search: expected none"):
         jsparse.distil(large, X, y, key=0, search=jsparse.Profile())

@@ -384,7 +384,7 @@ def test_moments_with_a_large_mean_and_classes():
     # Values near 1e8 are 1.5e-8 apart.
     np.testing.assert_allclose(scaling.scale[:3], spread[:3], rtol=1e-4)
     assert scaling.scale[3] == 1
-    assert (summary.n, summary.most) == (1000, 64)
+    assert (summary.n, summary.largest_batch) == (1000, 64)
 
 
 @pytest.mark.slow
