@@ -83,9 +83,7 @@ class Robust(Prototypes):
             raise ValueError(
                 "loss: expected 'huber' or 'absolute' for classification, got 'quantile'"
             )
-        if self.quantile is not None:
-            _check_loss(self.loss, self.quantile)
-            _check_quantile(self.quantile, in_order=True)
+        _check_quantile(self.loss, self.quantile, in_order=True)
 
     def metric(self, task: Task) -> Metric:
         """See `Method.metric`: for regression the mean absolute error, or the pinball loss."""
@@ -161,7 +159,7 @@ def fit(
     - "absolute": `L(e) = |e|`, the L1 loss of Section 3.2.
     - "huber": `L(e) = e^2` if `|e| <= d`, else `2 d |e| - d^2`, for a threshold d.
     - "quantile": `L(e) = max(2 q e, 2 (q - 1) e)`, twice the pinball loss of a quantile q (Koenker
-      and Bassett 1978). For `q = 0.5` it is the absolute loss.
+      and Bassett 1978), which `C` therefore weighs. For `q = 0.5` it is the absolute loss.
 
     All are quadratic programs. A primal-dual interior-point method with Mehrotra's predictor and
     corrector (Nocedal and Wright 2006, Algorithm 16.4) solves them; each step is a weighted
@@ -203,9 +201,7 @@ def fit(
             `max_iterations` not a whole number of at least 1.
     """
     check_choice("loss", loss, Loss)
-    if quantile is not None:
-        _check_loss(loss, quantile)
-        _check_quantile(quantile)
+    _check_quantile(loss, quantile)
     check_penalty(feature_map)
     X, y, weights = in_one_dtype(X, y, weights)
     n = X.shape[0]
@@ -223,22 +219,35 @@ def fit(
     q = None
     if loss != "huber":  # the absolute loss is the quantile loss of the median
         q = as_array(0.5 if quantile is None else quantile, X.dtype)
+    _outputs(y, C, q)
     return _fit(feature_map, C, X, y, weights, q, delta, like(tol, X), limit, block_rows)
 
 
-def _check_loss(loss: Loss, quantile: Any) -> None:
-    if loss != "quantile":
+def _outputs(y: Array, C: Array, quantile: Array | None) -> tuple[int, ...]:
+    """Return the shape of the outputs; raise a `ValueError` if arguments state different shapes."""
+    shapes = {
+        "y": y.shape[1:],
+        "C": C.shape,
+        "quantile": () if quantile is None else quantile.shape,
+    }
+    stated = {shape for shape in shapes.values() if shape}
+    if len(stated) > 1:
+        raise ValueError(
+            f"y, C, quantile: expected one value, or one for each output, got outputs of {shapes}"
+        )
+    return stated.pop() if stated else ()
+
+
+def _check_quantile(loss: Loss, quantile: Any, *, in_order: bool = False) -> None:
+    """Raise a `ValueError` unless these are numbers between 0 and 1 for the quantile loss, or None.
+
+    With `in_order` several numbers must increase. Traced values pass.
+    """
+    if quantile is not None and loss != "quantile":
         raise ValueError(
             f"quantile: expected None with loss={loss!r}, got {quantile!r}; take loss='quantile'"
         )
-
-
-def _check_quantile(quantile: Any, *, in_order: bool = False) -> None:
-    """Raise a `ValueError` unless these are one or several numbers between 0 and 1.
-
-    With `in_order` they must increase. Traced values pass.
-    """
-    if not all(map(is_concrete, jax.tree.leaves(quantile))):
+    if quantile is None or not all(map(is_concrete, jax.tree.leaves(quantile))):
         return
     levels = numbers("quantile", quantile)
     between = levels.ndim <= 1 and levels.size > 0 and np.all((levels > 0) & (levels < 1))
@@ -263,8 +272,7 @@ def _fit(
     block_rows: int | None,
 ) -> RobustFit:
     Phi = map_row_blocks(feature_map, X, rows_in_block(block_rows))
-    n, levels = len(X), () if quantile is None else quantile.shape
-    outputs = jnp.broadcast_shapes(y.shape[1:], C.shape, levels)
+    n, outputs = len(X), _outputs(y, C, quantile)
     w = jnp.ones(n, X.dtype) if weights is None else weights
     columns, w = (jnp.broadcast_to(a.reshape(n, -1), (n, math.prod(outputs))).T for a in (y, w))
     C = jnp.broadcast_to(C, columns.shape[:1])

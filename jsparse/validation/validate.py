@@ -63,11 +63,11 @@ class FoldLosses(eqx.Module):
         self, rows: Rows, values: Float[Array, "r q l"], which: Which
     ) -> tuple[PyTree, PyTree]:
         """See `machines.held_out.OnFold`."""
-        w, (_, decoding, _), levels = rows.weights[:, None], self.scoring, self.quantiles
-        if len(levels) > 1:
+        w, decoding, quantiles = rows.weights[:, None], self.scoring.decoding, self.quantiles
+        if len(quantiles) > 1:
             values = jnp.sort(values, axis=-1)
         sums = jnp.stack([
-            jnp.sum(weighted(w, losses(metric, decoding, rows, values, levels)), axis=0)
+            jnp.sum(weighted(w, losses(metric, decoding, rows, values, quantiles)), axis=0)
             for metric in self.scoring.metrics
         ])  # fmt: skip
         weight = jnp.broadcast_to(jnp.sum(rows.weights), which.C.shape)

@@ -257,6 +257,7 @@ def test_several_targets_have_one_quantile():
         ({"quantile": np.nan}, "quantile: expected a number between 0 and 1"),
         ({"quantile": True}, "quantile: expected a number between 0 and 1"),
         ({"quantile": "high"}, "quantile: expected real numbers"),
+        ({"quantile": jnp.full(3, 0.5), "C": jnp.ones(2)}, "y, C, quantile: expected one value"),
         ({"loss": "absolute"}, "quantile: expected None with loss='absolute', got 0.5"),
         ({"loss": "huber"}, "quantile: expected None with loss='huber', got 0.5"),
     ],
