@@ -122,6 +122,12 @@ def test_one_call_is_a_path_over_C_and_several_quantiles():
         pairs = np.broadcast_arrays(each_C, each_q)
         for j, (c, level) in enumerate(zip(*pairs, strict=True)):
             np.testing.assert_allclose(together[:, j], values(phi, c, X, y, level), atol=1e-8)
+
+
+@pytest.mark.slow
+def test_a_batch_of_quantiles():
+    phi, X, y = problem()
+    q = jnp.array([0.2, 0.5, 0.9])
     batch = jax.vmap(lambda level: robust.fit(
         phi, 2.0, X, y, loss="quantile", quantile=level
     ).expansion(X))(q)  # fmt: skip
@@ -209,7 +215,7 @@ def test_the_quantiles_of_made_data_are_found():
         assert abs(np.mean(y_new <= f[:, j]) - level) < 0.03
 
 
-@pytest.mark.parametrize("quantile", [0.8, (0.1, 0.4, 0.9)])
+@pytest.mark.parametrize("quantile", [pytest.param(0.8, marks=pytest.mark.slow), (0.1, 0.4, 0.9)])
 def test_held_out_errors_are_those_of_separate_fits_for_every_C(quantile):
     phi, X, y = problem(n=60)
     folds, C = plain_folds(jax.random.key(0), 60, 3), np.array([0.1, 5.0, 500.0])

@@ -88,6 +88,7 @@ def test_intervals_by_the_machines_of_the_folds(trained):
     np.testing.assert_allclose(trained.interval(NEW, 0.8), expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_coverage_of_new_rows():
     rng = np.random.default_rng(0)
 
@@ -109,7 +110,7 @@ def test_coverage_of_new_rows():
     assert width[outer].mean() > 1.3 * width[~outer].mean()
 
 
-@pytest.mark.parametrize("quantile", [LEVELS, 0.9])
+@pytest.mark.parametrize("quantile", [LEVELS, pytest.param(0.9, marks=pytest.mark.slow)])
 def test_a_file_holds_the_quantiles(trained, quantile, tmp_path):
     model = trained.model if quantile == LEVELS else learn(quantile, out_of_fold=False).model
     model.save(tmp_path / "model")
