@@ -1,8 +1,9 @@
 """Prediction intervals and sets from the held-out errors of a machine.
 
 The methods are split conformal prediction (Papadopoulos et al. 2002), cross-conformal intervals and
-sets, CV+ and jackknife+ (Barber et al. 2021; Romano et al. 2020), in NumPy or JAX. They turn
-centres into intervals, and scores of classes into sets.
+sets, CV+ and jackknife+ (Barber et al. 2021; Romano et al. 2020), and conformalised quantile
+regression (Romano, Patterson and Candes 2019), in NumPy or JAX. They turn centres or quantiles into
+intervals, and scores of classes into sets.
 
 A model keeps some hundred quantiles of the errors instead of one error for each row, see
 `kept_errors`.
@@ -32,8 +33,10 @@ class ConformalScores(eqx.Module):
     """The errors of machines on held-out rows.
 
     Attributes:
-        errors: for numbers the distances between target and value, shape `q` or `q c`; for classes
-            the `margin_deficit` of the row's class, shape `q`.
+        errors: for numbers the distances between target and value, shape `q` or `q c`; for several
+            quantiles of a number the distance from the target to the band between the outermost,
+            shape `q`, negative inside; for classes the `margin_deficit` of the row's class, shape
+            `q`.
         fold: number of the machine in `machines` that gave the error, shape `q`; None without
             machines.
         machines: one for each fold, as an expansion with a column for each fold and each output of
@@ -99,11 +102,26 @@ def margin_deficit(scores: Rows, xp: Any = np) -> Rows:
 
 
 def errors_of_numbers(
-    values: Float[np.ndarray, " n *c"], targets: Shaped[np.ndarray, " n *c"]
+    values: Float[np.ndarray, "n ..."], targets: Shaped[np.ndarray, " n *c"]
 ) -> Float[np.ndarray, " n *c"]:
-    """Return the absolute errors of held-out predictions."""
-    errors = np.abs(np.asarray(targets, float) - np.asarray(values, float))
-    return errors.astype(values.dtype)
+    """Return the absolute errors of held-out predictions, shape `n *c`.
+
+    For sorted quantiles of one target, values of shape `n l`, return the distance from the target
+    to the band between the outermost, negative inside (Romano et al. 2019, eq. 6).
+    """
+    truth = np.asarray(targets, float)
+    low, high = outermost(np.asarray(values, float), truth.ndim)
+    return np.maximum(low - truth, truth - high).astype(values.dtype)
+
+
+def outermost(values: Rows, ndim: int) -> tuple[Rows, Rows]:
+    """Return the first and the last quantile if there is an axis of them, else the values twice.
+
+    Args:
+        values: `ndim` axes, or one more for quantiles in increasing order.
+        ndim: number of axes without the axis of quantiles.
+    """
+    return (values, values) if values.ndim == ndim else (values[..., 0], values[..., -1])
 
 
 def errors_of_classes(
@@ -181,11 +199,14 @@ def intervals(centres: Rows, conformal: ConformalScores, coverage: float, xp: An
     """Return lower and upper ends, shape `t *c 2`.
 
     The upper end is the `ceil(coverage (n + 1))`-th smallest value of centre plus error (Barber et
-    al. 2021, eq. 6 and Section 3). The lower end is its mirror image.
+    al. 2021, eq. 6 and Section 3). The lower end is its mirror image. With quantiles the last is
+    the centre of the upper end, and the first of the lower (Romano et al. 2019, eq. 7). As the
+    errors of quantiles may be negative, the ends are sorted.
 
     Args:
         centres: values at `t` rows, shape `t v *c`, by the machines of `v` folds; by the model,
-            with `v = 1`, if there are no such machines.
+            with `v = 1`, if there are no such machines. Or sorted quantiles of one target, shape `t
+            v l`.
         conformal: the errors.
         coverage: share of new rows whose target is inside their interval.
         xp: `numpy` or `jax.numpy`.
@@ -197,14 +218,15 @@ def intervals(centres: Rows, conformal: ConformalScores, coverage: float, xp: An
     errors, counts = xp.asarray(conformal.errors), _counts(conformal, xp)
     if conformal.fold is None:
         error = _quantile(errors[None], counts, rank, xp)
-        centre = centres[:, 0]
-        return xp.stack([centre - error, centre + error], axis=-1)
+        low, high = outermost(centres[:, 0], errors.ndim)
+        return xp.sort(xp.stack([low - error, high + error], axis=-1), axis=-1)
     fold = xp.asarray(conformal.fold)
 
     def interval_ends(values: Rows) -> Rows:
-        middle = values[:, fold]
-        low = -_quantile(errors[None] - middle, counts, rank, xp)
-        return xp.stack([low, _quantile(middle + errors[None], counts, rank, xp)], axis=-1)
+        low, high = outermost(values[:, fold], errors.ndim + 1)
+        low = -_quantile(errors[None] - low, counts, rank, xp)
+        high = _quantile(high + errors[None], counts, rank, xp)
+        return xp.sort(xp.stack([low, high], axis=-1), axis=-1)
 
     return _in_blocks(interval_ends, centres, errors.size, xp)
 

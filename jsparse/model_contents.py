@@ -34,6 +34,7 @@ class Contents(NamedTuple):
     decoding: Decoding
     labels: tuple[Any, ...] | None
     label_dtype: str
+    quantiles: tuple[float, ...]
     columns: Schema | None
     about: dict[str, Any]
 
@@ -54,6 +55,7 @@ def write(path: PathLike, contents: Contents) -> None:
         "inverse_temperatures": None
         if model.inverse_temperatures is None
         else np.asarray(model.inverse_temperatures, float).tolist(),
+        "quantiles": list(model.quantiles),
         "columns": None if model.columns is None else model.columns.to_json(),
         "about": model.about,
     }
@@ -78,6 +80,7 @@ _DOCUMENT = {
     "code",
     "decoding",
     "inverse_temperatures",
+    "quantiles",
     "columns",
     "about",
 }
@@ -102,10 +105,12 @@ def _contents(
     inverse_temperatures = document["inverse_temperatures"]
     if inverse_temperatures is not None:
         inverse_temperatures = _inverse_temperatures(inverse_temperatures, labels)
-    path, conformal = _of_arrays(expansion, arrays, classes=labels is not None)
+    quantiles = _quantiles(document["quantiles"], labels, expansion.intercept.shape)
+    signed = labels is not None or len(quantiles) > 1
+    path, conformal = _of_arrays(expansion, arrays, signed=signed)
     return Contents(
         expansion, path, inverse_temperatures, conformal, code, document["decoding"], labels,
-        label_dtype, columns, document["about"],
+        label_dtype, quantiles, columns, document["about"],
     )  # fmt: skip
 
 
@@ -146,6 +151,21 @@ def _inverse_temperatures(numbers: Any, labels: tuple[Any, ...] | None) -> np.nd
             f"{inverse_temperatures}"
         )
     return inverse_temperatures
+
+
+def _quantiles(
+    numbers: Any, labels: tuple[Any, ...] | None, outputs: tuple[int, ...]
+) -> tuple[float, ...]:
+    """Return the quantiles that a document holds; raise unless they fit labels and outputs."""
+    quantiles = np.asarray(numbers, float)
+    valid = quantiles.ndim == 1 and np.all(np.diff(quantiles, prepend=0, append=1) > 0)
+    fits = labels is None and (quantiles.size == 1 or outputs == quantiles.shape)
+    if not valid or (quantiles.size > 0 and not fits):
+        raise ValueError(
+            "quantiles: expected increasing numbers between 0 and 1, one for each output of a "
+            f"regression, got {shown(numbers)}"
+        )
+    return tuple(quantiles.tolist())
 
 
 _FAMILY = {
@@ -236,7 +256,7 @@ def _conformal_arrays(conformal: ConformalScores | None) -> dict[str, np.ndarray
 
 
 def _unseen(
-    expansion: KernelExpansion, arrays: Mapping[str, Array], *, held_out: bool, classes: bool
+    expansion: KernelExpansion, arrays: Mapping[str, Array], *, held_out: bool, signed: bool
 ) -> ConformalScores:
     """Return the errors on unseen rows that a file's arrays hold.
 
@@ -244,7 +264,8 @@ def _unseen(
         expansion: the model, which gives kernel, dtype and shapes.
         arrays: the arrays by name, without prefix.
         held_out: whether the model was fitted without the rows.
-        classes: whether the model is a classifier.
+        signed: whether errors are one signed number for each row, as for classes and for several
+            quantiles, instead of a distance for each output.
 
     Raises:
         ValueError: if names, dtypes, shapes or values are invalid.
@@ -256,11 +277,11 @@ def _unseen(
         {
             "float": expansion.prototypes.dtype,
             "d": expansion.prototypes.shape[1],
-            "targets": () if classes else intercept.shape,
+            "targets": () if signed else intercept.shape,
         },
     )  # fmt: skip
     errors, counts = np.asarray(arrays["errors"]), np.asarray(arrays["counts"])
-    if not classes and errors.min() < 0:
+    if not signed and errors.min() < 0:
         raise ValueError("conformal.errors: expected distances of at least 0")
     if counts.min() < 1:
         raise ValueError("conformal.counts: expected numbers of rows of at least 1")
@@ -279,7 +300,7 @@ def _unseen(
 
 
 def _of_arrays(
-    expansion: KernelExpansion, arrays: Mapping[str, Array], *, classes: bool
+    expansion: KernelExpansion, arrays: Mapping[str, Array], *, signed: bool
 ) -> tuple[Family | None, ConformalScores | None]:
     """Return the machines of several sizes and the errors on unseen rows; None if missing."""
     groups: dict[str, dict[str, Array]] = {}
@@ -293,7 +314,7 @@ def _of_arrays(
         raise ValueError(f"arrays: {shown(sorted(groups))} not expected")
     return (
         None if path is None else _family(expansion, path),
-        None if errors is None else _unseen(expansion, errors, held_out=held_out, classes=classes),
+        None if errors is None else _unseen(expansion, errors, held_out=held_out, signed=signed),
     )
 
 

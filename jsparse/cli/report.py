@@ -18,6 +18,7 @@ from ..search.sizes import SizeCurve
 from ..training.presentation import describe_kernel
 from ..training.presets import ADVICE
 from ..training.trained import PHASES, Trained
+from ..validation.losses import pinball
 
 SILENCE = 10.0  # seconds between progress lines without a terminal
 
@@ -171,12 +172,18 @@ def _curve(curve: SizeCurve) -> None:
 
 def test_error(trained: Trained, truth: np.ndarray, predicted: np.ndarray) -> None:
     """Print the error on held-out rows."""
-    name, error = error_of(trained.classes, truth, predicted)
+    name, error = error_of(trained.classes, truth, predicted, trained.model.quantiles)
     line("test error", f"{error:.4g} ({name}, {len(truth)} held-out rows)")
 
 
-def error_of(classes: object, truth: np.ndarray, predicted: np.ndarray) -> tuple[str, float]:
-    """Return name and value of the error: misclassification, or mean squared error."""
+def error_of(
+    classes: object, truth: np.ndarray, predicted: np.ndarray, quantiles: Sequence[float] = ()
+) -> tuple[str, float]:
+    """Return name and value of the error: misclassification, mean squared error or pinball loss."""
+    if quantiles:
+        columns = predicted.reshape(len(predicted), -1)
+        losses = pinball(np.asarray(truth)[:, None], columns, np.asarray(quantiles), np)
+        return METRIC_NAMES["pinball"], float(np.mean(losses))
     if classes is not None:
         return METRIC_NAMES["misclassification"], float(np.mean(np.asarray(truth) != predicted))
     return METRIC_NAMES["mse"], float(np.mean(np.square(np.asarray(truth) - predicted)))

@@ -182,14 +182,16 @@ class TrainingSource(abc.ABC):
         keep: Kept,
     ) -> Validation:
         """See `Source`; predictions of rows in no fold are NaN."""
-        validation = evaluate(self.held_out_rows(problem, theta), C, FoldLosses(scoring, keep))
+        on_fold = FoldLosses(scoring, keep, problem.method.quantiles)
+        validation = evaluate(self.held_out_rows(problem, theta), C, on_fold)
         validation = on_default_device(self.placed.mesh, validation)
         folds = problem.method.validation_folds(self.folds, self.n_predicted)
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)
         by_fold = np.asarray(validation.predictions)[: len(index), : index.shape[1]]
         values = np.full((self.n_predicted, by_fold.shape[2]), np.nan, by_fold.dtype)
         values[index[valid]] = by_fold[valid]
-        return validation._replace(predictions=values.reshape(-1, *self.placed.outputs))
+        outputs = problem.method.outputs(self.placed)
+        return validation._replace(predictions=values.reshape(-1, *outputs))
 
     def held_out(
         self,
@@ -250,12 +252,14 @@ class InMemory(TrainingSource):
         self, problem: Problem, thetas: Table, C: Table, scoring: Scoring
     ) -> list[Validation]:
         """See `Source`."""
+        levels = problem.method.quantiles
         if len(thetas) > 1 and problem.method.shares_work_over_C:
-            batch = evaluate_batch(self.held_out_rows(problem, thetas), C, FoldLosses(scoring))
+            on_fold = FoldLosses(scoring, quantiles=levels)
+            batch = evaluate_batch(self.held_out_rows(problem, thetas), C, on_fold)
             return [
                 jax.tree.map(lambda a, i=i: np.asarray(a)[i], batch) for i in range(len(thetas))
             ]
-        on_fold = FoldLosses(scoring, FIRST_MACHINE)
+        on_fold = FoldLosses(scoring, FIRST_MACHINE, levels)
         validations = [
             evaluate(self.held_out_rows(problem, theta), C_of_kernel, on_fold)
             for theta, C_of_kernel in zip(thetas, C, strict=True)
