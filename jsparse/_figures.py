@@ -92,7 +92,7 @@ def label_at_right(axes: Any, labels: Sequence[tuple[str, Any, Any, Any]]) -> No
 
 
 def spread_out(places: np.ndarray, apart: float) -> np.ndarray:
-    """Move places in their order so that they are at least `apart`, with the least squared moves.
+    """Move places, in order, so that neighbours are `apart` or more, by the least squared moves.
 
     The places stay between 0 and 1 if there is room for all; otherwise the last places exceed 1.
     Neighbours that are too near are pooled and spread evenly about their mean. This method (pool

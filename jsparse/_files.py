@@ -170,7 +170,12 @@ def _encoded(document: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Return `value` as types that JSON preserves; raise a `ValueError` that names the place."""
+    """Convert a value to the types that JSON preserves.
+
+    Raises:
+        ValueError: if JSON cannot hold a part of the value, naming its place in the document;
+            `where` is the place of the value itself.
+    """
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         value = np.asarray(value).tolist()
     if value is None or isinstance(value, str | bool | int | float):

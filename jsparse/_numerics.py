@@ -49,7 +49,10 @@ _EPSILON_FOR_PRODUCTS = 1e-10
 
 
 def resolves_products(dtype: jnp.dtype) -> bool:
-    """Return whether sums of products of kernel columns keep enough digits, as in float64."""
+    """Return whether sums of products of kernel columns keep enough digits to solve for weights.
+
+    They do in float64, but not in float32.
+    """
     return epsilon(dtype) < _EPSILON_FOR_PRODUCTS
 
 

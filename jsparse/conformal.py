@@ -1,8 +1,9 @@
 """Prediction intervals and sets from the held-out errors of a machine.
 
 The methods are split conformal prediction (Papadopoulos et al. 2002), cross-conformal intervals and
-sets, CV+ and jackknife+ (Barber et al. 2021; Romano et al. 2020), in NumPy or JAX. They turn
-centres into intervals, and scores of classes into sets.
+sets, CV+ and jackknife+ (Barber et al. 2021; Romano et al. 2020), and conformalised quantile
+regression (Romano, Patterson and Candes 2019), in NumPy or JAX. They turn centres or quantiles into
+intervals, and scores of classes into sets.
 
 A model keeps some hundred quantiles of the errors instead of one error for each row, see
 `kept_errors`.
@@ -23,6 +24,7 @@ from .plain import Cast, jax_expansion, plain_expansion
 from .predictor import conformal as plain_conformal
 from .predictor.conformal import intervals as intervals
 from .predictor.conformal import margin_deficit as margin_deficit
+from .predictor.conformal import outermost
 from .predictor.conformal import rank_of as rank_of
 from .predictor.conformal import sets as sets
 from .predictor.machine import Machine
@@ -34,8 +36,10 @@ class ConformalScores(eqx.Module):
     """The errors of machines on held-out rows.
 
     Attributes:
-        errors: for numbers the distances between target and value, shape `q` or `q c`; for classes
-            the `margin_deficit` of the row's class, shape `q`.
+        errors: for numbers the distances between target and value, shape `q` or `q c`; for several
+            quantiles of a number the distance from the target to the band between the outermost,
+            shape `q`, negative inside; for classes the `margin_deficit` of the row's class, shape
+            `q`.
         fold: number of the machine in `machines` that gave the error, shape `q`; None without
             machines.
         machines: one for each fold, as an expansion with a column for each fold and each output of
@@ -83,11 +87,16 @@ class ConformalScores(eqx.Module):
 
 
 def errors_of_numbers(
-    values: Float[np.ndarray, " n *c"], targets: Shaped[np.ndarray, " n *c"]
+    values: Float[np.ndarray, "n ..."], targets: Shaped[np.ndarray, " n *c"]
 ) -> Float[np.ndarray, " n *c"]:
-    """Return the absolute errors of held-out predictions."""
-    errors = np.abs(np.asarray(targets, float) - np.asarray(values, float))
-    return errors.astype(values.dtype)
+    """Return the absolute errors of held-out predictions, shape `n *c`.
+
+    For sorted quantiles of one target, values of shape `n l`, return the distance from the target
+    to the band between the outermost, negative inside (Romano et al. 2019, eq. 6).
+    """
+    truth = np.asarray(targets, float)
+    low, high = outermost(np.asarray(values, float), truth.ndim)
+    return np.maximum(low - truth, truth - high).astype(values.dtype)
 
 
 def errors_of_classes(

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -40,11 +41,12 @@ class Model(eqx.Module, ModelAnswers):
 
     The model is a pytree. It may be part of a larger JAX model, and is differentiable in the inputs
     and in every floating leaf. `jax.jit(model)` works, and so does `jax.export` with a symbolic
-    number of rows. `model(X)` returns the expansion's values; a classifier has a value for each
-    binary problem. Users deploy `model.predict_proba`, `model.decision_function` or, for a
-    regression, `model.predict`. Outside of JAX's transformations these take and return NumPy
-    arrays. Within `jit`, `vmap`, `grad` and `jax.export` they take arrays or tracers, and return
-    JAX arrays in the model's dtype without checking that values are finite.
+    number of rows. `model(X)` returns the expansion's values, sorted if they are quantiles; a
+    classifier has a value for each binary problem. Users deploy `model.predict_proba`,
+    `model.decision_function` or, for a regression, `model.predict`. Outside of JAX's
+    transformations these take and return NumPy arrays. Within `jit`, `vmap`, `grad` and
+    `jax.export` they take arrays or tracers, and return JAX arrays in the model's dtype without
+    checking that values are finite.
 
     Attributes:
         expansion: the machine, which takes raw inputs.
@@ -58,6 +60,9 @@ class Model(eqx.Module, ModelAnswers):
         labels: the classes in sorted order. Of two classes, a value >= 0 decides for the second
             (static).
         label_dtype: NumPy's name of the dtype of the labels (static).
+        quantiles: the quantiles of the target that the values estimate, in increasing order; empty
+            for a model of means or classes. Several are the columns of the values, which are
+            sorted in each row, so that they never cross (static).
         columns: schema that encodes a table as inputs, if the model was trained on one (static).
         about: record of the training, such as method, metric and error, in JSON types (static).
     """
@@ -70,6 +75,7 @@ class Model(eqx.Module, ModelAnswers):
     decoding: Decoding = eqx.field(default="loss", static=True)
     labels: tuple[Any, ...] | None = eqx.field(default=None, static=True)
     label_dtype: str = eqx.field(default="", static=True)
+    quantiles: tuple[float, ...] = eqx.field(default=(), static=True)
     columns: Schema | None = eqx.field(default=None, static=True)
     about: "About" = eqx.field(default_factory=lambda: About(), static=True)
 
@@ -88,8 +94,12 @@ class Model(eqx.Module, ModelAnswers):
         return self.expansion.prototypes.shape[0]
 
     def __call__(self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Float[Array, " n *c"]:
-        """Return the expansion's values at raw inputs, shape `n` or `n c`; differentiable."""
-        return self.expansion(X)
+        """Return the values at raw inputs, shape `n` or `n c`; differentiable.
+
+        They are the expansion's values; several quantiles are sorted in each row.
+        """
+        values = self.expansion(X)
+        return jnp.sort(values, axis=-1) if self._in_order else values
 
     def at(self, size: int) -> "Model":
         """Return the model of another size, without probabilities, intervals and sets.
@@ -142,9 +152,10 @@ class Model(eqx.Module, ModelAnswers):
         truth = on_host("y", y)[None] if single else on_host("y", y)
         scores = self.scores(inputs)
         if self.labels is None:
-            if truth.shape != scores.shape or truth.dtype.kind not in "biuf":
+            shape = scores.shape[:1] if self._in_order else scores.shape
+            if truth.shape != shape or truth.dtype.kind not in "biuf":
                 raise ValueError(
-                    f"y: expected numbers of shape {scores.shape}, got {truth.dtype} of shape "
+                    f"y: expected numbers of shape {shape}, got {truth.dtype} of shape "
                     f"{truth.shape}"
                 )
             check_finite("y", truth)
@@ -227,7 +238,7 @@ class Model(eqx.Module, ModelAnswers):
         """
         contents = Contents(
             self.expansion, self.path, self.inverse_temperatures, self.conformal, self.code,
-            self.decoding, self.labels, self.label_dtype, self.columns, self.about,
+            self.decoding, self.labels, self.label_dtype, self.quantiles, self.columns, self.about,
         )  # fmt: skip
         write(path, contents)
 
@@ -245,6 +256,8 @@ class Model(eqx.Module, ModelAnswers):
         if self.labels is not None:
             proba = "" if self.inverse_temperatures is not None else "; no probabilities"
             lines.append(f"  classes: {', '.join(map(str, self.labels[:10]))}{proba}")
+        if self.quantiles:
+            lines.append(f"  quantiles: {', '.join(f'{q:g}' for q in self.quantiles)}")
         if self.conformal is not None:
             what = "intervals" if self.labels is None else "sets"
             lines.append(f"  {what}: by {_EVIDENCE[self.conformal.guarantee]}")

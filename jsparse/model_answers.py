@@ -48,7 +48,7 @@ class ModelAnswers(Answers):
     def _scorer(self) -> Scorer:
         """Return the scorer of the model."""
         matrix = None if self.code is None else self.code.matrix
-        return Scorer(self.expansion, matrix, self.decoding)
+        return Scorer(self.expansion, matrix, self.decoding, in_order=self._in_order)
 
     def _machines(self) -> Scorer:
         """Return the scorer of the folds' machines, or of the model without such machines."""
@@ -103,6 +103,7 @@ class ModelAnswers(Answers):
             self.decoding,
             self.labels,
             self.label_dtype,
+            self.quantiles,
             self.columns,
             dict(self.about),
         )

@@ -42,6 +42,7 @@ class Contents(NamedTuple):
     decoding: Decoding
     labels: tuple[Any, ...] | None
     label_dtype: str
+    quantiles: tuple[float, ...]
     columns: Schema | None
     about: dict[str, Any]
 
@@ -62,6 +63,7 @@ def write(path: PathLike, contents: Contents) -> None:
         "inverse_temperatures": None
         if model.inverse_temperatures is None
         else np.asarray(model.inverse_temperatures, float).tolist(),
+        "quantiles": list(model.quantiles),
         "columns": None if model.columns is None else model.columns.to_json(),
         "about": model.about,
     }
@@ -96,6 +98,7 @@ def read(path: PathLike, dtype: str | None) -> Contents:
             document["decoding"],
             plain.labels,
             plain.label_dtype,
+            plain.quantiles,
             plain.columns,
             plain.about,
         )

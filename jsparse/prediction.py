@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -29,12 +30,15 @@ class Scorer(NamedTuple):
         decoding: name of the distance that turns the values of the problems into scores.
         outputs: shape of one machine's values if the expansion has the columns of several machines,
             machine by machine; None for one machine.
+        in_order: whether to sort the values of a row, which are quantiles of one target, so that
+            they never cross (Chernozhukov, Fernandez-Val and Galichon 2010).
     """
 
     expansion: KernelExpansion
     matrix: Float[Array, "k l"] | Float[np.ndarray, "k l"] | None
     decoding: Decoding = "loss"
     outputs: tuple[int, ...] | None = None
+    in_order: bool = False
 
     __repr__ = short_repr
 
@@ -44,6 +48,8 @@ class Scorer(NamedTuple):
         if self.outputs is not None:
             machines = self.expansion.intercept.size // math.prod(self.outputs)
             values = values.reshape(values.shape[0], machines, *self.outputs)
+        if self.in_order:
+            values = jnp.sort(values, axis=-1)
         if self.matrix is None:
             return values
         return -distances(as_array(self.matrix, values.dtype), values, self.decoding)
@@ -92,15 +98,16 @@ class Scorer(NamedTuple):
         return self._replace(expansion=expansion, matrix=matrix)
 
 
-@functools.partial(compiled, static_argnums=(2, 3))
+@functools.partial(compiled, static_argnums=(2, 3, 4))
 def _scores(
     expansion: KernelExpansion,
     matrix: Float[Array, "k l"] | None,
     decoding: Decoding,
     outputs: tuple[int, ...] | None,
+    in_order: bool,
     X: Float[Array, "n d"],
 ) -> Float[Array, "n ..."]:
-    return Scorer(expansion, matrix, decoding, outputs)(X)
+    return Scorer(expansion, matrix, decoding, outputs, in_order)(X)
 
 
 _distances = compiled(distances, static_argnames="decoding")

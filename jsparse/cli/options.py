@@ -381,10 +381,19 @@ def _positive_seconds(text: str) -> float:
     return _real(text, "a number of seconds above 0", lambda value: 0 < value < math.inf)
 
 
+def _shares(text: str) -> float | list[float]:
+    expected = "a share between 0 and 1, or increasing ones with commas between them"
+    shares = [_real(part, expected, lambda value: 0 < value < 1) for part in text.split(",")]
+    if any(a >= b for a, b in itertools.pairwise(shares)):
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    return shares[0] if len(shares) == 1 else shares
+
+
 _KINDS: dict[str, Callable[[str], Any]] = {
     "count": _count,
     "count or auto": _subset,
     "not negative": _not_negative,
+    "shares": _shares,
     "sizes": _sizes,
     "text": str,
 }

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, model: Model) -> None:
                 except TableError as error:
                     unscored = error
                 else:
-                    metric, error = report.error_of(names, truth, predictions)
+                    metric, error = report.error_of(names, truth, predictions, model.quantiles)
                     errors += error * len(truth)
     tell_counts(imputed, "missing values filled in")
     tell_counts(unseen, "rows of unseen category")
@@ -84,8 +84,12 @@ def _answers(
     names = model.labels or ()
     # These are pairs instead of a dict, as the target may have the name of another column.
     columns: list[tuple[str, Any]] = [(target, predictions)]
-    if predictions.ndim == 2:  # several targets
-        columns = [(f"{target} {i + 1}", each) for i, each in enumerate(predictions.T)]
+    if predictions.ndim == 2:  # several targets, or quantiles of one
+        numbers = model.quantiles or range(1, predictions.shape[1] + 1)
+        columns = [
+            (f"{target} {number:g}", each)
+            for number, each in zip(numbers, predictions.T, strict=True)
+        ]
     if scores.ndim == 2 and names:
         columns += [(f"decision_value {name}", scores[:, i]) for i, name in enumerate(names)]
     elif names:
@@ -98,7 +102,8 @@ def _answers(
         columns += [(f"in set {name}", inside[:, i]) for i, name in enumerate(names)]
     elif options.interval is not None:
         ends = model.interval(X, options.interval).reshape(len(X), -1, 2)
-        for (name, _), each in zip(columns.copy(), np.moveaxis(ends, 1, 0), strict=True):
+        of = [target] if ends.shape[1] == 1 else [name for name, _ in columns]
+        for name, each in zip(of, np.moveaxis(ends, 1, 0), strict=True):
             columns += [(f"{name} low", each[:, 0]), (f"{name} high", each[:, 1])]
     arrays = [pa.array(column.tolist() if i == 0 else column) for i, (_, column) in
               enumerate(columns)]  # fmt: skip

@@ -18,6 +18,7 @@ from ..search.sizes import SizeCurve
 from ..training.presentation import describe_kernel
 from ..training.presets import ADVICE
 from ..training.trained import PHASES, Trained
+from ..validation.losses import pinball
 
 SILENCE = 10.0  # seconds between progress lines without a terminal
 
@@ -44,10 +45,12 @@ def note(text: str) -> None:
 
 @contextmanager
 def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | None]:
-    """Show progress on standard error: a bar on a terminal, else now and then a line.
+    """Yield a callback that shows the progress of a search on standard error.
+
+    On a terminal it shows a bar; otherwise it prints a line at most every `SILENCE` seconds.
 
     Args:
-        quiet: show nothing.
+        quiet: show nothing, and yield None.
         method: name of the method, if it is one of several; without a terminal it is printed at
             once.
     """
@@ -171,12 +174,18 @@ def _curve(curve: SizeCurve) -> None:
 
 def test_error(trained: Trained, truth: np.ndarray, predicted: np.ndarray) -> None:
     """Print the error on held-out rows."""
-    name, error = error_of(trained.classes, truth, predicted)
+    name, error = error_of(trained.classes, truth, predicted, trained.model.quantiles)
     line("test error", f"{error:.4g} ({name}, {len(truth)} held-out rows)")
 
 
-def error_of(classes: object, truth: np.ndarray, predicted: np.ndarray) -> tuple[str, float]:
-    """Return name and value of the error: misclassification, or mean squared error."""
+def error_of(
+    classes: object, truth: np.ndarray, predicted: np.ndarray, quantiles: Sequence[float] = ()
+) -> tuple[str, float]:
+    """Return name and value of the error: misclassification, mean squared error or pinball loss."""
+    if quantiles:
+        columns = predicted.reshape(len(predicted), -1)
+        losses = pinball(np.asarray(truth)[:, None], columns, np.asarray(quantiles), np)
+        return METRIC_NAMES["pinball"], float(np.mean(losses))
     if classes is not None:
         return METRIC_NAMES["misclassification"], float(np.mean(np.asarray(truth) != predicted))
     return METRIC_NAMES["mse"], float(np.mean(np.square(np.asarray(truth) - predicted)))

@@ -21,10 +21,10 @@ class Frame:
             names to columns.
         drop: columns to leave out.
         categorical: columns of numbers that are codes, beside columns of pandas' type "category".
-        impute: fill missing inputs in rather than refuse them.
-        max_categories: most categories a column may have.
-        categories: "indicators", a column for each category, or "kernel", which compares those of
-            two rows, column by column, see `kernels.Mixed`.
+        impute: fill missing inputs in instead of refusing them.
+        max_categories: upper limit of the number of categories of a column.
+        categories: "indicators" for a column of zeros and ones for each category, or "kernel" for a
+            kernel that compares the categories of two rows, see `kernels.Mixed`.
     """
 
     table: Any
@@ -40,15 +40,17 @@ class Frame:
         from .arrow import pa
 
         schema = _arrow(self.table).schema
-        names = [name for name in schema.names if name not in (*self.drop, *self._codes)]
+        names = [
+            name for name in schema.names if name not in (*self.drop, *self._categorical_names)
+        ]
         kinds = [schema.field(name).type for name in names]
         kinds = [kind for kind in kinds if pa.types.is_primitive(kind) and kind != pa.bool_()]
         short = bool(kinds) and all(kind in (pa.float16(), pa.float32()) for kind in kinds)
         return np.dtype("float32" if short else "float64")
 
     @property
-    def _codes(self) -> list[str]:
-        """Columns of categories, whatever these are."""
+    def _categorical_names(self) -> list[str]:
+        """The names of the columns of categories, whether stated or known from pandas' types."""
         if not _is_pandas(self.table):
             return list(self.categorical)
         types = zip(self.table.columns, self.table.dtypes, strict=True)
@@ -81,7 +83,7 @@ class Frame:
             )
         rest = [name for name in table.column_names if name not in names]
         table = table.select([*names, *rest])
-        return dataclasses.replace(self, table=table, categorical=self._codes)
+        return dataclasses.replace(self, table=table, categorical=self._categorical_names)
 
     @property
     def n_rows(self) -> int:
@@ -96,8 +98,7 @@ class Frame:
         Args:
             y: the name of a column, or targets, shape `n`.
             task: "classification" or "regression".
-            rows: numbers of the only rows that are encoded, and that the encoding is made from; by
-                default all.
+            rows: numbers of the rows to encode, which also decide the encoding; by default all.
 
         Raises:
             ValueError: naming the column that cannot be encoded, and its row.
@@ -128,7 +129,7 @@ class Frame:
             target,
             task=task,
             impute=self.impute,
-            categorical=self._codes,
+            categorical=self._categorical_names,
             drop=self.drop,
             max_categories=self.max_categories,
             coded=self.categories == "kernel",
@@ -141,9 +142,9 @@ class Frame:
     def encoded(
         self, y: Any, task: str, rows: Int[np.ndarray, " k"] | None = None
     ) -> "EncodedFrame":
-        """Return the table with its encoding in the precision of its numbers.
+        """Return the table with its inputs encoded as numbers, of the table's `dtype`.
 
-        Arguments and errors are as for `arrays`; the inputs of all rows but `rows` are 0.
+        Arguments and errors are as for `arrays`. Rows that are not in `rows` have inputs of 0.
         """
         X, _, schema = self.arrays(y, task, rows)
         inputs = np.zeros((self.n_rows, X.shape[1]), self.dtype)
@@ -163,11 +164,11 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class EncodedFrame(Frame):
-    """A table that is encoded before it is trained on, once.
+    """A table with its encoded inputs, so that several trainings encode it only once.
 
     Args:
-        inputs: numbers that stand for its rows, shape `n d`.
-        schema: how it was encoded.
+        inputs: the encoded inputs, shape `n d`.
+        schema: the encoding.
     """
 
     inputs: Float[np.ndarray, "n d"] = dataclasses.field(kw_only=True)

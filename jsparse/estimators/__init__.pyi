@@ -1523,8 +1523,9 @@ class RobustLSSVMClassifier(Classifier):
         selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
             for the rows with the largest residual variance under the untuned kernel, whatever
             the class.
-        loss: "huber", which is quadratic for small residuals and linear for large ones; or
-            "absolute".
+        loss: "huber", which is quadratic for small residuals and linear for large ones;
+            "absolute"; or "quantile", the pinball loss of quantile regression (Koenker and
+            Bassett 1978), for regression only.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
@@ -1584,7 +1585,7 @@ class RobustLSSVMClassifier(Classifier):
         size_tolerance: float = 1.0,
         stop_when_flat: bool = False,
         selection: Literal["renyi", "uniform", "pivoted_cholesky"] = 'renyi',
-        loss: Literal["absolute", "huber"] = 'huber',
+        loss: Literal["absolute", "huber", "quantile"] = 'huber',
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
@@ -1603,7 +1604,10 @@ class RobustLSSVMClassifier(Classifier):
     ) -> None: ...
 
 class RobustLSSVMRegressor(Regressor):
-    """Regression for targets with outliers (De Brabanter 2010, eq. 6).
+    """Regression for targets with outliers (De Brabanter 2010, eq. 6), and quantile regression.
+
+    With several quantiles, `predict` returns a column for each, in increasing order at every row;
+    `score` takes one quantile only.
 
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several
@@ -1618,8 +1622,14 @@ class RobustLSSVMRegressor(Regressor):
         selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
             for the rows with the largest residual variance under the untuned kernel, whatever
             the class.
-        loss: "huber", which is quadratic for small residuals and linear for large ones; or
-            "absolute".
+        loss: "huber", which is quadratic for small residuals and linear for large ones;
+            "absolute"; or "quantile", the pinball loss of quantile regression (Koenker and
+            Bassett 1978), for regression only.
+        quantile: with the quantile loss, the share of the targets that should lie below the
+            machine's value, between 0 and 1. Several increasing shares give an output for each,
+            on the same kernel, prototypes and `C`; the model sorts the outputs of each row, so
+            that they never cross (Chernozhukov, Fernandez-Val and Galichon 2010). None stands
+            for 0.5, the median.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
@@ -1675,7 +1685,8 @@ class RobustLSSVMRegressor(Regressor):
         size_tolerance: float = 1.0,
         stop_when_flat: bool = False,
         selection: Literal["renyi", "uniform", "pivoted_cholesky"] = 'renyi',
-        loss: Literal["absolute", "huber"] = 'huber',
+        loss: Literal["absolute", "huber", "quantile"] = 'huber',
+        quantile: float | Sequence[float] | None = None,
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',

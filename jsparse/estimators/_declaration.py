@@ -222,12 +222,15 @@ def argument_texts(method: type[Method]) -> dict[str, str]:
 
 def type_text(kind: Any) -> str:
     """Return a type as text for a stub; the types of traceable numbers become float and int."""
-    if kind is ScalarLike or kind is CountLike:
-        return "float" if kind is ScalarLike else "int"
+    if kind is CountLike:
+        return "int"
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return f"Literal[{', '.join(map(_quoted, arguments))}]"
     if origin in (Union, types.UnionType):
+        scalar = typing.get_args(ScalarLike)
+        if {*scalar} <= {*arguments}:
+            arguments = (float, *(each for each in arguments if each not in scalar))
         return " | ".join(map(type_text, arguments))
     if origin is not None:
         return f"{origin.__name__}[{', '.join(map(type_text, arguments))}]"

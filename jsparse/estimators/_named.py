@@ -162,12 +162,16 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor, method=FixedSize):
     """
 
 
-class RobustLSSVMClassifier(Classifier, method=Robust):
+class RobustLSSVMClassifier(Classifier, method=Robust, omitted=("quantile",)):
     """Classification by a fixed-size machine with a robust loss (De Brabanter 2010, eq. 6)."""
 
 
 class RobustLSSVMRegressor(Regressor, method=Robust):
-    """Regression for targets with outliers (De Brabanter 2010, eq. 6)."""
+    """Regression for targets with outliers (De Brabanter 2010, eq. 6), and quantile regression.
+
+    With several quantiles, `predict` returns a column for each, in increasing order at every row;
+    `score` takes one quantile only.
+    """
 
 
 class LSSVMClassifier(Classifier, method=Dual, omitted=("cv",)):

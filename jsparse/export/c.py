@@ -204,6 +204,15 @@ def _scores(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
     parts = []
     if model.code is None:
         lines.append(f"{prefix}_values(x, scores);")
+        if len(model.quantiles) > 1:  # sorted, by insertion
+            lines += [
+                f"for (i = 1; i < {s}; i++) {{",
+                "  for (t = scores[i], j = i; j > 0 && scores[j - 1] > t; j--) {",
+                "    scores[j] = scores[j - 1];",
+                "  }",
+                "  scores[j] = t;",
+                "}",
+            ]
     else:
         problems = model.code.shape[1]
         parts.append(_int8_matrix(f"{prefix}_code", model.code))

@@ -13,8 +13,8 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from .base import FeatureMap
 
-# Number of features that estimate the energy of dropped features. One feature may be small by
-# chance.
+# The number of smallest features that estimate the energy of dropped features. One feature may be
+# small by chance.
 _LAST = 4
 
 
@@ -64,10 +64,11 @@ class Nystroem(FeatureMap):
     def unresolved(self, C: Float[Array, "*s"], energy: Float[Array, " p"]) -> Bool[Array, "*s"]:
         """Return whether a dropped feature would have had a ridge factor of at least one half.
 
-        The ridge multiplies a feature of energy g by the factor `g / (g + 1/C)`. At the prototypes
-        the energy is proportional to the eigenvalue lambda of `K(Z, Z)`. At other rows the smallest
-        features have far more energy. The factor of proportionality is therefore estimated from the
-        smallest features that were not dropped.
+        The energy of a feature is its sum of squares over the rows. The ridge multiplies a feature
+        of energy g by the factor `g / (g + 1/C)`. At the prototypes the energy is proportional to
+        the eigenvalue lambda of `K(Z, Z)`. At other rows the smallest features have far more
+        energy. The factor of proportionality is therefore estimated from the smallest features that
+        were not dropped.
         """
         inverse = jnp.sum(jnp.square(self.transform), axis=0)  # 1 / lambda
         numbers = jnp.arange(self.n_features, dtype=jnp.int32)

@@ -174,7 +174,7 @@ class Candidates(Method):
 
     @property
     def longest(self) -> int:
-        """The largest number of prototypes, once resolved."""
+        """The largest number of prototypes; only valid for a resolved method."""
         assert self.max_prototypes is not None
         return self.max_prototypes
 

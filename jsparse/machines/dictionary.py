@@ -47,7 +47,11 @@ class DictionaryColumns(FeatureMap):
     def expansion(
         self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """Return the machine in uncentred atoms: an expansion with one prototype for each atom."""
+        """Return the machine `features @ weights + intercept` as a kernel expansion.
+
+        The expansion has one prototype for each atom. It sums the values `k(x, z)` of the atoms;
+        its intercept absorbs the constants subtracted from them.
+        """
         intercept = intercept - jnp.tensordot(self.shift, weights, axes=1)
         return KernelExpansion(*every_atom(self.kernel, self.prototypes), weights, intercept)
 

@@ -170,10 +170,12 @@ def _fit_arrays(
 
 
 class DirectMethod(FewPrototypes):
-    """The settings of methods that find their prototypes by a descent, see `direct`.
+    """The settings of methods that optimise their prototypes by L-BFGS, see `direct`.
 
-    The kernel is tuned for a cheaper machine on the points from which the descent starts, as a
-    descent for every kernel, `C` and fold would take far longer. `C` is tuned for the method.
+    The descent minimises `W(Z)`, the minimum of a convex `InnerProblem` over the coefficients for
+    given prototypes `Z`. The kernel is tuned for a cheaper machine on the points from which the
+    descent starts, as a descent for every kernel, `C` and fold would take far longer. `C` is tuned
+    for the method.
 
     Args:
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem.
@@ -216,10 +218,13 @@ class DirectMethod(FewPrototypes):
 
     @abc.abstractmethod
     def problem(self, kernel: Kernel, *data: Array) -> InnerProblem:
-        """Return the inner problem whose marginal function is minimised; see `fit_targets`."""
+        """Return the convex problem for the coefficients; `data` is as for `fit_targets`."""
 
     def descend(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
-        """Descend from each start, with prototypes that all targets share; return the best fit."""
+        """Minimise `W(Z)` over prototypes that all targets share; see the class.
+
+        One descent begins at each of the `starts`. Return the fit with the lowest `W`.
+        """
         options = {"tolerance": self.tolerance, "max_iterations": self.max_iterations}
         return direct.best_of(self.problem(kernel, *data), starts, **options).machine(kernel)
 

@@ -27,7 +27,9 @@ class Which(NamedTuple):
 
 @runtime_checkable
 class OnFold(Protocol):
-    """A reduction of the predictions of a fold, so that memory never holds all predictions.
+    """A function that reduces the predictions of a fold, such as to the sums of their losses.
+
+    The predictions of all folds and machines together might not fit into memory.
 
     It is a pytree, so that a method can pass it to every device of a mesh.
     """
@@ -35,11 +37,18 @@ class OnFold(Protocol):
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: Which
     ) -> tuple[PyTree, PyTree]:
-        """Reduce the values of `q` machines with `l` outputs at `r` rows of one fold.
+        """Reduce the predictions of `q` machines with `l` outputs at `r` rows of one fold.
+
+        Args:
+            rows: the rows.
+            values: the predictions, shape `r q l`.
+            which: the `C` and the size of each machine.
 
         Returns:
-            Sums over the rows, last axis `q`; and numbers kept of each row, first axis `r`. The
-            caller adds up the kept numbers of calls for the same rows and different machines.
+            Two pytrees, of which the second may be None. The first holds sums over the rows, such
+            as of losses, with last axis `q`. The second holds results for each row, such as the
+            predictions of one machine, with first axis `r`. If each call reduces only some of the
+            fold's machines, the caller adds the row results of all calls.
         """
         ...
 
@@ -57,7 +66,7 @@ class HeldOut(NamedTuple):
     """The results of `on_fold` for `v` folds of `r` rows, `s` values of `C` and `k` sizes."""
 
     sums: PyTree  # sums over the rows of each fold, shape `v s .. k`
-    kept: PyTree  # numbers kept of each row, shape `v r ..`
+    kept: PyTree  # results for each row, the second pytree of `OnFold`, shape `v r ..`
     statuses: Int[Array, " s"]  # for each `C`, the worst stop code over folds
     total: Sums | None = None  # normal equations of all rows, if the method computed them
 
@@ -170,7 +179,7 @@ def over_C_and_folds(results: tuple[PyTree, PyTree, Array], s: int, v: int) -> H
     """Return the `HeldOut` of results for the pairs of `C_and_folds`.
 
     Args:
-        results: sums, kept numbers and stop codes, each with a leading axis over the `s v` pairs.
+        results: sums, row results and stop codes, each with a leading axis over the `s v` pairs.
         s: number of values of `C`.
         v: number of folds.
     """

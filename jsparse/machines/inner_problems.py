@@ -35,7 +35,10 @@ class Solved(NamedTuple):
     __repr__ = short_repr
 
     def times_power(self, exponent: Int[Array, ""]) -> "Solved":
-        """Return the solution for targets times `2^exponent`; the multipliers do not change."""
+        """Return the solution for targets times `2^exponent`, to undo `InnerProblem.scaled`.
+
+        The multipliers are not scaled: problems with multipliers have an exponent of 0.
+        """
         once, twice = exponent[None], 2 * exponent[None]
         return self._replace(
             value=times_power(self.value[None], twice)[0],
@@ -74,7 +77,8 @@ class InnerProblem(eqx.Module):
         """Return the problem with targets divided by `2^e`, and the exponent `e`.
 
         The scaled targets are of size one. Coefficients and intercept are divided by `2^e`, and `W`
-        by `4^e`. By default the problem is unchanged, and `e` is 0.
+        by `4^e`. By default the problem is unchanged, and `e` is 0. A subclass that overrides this
+        method must have no multipliers, as `Solved.times_power` does not scale them.
         """
         return self, jnp.zeros((), jnp.int32)
 

@@ -89,7 +89,7 @@ class KMP(Pursuit):
         """See `Pursuit.select_with_rows`: compute the coefficients from the rows."""
         path, p = self._path(system, key), design.D.shape[1]
         if self.fitting != "basic":
-            path = _solved_again(path, design, system.ridge)
+            path = _with_coefficients_from_rows(path, design, system.ridge)
         return self._selected(path, p, on_rows=True)
 
     def _selected(self, path: Path, p: int, *, on_rows: bool) -> Selected:
@@ -109,7 +109,7 @@ class KMP(Pursuit):
         return Selected(coefficients, statuses(path.status, path.size, lost, places))
 
 
-def _solved_again(path: Path, design: Design, ridge: Array) -> Path:
+def _with_coefficients_from_rows(path: Path, design: Design, ridge: Array) -> Path:
     """Return the paths with coefficients computed by QR from the selected atoms at the rows."""
     k, dtype = path.support.shape[1], design.D.dtype
 

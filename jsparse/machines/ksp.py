@@ -80,12 +80,17 @@ class KSP(Pursuit):
         )  # fmt: skip
 
     def select_with_rows(self, design: Design, system: System, key: Key | None) -> Selected:
-        """See `Pursuit.select_with_rows`; with `formed=False`, also select from the rows."""
+        """See `Pursuit.select_with_rows`; `formed` decides what the pursuit works on.
+
+        With `formed=True` it works on the normal equations. Then in float32 the coefficients, but
+        not the selection, are computed again from the rows. With `formed=False` it works on the
+        rows.
+        """
         if self.formed:
             selected = self.select(system, key)
             if resolves_products(design.D.dtype):
                 return selected
-            return _solved_again(selected, design, system.ridge, self.longest)
+            return _with_coefficients_from_rows(selected, design, system.ridge, self.longest)
         return _each_target(
             lambda y: subspace_pursuit(
                 design.D, y, n_atoms=self.fit_sizes, ridge=system.ridge,
@@ -105,18 +110,20 @@ class KSP(Pursuit):
 
 
 def _each_target(
-    run: Callable[[Float[Array, " r"]], Subspace], targets: Float[Array, "r c"], p: int
+    run: Callable[[Float[Array, " r"]], Subspace], targets: Float[Array, "r c"], n_atoms: int
 ) -> Selected:
-    """Run a pursuit for each target, and return the coefficients of all `p` atoms."""
+    """Run a pursuit for each target, and return the coefficients of all atoms."""
 
     def one(target: Float[Array, " r"]) -> Selected:
         pursuit = run(target)
-        return Selected(pursuit.dense(p), pursuit.status)
+        return Selected(pursuit.dense(n_atoms), pursuit.status)
 
     return jax.lax.map(one, targets.T)
 
 
-def _solved_again(selected: Selected, design: Design, ridge: Array, longest: int) -> Selected:
+def _with_coefficients_from_rows(
+    selected: Selected, design: Design, ridge: Array, longest: int
+) -> Selected:
     """Return the selected atoms of each size, with coefficients computed from the rows.
 
     A machine has at most `longest` atoms.

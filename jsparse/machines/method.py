@@ -17,7 +17,7 @@ from .._numerics import as_array, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED
-from .._types import CLike, Key, PointTable
+from .._types import CLike, Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel, Mixture
 from ..multiclass import Code
@@ -29,10 +29,11 @@ from .rows import FoldLayout, Rows
 from .stages import Chosen, Outcome, Stage
 
 Task = Literal["classification", "regression"]
-Metric = Literal["mse", "mae", "misclassification"]
+Metric = Literal["mse", "mae", "pinball", "misclassification"]
 METRIC_NAMES: dict[Metric, str] = {
     "mse": "mean squared error",
     "mae": "mean absolute error",
+    "pinball": "mean pinball loss",
     "misclassification": "misclassification",
 }
 # A regularisation path of a least-squares machine costs hardly more than one solution.
@@ -107,20 +108,23 @@ def option(
     kind: str = "text",
     metavar: str | None = None,
     choices: tuple[str, ...] | None = None,
+    static: bool = True,
     **field: Any,
 ) -> Any:
-    """Return a static dataclass field that is also an option of the command line.
+    """Return a dataclass field that is also an option of the command line.
 
     Args:
         default: the field's default value.
         help: the help text on the command line.
-        kind: how the option is parsed: "sizes", "count", "count or auto", "not negative" or "text".
+        kind: how the option is parsed: "sizes", "count", "count or auto", "not negative",
+            "shares" or "text".
         metavar: the placeholder for the value in the help text.
         choices: the allowed values of a "text" option; None for any.
+        static: whether changing the value compiles programs again.
         **field: further arguments of `dataclasses.field`, such as `kw_only`.
     """
     described = {"help": help, "kind": kind, "metavar": metavar, "choices": choices}
-    return eqx.field(default=default, static=True, metadata={"option": described}, **field)
+    return eqx.field(default=default, static=static, metadata={"option": described}, **field)
 
 
 def setting(default: Any, **field: Any) -> Any:
@@ -298,6 +302,19 @@ class Method(eqx.Module):
         return self.metric(task)
 
     @property
+    def quantiles(self) -> tuple[ScalarLike, ...]:
+        """The quantiles of the target that the outputs estimate, in increasing order.
+
+        Empty for a method whose outputs estimate means or classes. With several, each is an output,
+        and predictions are sorted. They are the parameters of the metric "pinball".
+        """
+        return ()
+
+    def outputs(self, rows: Rows) -> tuple[int, ...]:
+        """Return the shape of one row's values: one value for each target, or binary problem."""
+        return rows.outputs
+
+    @property
     def size_tolerance(self) -> float:
         """Standard errors by which the error of the chosen size may exceed the smallest error."""
         return 0.0
@@ -408,7 +425,10 @@ class Method(eqx.Module):
 
     @property
     def fit_sizes(self) -> tuple[int, ...]:
-        """The sizes of the machines that one fit returns, once resolved; empty for one size."""
+        """The numbers of prototypes for which one fit returns a machine each.
+
+        Empty if a fit returns a single machine. Only valid for a resolved method, see `resolve`.
+        """
         return ()
 
     def shorter(self) -> "Sequence[Method]":

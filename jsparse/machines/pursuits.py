@@ -107,7 +107,7 @@ class Pursuit(CandidatesFromSums):
 
     @property
     def fit_sizes(self) -> tuple[int, ...]:
-        """The numbers of atoms, once resolved."""
+        """See `Method.fit_sizes`: the resolved numbers of atoms."""
         assert isinstance(self.n_prototypes, tuple)
         return self.n_prototypes
 

@@ -1,16 +1,18 @@
-"""Fixed-size machines with the absolute or the Huber loss, which outliers cannot dominate."""
+"""Fixed-size machines with the absolute, Huber's or a quantile loss."""
 
 import functools
-from typing import ClassVar, NamedTuple
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._arguments import whole_number
+from .._arguments import numbers, whole_number
 from .._blocks import map_row_blocks, rows_in_block
-from .._numerics import dot, is_concrete, like
+from .._numerics import as_array, dot, is_concrete, like
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import TRUNCATED
@@ -18,12 +20,14 @@ from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
-from ..solvers.robust import SMOOTHING, Loss, Solution, default_tolerance, solve
+from ..solvers.robust import SMOOTHING, Solution, default_tolerance, slopes, solve
 from .checks import check_choice, check_penalty, check_problem, in_one_dtype
 from .family import Family, diagnostics, single
 from .fixed_size import Prototypes, feature_map
-from .method import MANY_C, Metric, Task, check_number, option
+from .method import MANY_C, Metric, Task, as_python, check_number, option
 from .rows import Rows
+
+Loss = Literal["absolute", "huber", "quantile"]
 
 
 class Robust(Prototypes):
@@ -32,8 +36,14 @@ class Robust(Prototypes):
     `Prototypes` describes the settings that are not listed.
 
     Args:
-        loss: "huber", which is quadratic for small residuals and linear for large ones; or
-            "absolute".
+        loss: "huber", which is quadratic for small residuals and linear for large ones; "absolute";
+            or "quantile", the pinball loss of quantile regression (Koenker and Bassett 1978), for
+            regression only.
+        quantile: with the quantile loss, the share of the targets that should lie below the
+            machine's value, between 0 and 1. Several increasing shares give an output for each, on
+            the same kernel, prototypes and `C`; the model sorts the outputs of each row, so that
+            they never cross (Chernozhukov, Fernandez-Val and Galichon 2010). None stands for 0.5,
+            the median.
     """
 
     name: ClassVar[str] = "robust"
@@ -43,16 +53,57 @@ class Robust(Prototypes):
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
     info_powers: ClassVar[dict[str, int]] = {"threshold": 1, "objective": 2}
 
-    loss: Loss = option("huber", "loss of the residuals", choices=("huber", "absolute"))
+    loss: Loss = option("huber", "loss of the residuals", choices=("huber", "absolute", "quantile"))
+    quantile: ScalarLike | Sequence[float] | None = option(
+        None,
+        "with --loss quantile, the share of the targets below the prediction, or several "
+        "increasing shares; default: 0.5",
+        kind="shares",
+        metavar="Q[,Q...]",
+        static=False,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.quantile = as_python(self.quantile)
+
+    @property
+    def quantiles(self) -> tuple[ScalarLike, ...]:
+        """See `Method.quantiles`."""
+        if self.loss != "quantile":
+            return ()
+        quantile = 0.5 if self.quantile is None else self.quantile
+        return tuple(quantile) if isinstance(quantile, Sequence) else (quantile,)
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
         check_choice("loss", self.loss, Loss)
+        if self.loss == "quantile" and task == "classification":
+            raise ValueError(
+                "loss: expected 'huber' or 'absolute' for classification, got 'quantile'"
+            )
+        _check_quantile(self.loss, self.quantile, in_order=True)
 
     def metric(self, task: Task) -> Metric:
-        """See `Method.metric`: the mean absolute error for regression."""
-        return "misclassification" if task == "classification" else "mae"
+        """See `Method.metric`: for regression the mean absolute error, or the pinball loss."""
+        if task == "classification":
+            return "misclassification"
+        return "pinball" if self.quantiles else "mae"
+
+    def outputs(self, rows: Rows) -> tuple[int, ...]:
+        """See `Method.outputs`: several quantiles are outputs of one target.
+
+        Raises:
+            ValueError: for several quantiles of several targets.
+        """
+        if len(self.quantiles) <= 1:
+            return rows.outputs
+        if rows.outputs:
+            raise ValueError(
+                f"quantile: expected one number with several targets, got {self.quantile!r}"
+            )
+        return (len(self.quantiles),)
 
     def fit(
         self,
@@ -65,7 +116,11 @@ class Robust(Prototypes):
         """See `fit` of this module. Each binary problem has a separate threshold."""
         assert points is not None
         data = rows.X, rows.targets, rows.problem_weights
-        machine = fit(feature_map(kernel, points), C, *data, loss=self.loss)
+        quantile = None
+        if self.quantiles:
+            levels = jnp.asarray(self.quantiles, rows.dtype)
+            quantile = levels.reshape(self.outputs(rows) if len(levels) > 1 else ())
+        machine = fit(feature_map(kernel, points), C, *data, loss=self.loss, quantile=quantile)
         return single(machine.expansion, machine.status, diagnostics(machine))
 
 
@@ -74,7 +129,8 @@ class RobustFit(NamedTuple):
 
     expansion: KernelExpansion
     # Weighted least squares with these row weights gives the same machine. A row whose residual is
-    # below the threshold has weight 1.
+    # below the threshold has weight 1; with a quantile q, 2 q if the residual is positive, and
+    # 2 (1 - q) if it is negative.
     row_weights: Float[Array, " n *c"]
     threshold: Float[Array, "*c"]  # where the loss becomes linear, in units of y
     objective: Float[Array, "*c"]  # infinite or 0 if the dtype cannot hold squared targets
@@ -92,6 +148,7 @@ def fit(
     weights: Float[Array, " n"] | Float[Array, "n c"] | None = None,
     *,
     loss: Loss = "absolute",
+    quantile: ScalarLike | Float[Array, " c"] | None = None,
     threshold: ScalarLike | None = None,
     tolerance: ScalarLike | None = None,
     max_iterations: int | Int[Array, ""] = 200,
@@ -101,20 +158,26 @@ def fit(
 
     - "absolute": `L(e) = |e|`, the L1 loss of Section 3.2.
     - "huber": `L(e) = e^2` if `|e| <= d`, else `2 d |e| - d^2`, for a threshold d.
+    - "quantile": `L(e) = max(2 q e, 2 (q - 1) e)`, twice the pinball loss of a quantile q (Koenker
+      and Bassett 1978), which `C` therefore weighs. For `q = 0.5` it is the absolute loss.
 
-    Both are quadratic programs. A primal-dual interior-point method with Mehrotra's predictor and
+    All are quadratic programs. A primal-dual interior-point method with Mehrotra's predictor and
     corrector (Nocedal and Wright 2006, Algorithm 16.4) solves them; each step is a weighted
     least-squares problem. The distance of an outlier changes neither the solution nor the number of
-    steps: targets are centred by their median and divided by their median absolute deviation, and
-    the stopping rule counts a larger residual as one deviation.
+    steps: targets are centred by their quantile or median and divided by their median absolute
+    deviation, and the stopping rule counts a larger residual as one deviation.
 
     Args:
         feature_map: such as `Nystroem(kernel, prototypes)`; penalised by the identity.
         C: weight of the data-fit term, positive; or one for each output, shape `c`.
         X: inputs, shape `n d`.
-        y: targets, shape `n`, or `n c` for several outputs, each fitted separately.
+        y: targets, shape `n`, or `n c` for several outputs, each fitted separately. If `C` or
+            `quantile` has shape `c`, targets of shape `n` are those of each output: so one call
+            fits a path over `C`, or several quantiles.
         weights: row weights, shape `n`, or `n c` for weights of each output; at least 0.
-        loss: "absolute" or "huber" (static).
+        loss: "absolute", "huber" or "quantile" (static).
+        quantile: q, between 0 and 1, or one for each output, shape `c`; with the quantile loss
+            only, where None stands for 0.5. The fitted quantiles of several outputs may cross.
         threshold: Huber's d, in units of y. By default it is `TUNING` times a robust standard
             deviation of the residuals, from their median absolute value; threshold and solution are
             found together. With few rows such a threshold may not exist: the status is then
@@ -133,10 +196,12 @@ def fit(
     when numbers change. Not differentiable in reverse mode (an iteration of unknown length).
 
     Raises:
-        ValueError: as for `fixed_size.fit`, or if the loss is unknown, the threshold not positive,
-            the tolerance negative, or `max_iterations` not a whole number of at least 1.
+        ValueError: as for `fixed_size.fit`, or if the loss is unknown, the quantile not between 0
+            and 1 or given with another loss, the threshold not positive, the tolerance negative, or
+            `max_iterations` not a whole number of at least 1.
     """
     check_choice("loss", loss, Loss)
+    _check_quantile(loss, quantile)
     check_penalty(feature_map)
     X, y, weights = in_one_dtype(X, y, weights)
     n = X.shape[0]
@@ -151,48 +216,91 @@ def fit(
     tol = default_tolerance(X.dtype) if tolerance is None else tolerance
     delta = None if threshold is None else like(threshold, X)
     limit, C = jnp.asarray(max_iterations, jnp.int32), jnp.asarray(C, X.dtype)
-    return _fit(feature_map, C, X, y, weights, delta, like(tol, X), limit, loss, block_rows)
+    q = None
+    if loss != "huber":  # the absolute loss is the quantile loss of the median
+        q = as_array(0.5 if quantile is None else quantile, X.dtype)
+    _outputs(y, C, q)
+    return _fit(feature_map, C, X, y, weights, q, delta, like(tol, X), limit, block_rows)
 
 
-@functools.partial(compiled, static_argnames=("loss", "block_rows"))
+def _outputs(y: Array, C: Array, quantile: Array | None) -> tuple[int, ...]:
+    """Return the shape of the outputs; raise a `ValueError` if arguments state different shapes."""
+    shapes = {
+        "y": y.shape[1:],
+        "C": C.shape,
+        "quantile": () if quantile is None else quantile.shape,
+    }
+    stated = {shape for shape in shapes.values() if shape}
+    if len(stated) > 1:
+        raise ValueError(
+            f"y, C, quantile: expected one value, or one for each output, got outputs of {shapes}"
+        )
+    return stated.pop() if stated else ()
+
+
+def _check_quantile(loss: Loss, quantile: Any, *, in_order: bool = False) -> None:
+    """Raise a `ValueError` unless these are numbers between 0 and 1 for the quantile loss, or None.
+
+    With `in_order` several numbers must increase. Traced values pass.
+    """
+    if quantile is not None and loss != "quantile":
+        raise ValueError(
+            f"quantile: expected None with loss={loss!r}, got {quantile!r}; take loss='quantile'"
+        )
+    if quantile is None or not all(map(is_concrete, jax.tree.leaves(quantile))):
+        return
+    levels = numbers("quantile", quantile)
+    between = levels.ndim <= 1 and levels.size > 0 and np.all((levels > 0) & (levels < 1))
+    if not between or (in_order and np.any(np.diff(np.atleast_1d(levels)) <= 0)):
+        several = "several increasing ones" if in_order else "one for each output"
+        raise ValueError(
+            f"quantile: expected a number between 0 and 1, or {several}, got {quantile!r}"
+        )
+
+
+@functools.partial(compiled, static_argnames=("block_rows",))
 def _fit(
     feature_map: FeatureMap,
     C: Float[Array, "*k"],
     X: Float[Array, "n d"],
     y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | Float[Array, "n c"] | None,
+    quantile: Float[Array, "*q"] | None,
     threshold: Float[Array, ""] | None,
     tolerance: Float[Array, ""],
     max_iterations: Int[Array, ""],
-    loss: Loss,
     block_rows: int | None,
 ) -> RobustFit:
     Phi = map_row_blocks(feature_map, X, rows_in_block(block_rows))
-    n, outputs = len(X), y.shape[1:]
-    columns = y.reshape(n, -1)
+    n, outputs = len(X), _outputs(y, C, quantile)
     w = jnp.ones(n, X.dtype) if weights is None else weights
-    w = jnp.broadcast_to(w.reshape(n, -1), columns.shape)
-    C = jnp.broadcast_to(C, columns.shape[1:])
+    columns, w = (jnp.broadcast_to(a.reshape(n, -1), (n, math.prod(outputs))).T for a in (y, w))
+    C = jnp.broadcast_to(C, columns.shape[:1])
+    if quantile is not None:
+        quantile = jnp.broadcast_to(quantile, columns.shape[:1])
 
-    def one(output: tuple[Array, Array, Array]) -> tuple[Solution, Array, Array, Array]:
-        target, w, C = output
+    def one(
+        output: tuple[Array, Array, Array, Array | None],
+    ) -> tuple[Solution, Array, Array, Array]:
+        target, w, C, q = output
         solution = solve(
-            Phi, target, w, C, tolerance, loss=loss, threshold=threshold,
+            Phi, target, w, C, tolerance, quantile=q, threshold=threshold,
             max_iterations=max_iterations, block_rows=block_rows,
         )  # fmt: skip
         size, d = jnp.abs(solution.residual), solution.threshold
-        row_weights = jnp.where(size > d, d / size, 1)
+        slope = _slope(solution, q)
+        row_weights = slope * jnp.where(size > d, d / size, 1)
         # At a residual e the absolute loss has the slope of the squared loss with C / (2 |e|).
-        strength = C if loss == "huber" else C / d * (SMOOTHING / 2)
+        strength = C if q is None else C / d * (SMOOTHING / 2)
         unresolved = feature_map.unresolved(strength, _energy(Phi, w))
-        return solution, row_weights, _objective(loss, solution, w, C), unresolved
+        return solution, row_weights, _objective(solution, w, C, q), unresolved
 
-    solutions, row_weights, objective, unresolved = jax.lax.map(one, (columns.T, w.T, C))
+    solutions, row_weights, objective, unresolved = jax.lax.map(one, (columns, w, C, quantile))
     lost = jnp.where(jnp.any(unresolved), TRUNCATED, 0)
     coefficients = solutions.weights.T.reshape(-1, *outputs)
     return RobustFit(
         expansion=feature_map.expansion(coefficients, solutions.intercept.reshape(outputs)),
-        row_weights=row_weights.T.reshape(y.shape),
+        row_weights=row_weights.T.reshape(n, *outputs),
         threshold=solutions.threshold.reshape(outputs),
         objective=objective.reshape(outputs),
         steps=jnp.max(solutions.steps),
@@ -207,13 +315,26 @@ def _energy(Phi: Float[Array, "n p"], w: Float[Array, " n"]) -> Float[Array, " p
     return dot(w, jnp.square(Phi - mean[None, :]))
 
 
+def _slope(solution: Solution, quantile: Float[Array, ""] | None) -> Float[Array, "*n"]:
+    """Return the size of the slope of the linear part of the loss at each residual, over `d`."""
+    if quantile is None:
+        return jnp.ones((), solution.residual.dtype)
+    upper, lower = slopes(quantile)
+    return jnp.where(solution.residual >= 0, upper, lower)
+
+
 def _objective(
-    loss: Loss, solution: Solution, w: Float[Array, " n"], C: Float[Array, ""]
+    solution: Solution,
+    w: Float[Array, " n"],
+    C: Float[Array, ""],
+    quantile: Float[Array, ""] | None,
 ) -> Float[Array, ""]:
     """Return the value of the objective that `fit` minimises."""
-    losses = jnp.abs(solution.residual)
-    if loss == "huber":
-        inner = jnp.minimum(losses, solution.threshold)
-        losses = inner * (2 * losses - inner)
+    size = jnp.abs(solution.residual)
+    if quantile is None:
+        inner = jnp.minimum(size, solution.threshold)
+        losses = inner * (2 * size - inner)
+    else:
+        losses = _slope(solution, quantile) * size
     penalty = jnp.sum(jnp.square(solution.weights)) / 2
     return penalty + C / 2 * jnp.sum(jnp.where(w > 0, w * losses, 0))

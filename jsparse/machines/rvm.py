@@ -187,20 +187,20 @@ def _fit(
     weights: Float[Array, " n"] | Float[Array, "n l"],
 ) -> RelevanceFit:
     columns, outputs = y.reshape(len(X), -1), y.shape[1:]
-    most, likelihood = min(method.max_prototypes, len(candidates)), method.likelihood
+    max_prototypes, likelihood = min(method.max_prototypes, len(candidates)), method.likelihood
     assert likelihood != "auto"
     w = jnp.broadcast_to(weights if weights.ndim == 2 else weights[:, None], columns.shape)
     K = kernel.cross_gram(present_rows(X, jnp.max(w, axis=1)), candidates)
     Phi = jnp.concatenate([K, jnp.ones((len(X), 1), X.dtype)], axis=1)
 
-    def one(problem: tuple[Array, Array]) -> tuple[Array, ...]:
+    def fit_target(problem: tuple[Array, Array]) -> tuple[Array, ...]:
         target, row_weights = problem
         # Scale real targets to size one, so that the dtype holds their squares.
         target = jnp.where(row_weights > 0, target, 0)
         exponent = exponents(target[None]) * int(likelihood == "normal")
         target = times_power(target[None], -exponent)[0]
         last = sparse_bayes.solve(
-            Phi, target, row_weights, like(method.tolerance, X), max_functions=most + 1,
+            Phi, target, row_weights, like(method.tolerance, X), max_functions=max_prototypes + 1,
             max_iterations=method.max_iterations, likelihood=likelihood,
         )  # fmt: skip
         mean = last.posterior.mean
@@ -211,7 +211,7 @@ def _fit(
         nats = math.log(2) * jnp.sum(row_weights) * exponent[0].astype(X.dtype)
         return coefficients, last.history - nats, last.steps, noise, last.status
 
-    coefficients, history, steps, noise, status = map_systems(one, (columns.T, w.T))
+    coefficients, history, steps, noise, status = map_systems(fit_target, (columns.T, w.T))
     expansion = KernelExpansion(
         kernel,
         candidates,

@@ -16,7 +16,7 @@ from ..pursuit import probabilistic
 from ..pursuit.path import Path, assemble, from_directions
 from ..solvers.streaming_qr import streaming_qr
 
-_IMAGES = 32  # images in a block; a step reads only the blocks that are filled
+_BLOCK = 32  # images in a block; a step reads only the blocks that hold an image
 
 
 def is_forming_faster(M: int, k: int, subset: int) -> bool:
@@ -29,14 +29,18 @@ def is_forming_faster(M: int, k: int, subset: int) -> bool:
 
 
 class Problem(NamedTuple):
-    """The rows and settings that define the system (34), without the targets."""
+    """The arguments of a fixed-size LS-SVM on all candidates, without the targets.
+
+    They define the normal equations (34) of Karsmakers (2011), see `scdp_system.System`. Below,
+    "the system" means these equations.
+    """
 
     kernel: Kernel
     candidates: Float[Array, "M d"]
-    C: Float[Array, ""]
+    C: Float[Array, ""]  # weight of the data-fit term
     X: Float[Array, "n d"]
-    w: Float[Array, " n"]
-    nu: Float[Array, ""]
+    w: Float[Array, " n"]  # row weights
+    nu: Float[Array, ""]  # penalty of the intercept, see `scdp.fit`
 
     __repr__ = short_repr
 
@@ -72,7 +76,7 @@ def pursue(
     zeros = jnp.zeros((1, len(problem.candidates), y.shape[1]), dtype)
     start = probabilistic.init(zeros, zeros[:, :, 0], max_atoms=max_prototypes)
     status = jnp.where(jnp.all(targets == 0), CONVERGED, RUNNING).astype(jnp.int32)
-    images = -(-max_prototypes // _IMAGES) * _IMAGES
+    images = -(-max_prototypes // _BLOCK) * _BLOCK
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.pursuit.status == RUNNING),
         lambda state: _step(state, problem, key, subset),
@@ -107,16 +111,16 @@ def _step(state: State, problem: Problem, key: Key, subset: int) -> State:
     """Select one prototype of a random subset, or none if all depend on earlier prototypes."""
     kernel, candidates, C, X, w, nu = problem
     before, size = state.pursuit, state.pursuit.size[0]
-    drawn, numbers = probabilistic.draw(before, key, subset=subset)
+    priorities, numbers = probabilistic.draw(before, key, subset=subset)
     Z, selected = candidates[numbers[0]], candidates[jnp.maximum(before.support[0], 0)]
     F, sums = _centred(kernel.cross_gram(X, Z), w, nu)
     # The penalty's share of the residuals of the drawn candidates; weights of empty places are 0.
     between = jnp.where(before.support[0] >= 0, kernel.cross_gram(Z, selected), 0)
     penalty = dot(between, before.weights[0]) / C
-    choice = probabilistic.choose(drawn, numbers, (dot(F.T, state.residual) - penalty)[None])
+    choice = probabilistic.choose(priorities, numbers, (dot(F.T, state.residual) - penalty)[None])
     place = choice.place[0]
     column, z = F[:, place], Z[place][None]
-    shares = _against(state.images, column, size)[: before.support.shape[1]]
+    shares = _inner_products(state.images, column, size)[: before.support.shape[1]]
     shares = shares + dot(before.directions[0], between[place]) / C
     square = jnp.sum(jnp.square(column)) + kernel.cross_gram(z, z)[0, 0] / C
     after = probabilistic.advance(before, choice, shares[None], square[None], square[None])
@@ -124,7 +128,7 @@ def _step(state: State, problem: Problem, key: Key, subset: int) -> State:
     # of images.
     added = after.size[0] > size
     root = jnp.sqrt(square - jnp.sum(jnp.square(shares)))
-    image = column - _combined(state.images, shares, size)
+    image = column - _combination(state.images, shares, size)
     image = jnp.where(added, image / jnp.where(added, root, 1), 0)
     along = jnp.where(added, after.along[0, size], 0)
     slot = jnp.where(added, size, len(state.images))
@@ -136,29 +140,29 @@ def _step(state: State, problem: Problem, key: Key, subset: int) -> State:
     )
 
 
-def _against(
-    images: Float[Array, "K n1"], column: Float[Array, " n1"], filled: Int[Array, ""]
+def _inner_products(
+    images: Float[Array, "K n1"], column: Float[Array, " n1"], n_images: Int[Array, ""]
 ) -> Float[Array, " K"]:
-    """Return `images @ column`, reading only the first `filled` images: the others are 0."""
+    """Return `images @ column`. Blocks after the first `n_images` images are 0 and are not read."""
 
     def block(i: Int[Array, ""], out: Float[Array, " K"]) -> Float[Array, " K"]:
-        part = jax.lax.dynamic_slice_in_dim(images, i * _IMAGES, _IMAGES)
-        return jax.lax.dynamic_update_slice_in_dim(out, dot(part, column), i * _IMAGES, 0)
+        part = jax.lax.dynamic_slice_in_dim(images, i * _BLOCK, _BLOCK)
+        return jax.lax.dynamic_update_slice_in_dim(out, dot(part, column), i * _BLOCK, 0)
 
-    return jax.lax.fori_loop(0, -(-filled // _IMAGES), block, jnp.zeros_like(images[:, 0]))
+    return jax.lax.fori_loop(0, -(-n_images // _BLOCK), block, jnp.zeros_like(images[:, 0]))
 
 
-def _combined(
-    images: Float[Array, "K n1"], shares: Float[Array, " k"], filled: Int[Array, ""]
+def _combination(
+    images: Float[Array, "K n1"], coefficients: Float[Array, " k"], n_images: Int[Array, ""]
 ) -> Float[Array, " n1"]:
-    """Return `images' @ shares`, reading only the first `filled` images."""
-    padded = jnp.pad(shares, (0, len(images) - len(shares)))
+    """Return `images' @ coefficients`. Blocks after the first `n_images` images are not read."""
+    padded = jnp.pad(coefficients, (0, len(images) - len(coefficients)))
 
     def block(i: Int[Array, ""], out: Float[Array, " n1"]) -> Float[Array, " n1"]:
-        part = jax.lax.dynamic_slice_in_dim(images, i * _IMAGES, _IMAGES)
-        return out + dot(jax.lax.dynamic_slice_in_dim(padded, i * _IMAGES, _IMAGES), part)
+        part = jax.lax.dynamic_slice_in_dim(images, i * _BLOCK, _BLOCK)
+        return out + dot(jax.lax.dynamic_slice_in_dim(padded, i * _BLOCK, _BLOCK), part)
 
-    return jax.lax.fori_loop(0, -(-filled // _IMAGES), block, jnp.zeros_like(images[0]))
+    return jax.lax.fori_loop(0, -(-n_images // _BLOCK), block, jnp.zeros_like(images[0]))
 
 
 def solve_again(

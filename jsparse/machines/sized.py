@@ -49,7 +49,7 @@ class Sized(Method):
 
     @property
     def largest(self) -> int:
-        """The number of prototypes, or the largest of several; once resolved."""
+        """The number of prototypes, or the largest of several; only valid if resolved."""
         return self.sizes[-1] if self.sizes else int(self.n_prototypes)  # type: ignore[call-overload]
 
     @property

@@ -141,12 +141,17 @@ class Drawn(NamedTuple):
 
 
 def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
-    """Draw a random subset of the free candidates, and find the best coefficient of each."""
+    """Draw a random subset of the free candidates, and find the best coefficient of each.
+
+    `State.free` says which candidates are free. The coefficient of a drawn candidate is optimised
+    with all other coefficients held fixed.
+    """
     kernel, candidates, X, objective = problem
     eps, least = epsilon(X.dtype), float(jnp.finfo(X.dtype).tiny)
     # Draw in float32 for all dtypes, so that all dtypes examine the same subsets.
-    order = jax.random.uniform(jax.random.fold_in(key, state.step), (len(candidates),), jnp.float32)
-    rank, number = jax.lax.top_k(jnp.where(state.free, order, -1.0), subset)
+    step_key = jax.random.fold_in(key, state.step)
+    uniform = jax.random.uniform(step_key, (len(candidates),), jnp.float32)
+    priorities, number = jax.lax.top_k(jnp.where(state.free, uniform, -1.0), subset)
     Z = candidates[number]
     columns = kernel.cross_gram(X, Z).T  # centres distances at Z, as a zero-weight row may be far
     among = kernel.cross_gram(Z, candidates[jnp.maximum(state.support, 0)])
@@ -158,7 +163,7 @@ def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
     )(columns, square, dot(shares, state.machine.coordinates))
     return Drawn(
         number=number.astype(jnp.int32),
-        free=rank >= 0,
+        free=priorities >= 0,
         columns=columns,
         shares=shares,
         square=square,

@@ -16,6 +16,12 @@ class Answers(abc.ABC):
     inverse_temperatures: Any
     conformal: Any
     labels: Any
+    quantiles: tuple[float, ...]
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether the values of a row are several quantiles, which are sorted."""
+        return len(self.quantiles) > 1
 
     @property
     @abc.abstractmethod
@@ -105,11 +111,14 @@ class Answers(abc.ABC):
         - otherwise nothing is guaranteed. The probability is close to `coverage` if the machine of
           all rows differs little from the folds' machines.
 
-        Each of several targets has separate intervals. The model keeps some hundred quantiles of
-        the errors. If `1 - coverage` has at most two significant digits, as for 0.9, 0.95 and
-        0.999, these quantiles give the intervals that all errors would give (with machines of the
-        folds, for up to 99 rows each). Other coverages get the intervals of the next larger such
-        coverage, so they are never too short.
+        The interval of a model of several quantiles is the band between the outermost, widened or
+        narrowed on both sides by the same number (conformalised quantile regression, Romano et al.
+        2019). Its width differs from row to row. Each of several targets has separate intervals.
+
+        The model keeps some hundred quantiles of the errors. If `1 - coverage` has at most two
+        significant digits, as for 0.9, 0.95 and 0.999, these quantiles give the intervals that all
+        errors would give (with machines of the folds, for up to 99 rows each). Other coverages get
+        the intervals of the next larger such coverage, so they are never too short.
 
         Args:
             X: raw inputs or a table, see `decision_function`.

@@ -1,8 +1,9 @@
 """Prediction intervals and sets from the held-out errors of a machine, in NumPy or JAX.
 
 The methods are split conformal prediction (Papadopoulos et al. 2002), cross-conformal intervals and
-sets, CV+ and jackknife+ (Barber et al. 2021; Romano et al. 2020). They turn centres into intervals,
-and scores of classes into sets.
+sets, CV+ and jackknife+ (Barber et al. 2021; Romano et al. 2020), and conformalised quantile
+regression (Romano, Patterson and Candes 2019). They turn centres or quantiles into intervals, and
+scores of classes into sets.
 """
 
 import dataclasses
@@ -23,8 +24,10 @@ class ConformalScores:
     """The errors of machines on held-out rows, as `jsparse.conformal.ConformalScores`.
 
     Attributes:
-        errors: for numbers the distances between target and value, shape `q` or `q c`; for classes
-            the `margin_deficit` of the row's class, shape `q`.
+        errors: for numbers the distances between target and value, shape `q` or `q c`; for several
+            quantiles of a number the distance from the target to the band between the outermost,
+            shape `q`, negative inside; for classes the `margin_deficit` of the row's class, shape
+            `q`.
         counts: number of rows that each error represents, shape `q`.
         fold: number of the machine in `machines` that gave the error, shape `q`; None without
             machines.
@@ -63,6 +66,16 @@ def margin_deficit(scores: Any, xp: Any = np) -> Any:
     return xp.where(is_predicted, second, best) - scores
 
 
+def outermost(values: Any, ndim: int) -> tuple[Any, Any]:
+    """Return the first and the last quantile if there is an axis of them, else the values twice.
+
+    Args:
+        values: `ndim` axes, or one more for quantiles in increasing order.
+        ndim: number of axes without the axis of quantiles.
+    """
+    return (values, values) if values.ndim == ndim else (values[..., 0], values[..., -1])
+
+
 def rank_of(coverage: Any, n: int) -> int:
     """Return `ceil(coverage (n + 1))`, the rank of the error that gives this coverage.
 
@@ -91,11 +104,14 @@ def intervals(
     """Return lower and upper ends, shape `t *c 2`.
 
     The upper end is the `ceil(coverage (n + 1))`-th smallest value of centre plus error (Barber et
-    al. 2021, eq. 6 and Section 3). The lower end is its mirror image.
+    al. 2021, eq. 6 and Section 3). The lower end is its mirror image. With quantiles the last is
+    the centre of the upper end, and the first of the lower (Romano et al. 2019, eq. 7). As the
+    errors of quantiles may be negative, the ends are sorted.
 
     Args:
         centres: values at `t` rows, shape `t v *c`, by the machines of `v` folds; by the model,
-            with `v = 1`, if there are no such machines.
+            with `v = 1`, if there are no such machines. Or sorted quantiles of one target, shape `t
+            v l`.
         conformal: the errors.
         coverage: share of new rows whose target is inside their interval.
         xp: `numpy` or `jax.numpy`.
@@ -108,14 +124,15 @@ def intervals(
     errors, counts = xp.asarray(conformal.errors), _counts(conformal, xp)
     if conformal.fold is None:
         error = _quantile(errors[None], counts, rank, xp)
-        centre = centres[:, 0]
-        return xp.stack([centre - error, centre + error], axis=-1)
+        low, high = outermost(centres[:, 0], errors.ndim)
+        return xp.sort(xp.stack([low - error, high + error], axis=-1), axis=-1)
     fold = xp.asarray(conformal.fold)
 
     def interval_ends(values: Any) -> Any:
-        middle = values[:, fold]
-        low = -_quantile(errors[None] - middle, counts, rank, xp)
-        return xp.stack([low, _quantile(middle + errors[None], counts, rank, xp)], axis=-1)
+        low, high = outermost(values[:, fold], errors.ndim + 1)
+        low = -_quantile(errors[None] - low, counts, rank, xp)
+        high = _quantile(high + errors[None], counts, rank, xp)
+        return xp.sort(xp.stack([low, high], axis=-1), axis=-1)
 
     return map_blocks(interval_ends, centres, max(1, _ENTRIES // errors.size))
 

@@ -195,6 +195,7 @@ _DOCUMENT = {
     "code",
     "decoding",
     "inverse_temperatures",
+    "quantiles",
     "columns",
     "about",
 }
@@ -224,10 +225,13 @@ def predictor_of(
     code = _code(document["code"], labels, machine.intercept.shape)
     if temperatures is not None:
         temperatures = _inverse_temperatures(temperatures, labels)
-    conformal = _held_out_errors(machine, parts, classes=labels is not None)
+    quantiles = _quantiles(document["quantiles"], labels, machine.intercept.shape)
+    signed = labels is not None or len(quantiles) > 1
+    conformal = _held_out_errors(machine, parts, signed=signed)
     return Predictor(
-        machine, temperatures, conformal, code, decoding, labels, label_dtype, columns, about
-    )
+        machine, temperatures, conformal, code, decoding, labels, label_dtype, quantiles, columns,
+        about,
+    )  # fmt: skip
 
 
 def _columns(columns: Any, d: int, classes: list[Any] | None) -> Schema:
@@ -268,6 +272,21 @@ def _inverse_temperatures(numbers: Any, labels: tuple[Any, ...] | None) -> np.nd
     return inverse_temperatures
 
 
+def _quantiles(
+    numbers: Any, labels: tuple[Any, ...] | None, outputs: tuple[int, ...]
+) -> tuple[float, ...]:
+    """Return the quantiles that a document holds; raise unless they fit labels and outputs."""
+    quantiles = np.asarray(numbers, float)
+    valid = quantiles.ndim == 1 and np.all(np.diff(quantiles, prepend=0, append=1) > 0)
+    fits = labels is None and (quantiles.size == 1 or outputs == quantiles.shape)
+    if not valid or (quantiles.size > 0 and not fits):
+        raise ValueError(
+            "quantiles: expected increasing numbers between 0 and 1, one for each output of a "
+            f"regression, got {shown(numbers)}"
+        )
+    return tuple(quantiles.tolist())
+
+
 _ERRORS = {"errors": "float q *targets", "counts": "int32 q"}
 _MACHINES = {
     "fold": "int32 q",
@@ -278,14 +297,15 @@ _MACHINES = {
 
 
 def _held_out_errors(
-    machine: Machine, parts: Mapping[str, np.ndarray], *, classes: bool
+    machine: Machine, parts: Mapping[str, np.ndarray], *, signed: bool
 ) -> ConformalScores | None:
     """Return the errors on held-out rows that a file's arrays hold; None if there are none.
 
     Args:
         machine: the machine of the model, which gives kernel, dtype and shapes.
         parts: the arrays by name.
-        classes: whether the model is a classifier.
+        signed: whether errors are one signed number for each row, as for classes and for several
+            quantiles, instead of a distance for each output.
 
     Raises:
         ValueError: if names, dtypes, shapes or values are invalid.
@@ -307,11 +327,11 @@ def _held_out_errors(
         {
             "float": machine.dtype,
             "d": machine.prototypes.shape[1],
-            "targets": () if classes else intercept.shape,
+            "targets": () if signed else intercept.shape,
         },
     )  # fmt: skip
     errors, counts = arrays["errors"], arrays["counts"]
-    if not classes and errors.min() < 0:
+    if not signed and errors.min() < 0:
         raise ValueError("conformal.errors: expected distances of at least 0")
     if counts.min() < 1:
         raise ValueError("conformal.counts: expected numbers of rows of at least 1")

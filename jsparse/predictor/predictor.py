@@ -34,6 +34,8 @@ class Predictor(Answers):
         decoding: name of the distance that decodes the values of the code's problems.
         labels: the classes in sorted order; None for a regression.
         label_dtype: NumPy's name of the dtype of the labels.
+        quantiles: the quantiles of the target that the values estimate, in increasing order; empty
+            for a model of means or classes. Several are sorted in each row.
         columns: schema that encodes a table as inputs, if the model was trained on one.
         about: record of the training, such as method, metric and error, in JSON types.
     """
@@ -45,6 +47,7 @@ class Predictor(Answers):
     decoding: str = "loss"
     labels: tuple[Any, ...] | None = None
     label_dtype: str = ""
+    quantiles: tuple[float, ...] = ()
     columns: Schema | None = None
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -66,7 +69,8 @@ class Predictor(Answers):
     def __call__(self, X: np.ndarray) -> np.ndarray:
         """Return the machine's values at raw inputs, shape `n` or `n c`; without checks."""
         with np.errstate(over="ignore"):
-            return self.machine(np.asarray(X, self.dtype))
+            values = self.machine(np.asarray(X, self.dtype))
+        return np.sort(values, axis=-1) if self._in_order else values
 
     def n_prototypes(self, *, by_fold: bool = False) -> int:
         """Return the number of prototypes of the machine that `scores` evaluates."""
@@ -96,6 +100,8 @@ class Predictor(Answers):
                 outputs = self.machine.intercept.shape
                 count = machine.intercept.size // math.prod(outputs)
                 values = values.reshape(len(values), count, *outputs)
+            if self._in_order:
+                values = np.sort(values, axis=-1)
             if self.code is not None:
                 values = -distances(self.code.astype(self.dtype), values, self.decoding)
         check_scores(values, first=first)

@@ -131,13 +131,14 @@ class Schema(NamedTuple):
             ValueError: if `parts` does not have the form of such a result.
         """
         try:
+            labels = parts["classes"]
             columns = tuple(_column(c) for c in _list("columns", parts["columns"]))
             names = [_text("name", column.name) for column in columns]
             schema = Schema(
                 columns=columns,
                 target=_text("target", parts["target"]),
                 task=parts["task"],
-                classes=None if parts["classes"] is None else _values("classes", parts["classes"]),
+                classes=None if labels is None else _distinct_values("classes", labels),
                 impute=parts["impute"],
                 csv=_csv_format(parts["csv"]),
             )
@@ -156,10 +157,11 @@ class Schema(NamedTuple):
 
 
 def _column(parts: Any) -> Column:
+    """Return the column that an entry of `columns` in the JSON document describes."""
     name, categories, fill = parts["name"], parts["categories"], parts["fill"]
     origin, coded = parts["origin"], parts["coded"]
     if categories is not None:
-        categories = _values("categories", categories)
+        categories = _distinct_values("categories", categories)
     if fill is not None and not (isinstance(fill, float) and math.isfinite(fill)):
         raise TypeError("fill: expected a finite number")
     is_int64 = type(origin) is int and abs(origin) < 2**63
@@ -171,6 +173,7 @@ def _column(parts: Any) -> Column:
 
 
 def _csv_format(parts: Any) -> CsvFormat:
+    """Return the format that the entry `csv` of the JSON document describes."""
     null_values, decimal, delimiter = parts["null_values"], parts["decimal"], parts["delimiter"]
     if decimal not in (".", ","):
         raise TypeError("decimal: expected '.' or ','")
@@ -180,8 +183,15 @@ def _csv_format(parts: Any) -> CsvFormat:
     return CsvFormat(texts, decimal, delimiter)
 
 
-def _values(name: str, values: Any) -> tuple[Any, ...]:
-    """Return the values, checked: distinct, and of one type of a table; the last may be None."""
+def _distinct_values(name: str, values: Any) -> tuple[Any, ...]:
+    """Return the categories or the classes that a list of the JSON document holds.
+
+    They are distinct texts, or distinct booleans, or distinct integers, or distinct floats. The
+    last category may be None instead, the category of missing values.
+
+    Raises:
+        TypeError: naming `name`, for other values.
+    """
     values = _list(name, values)
     present = values[:-1] if values and values[-1] is None else values
     if len({type(value) for value in present}) > 1 or len(set(present)) < len(present):
@@ -199,12 +209,14 @@ def _values(name: str, values: Any) -> tuple[Any, ...]:
 
 
 def _list(name: str, values: Any) -> Sequence[Any]:
+    """Return a list of the JSON document; raise a `TypeError` for another value."""
     if not isinstance(values, list | tuple):
         raise TypeError(f"{name}: expected a list, got {type(values).__name__}")
     return values
 
 
 def _text(name: str, value: Any) -> str:
+    """Return a text of the JSON document; raise for another value, or one that is not UTF-8."""
     if not isinstance(value, str):
         raise TypeError(f"{name}: expected a text, got {type(value).__name__}")
     value.encode()  # a table holds UTF-8, which has no lone surrogates

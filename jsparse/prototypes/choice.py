@@ -19,14 +19,16 @@ def choose_rows(
     weights: Float[np.ndarray, " n"],
     n_rows: int,
 ) -> tuple[Int[np.ndarray, " m"], int]:
-    """Choose the rows of `m` prototypes, a share from each class; return them and the status.
+    """Choose `m` rows as prototypes, a share from each class.
+
+    Return their row numbers, and the stop code of the choice.
 
     Args:
         key: random key of the choice.
         criterion: "renyi" (De Brabanter 2010, Algorithm 1) or "uniform".
         X: standardised inputs, shape `n d`.
         n_prototypes: number of prototypes `m`.
-        labels: class numbers, shape `n`.
+        labels: class numbers, shape `n`; None to choose among all rows alike.
         weights: row weights, shape `n`. Rows of weight 0 are never chosen.
         n_rows: number of rows that count; later rows are padding.
     """

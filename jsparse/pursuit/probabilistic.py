@@ -84,16 +84,20 @@ def step(
 
 
 def draw(state: State, key: Key, *, subset: int) -> tuple[Float[Array, "v r"], Int[Array, "v r"]]:
-    """Return random priorities, negative for atoms that are not free, and the drawn atoms.
+    """Draw `subset` random atoms out of the free atoms; return their priorities and their numbers.
 
-    The order of the draw depends only on the key and the step. All systems of a batch (folds, or
-    values of the hyper-parameters) therefore see equal subsets as long as they have equal free
-    atoms (Remark 8).
+    Every free atom has a random priority of at least 0, and the atoms with the largest priorities
+    are drawn. If fewer than `subset` atoms are free, atoms that are not free fill the draw, with
+    priority -1. `State.free` says which atoms are free.
+
+    The priorities depend only on the key and the step. All systems of a batch (folds, or values of
+    the hyper-parameters) therefore draw equal subsets as long as they have equal free atoms
+    (Karsmakers 2011, Remark 8).
     """
-    order = jax.random.uniform(
+    uniform = jax.random.uniform(
         jax.random.fold_in(key, state.step), state.free.shape[1:], jnp.float32
     )
-    priorities, atoms = jax.lax.top_k(jnp.where(state.free, order[None, :], -1.0), subset)
+    priorities, atoms = jax.lax.top_k(jnp.where(state.free, uniform[None, :], -1.0), subset)
     return priorities, atoms
 
 
@@ -110,16 +114,19 @@ class Choice(NamedTuple):
 
 
 def choose(
-    drawn: Float[Array, "v r"], some: Int[Array, "v r"], residual: Float[Array, "v r c"]
+    priorities: Float[Array, "v r"], atoms: Int[Array, "v r"], residual: Float[Array, "v r c"]
 ) -> Choice:
-    """Return the free atom with the largest residual; see `draw`."""
-    scores = jnp.where(drawn >= 0, jnp.sum(jnp.square(residual), axis=2), -jnp.inf)
+    """Return the drawn atom with the largest residual among the free atoms of the draw.
+
+    `priorities` and `atoms` come from `draw`.
+    """
+    scores = jnp.where(priorities >= 0, jnp.sum(jnp.square(residual), axis=2), -jnp.inf)
     place = jnp.argmax(scores, axis=1).astype(jnp.int32)
     lane = jnp.arange(len(place), dtype=jnp.int32)
     return Choice(
         place=place,
-        atom=some[lane, place],
-        found=drawn[lane, place] >= 0,
+        atom=atoms[lane, place],
+        found=priorities[lane, place] >= 0,
         residual=residual[lane, place],
         finite=jnp.all(jnp.isfinite(residual), axis=(1, 2)),
     )

@@ -24,7 +24,7 @@ FOLDS = 5  # cross-validation folds, which share five sixths of the rows; the re
 
 
 class DescentObjective(eqx.Module):
-    """The arguments of the error that are constant in a descent over a kernel's leaves and `C`."""
+    """The arguments of the cross-validated error that a descent holds fixed."""
 
     template: Template
     points: Float[Array, "m d"]  # prototypes of the machine
@@ -47,7 +47,12 @@ class Slope(NamedTuple):
 class Batches:
     """The rows of each step of a descent: all rows, or a new sample for each step.
 
-    A sixth of the rows is the validation split, the same in every step.
+    The rows of a step are divided into six parts of about equal size: five folds, and the
+    validation split. All steps have the same validation split.
+
+    Attributes:
+        points: prototypes of the machine, shape `m d`.
+        resampled: whether each step has a new sample.
 
     Args:
         key: PRNG key of the samples.
@@ -76,25 +81,29 @@ class Batches:
         self._data = X, y, weights
         self._seed = np.asarray(jax.random.key_data(key)).astype(np.uint32).tolist()
         rng = np.random.default_rng(self._seed)
-        self._numbers = rng.permutation(np.flatnonzero(np.asarray(weights) > 0))
-        k, v = min(rows, len(self._numbers)), FOLDS + 1
-        if k < 2 * v:
-            raise ValueError(f"search: expected at least {2 * v} rows with weight, got {k}")
-        self._n_rows, self._part_rows = k, -(-capacity(k) // v)
-        self.resampled = k < len(self._numbers)
-        half = max(1, rounded_down(k // 2))
-        numbers = self._numbers[:half] if points is None else np.arange(len(points))
+        self._shuffled_rows = rng.permutation(np.flatnonzero(np.asarray(weights) > 0))
+        n_rows, n_parts = min(rows, len(self._shuffled_rows)), FOLDS + 1
+        if n_rows < 2 * n_parts:
+            raise ValueError(
+                f"search: expected at least {2 * n_parts} rows with weight, got {n_rows}"
+            )
+        self._n_rows, self._rows_in_part = n_rows, -(-capacity(n_rows) // n_parts)  # padded
+        self.resampled = n_rows < len(self._shuffled_rows)
+        if points is None:  # at most half as many prototypes as rows in a step
+            candidates, numbers = X, self._shuffled_rows[: max(1, rounded_down(n_rows // 2))]
+        else:
+            candidates, numbers = points, np.arange(len(points))
         if len(numbers) > prototypes:
             numbers = np.sort(rng.permutation(numbers)[:prototypes])
-        self.points = _rows_at(X if points is None else points, numbers.astype(np.int32))
+        self.points = _rows_at(candidates, numbers.astype(np.int32))
 
     def at(self, step: int) -> Parts:
         """Return the rows of a step in five folds and the validation split."""
-        validation, others = np.split(self._numbers, [self._n_rows // (FOLDS + 1)])
+        validation, others = np.split(self._shuffled_rows, [self._n_rows // (FOLDS + 1)])
         if self.resampled:
             rng = np.random.default_rng([*self._seed, step])
             others = rng.choice(others, self._n_rows - len(validation), replace=False)
-        parts = Folds.of([*np.array_split(others, FOLDS), validation], self._part_rows)
+        parts = Folds.of([*np.array_split(others, FOLDS), validation], self._rows_in_part)
         return _parts(*self._data, *parts)
 
 
@@ -127,7 +136,7 @@ def error_and_gradient(
         kernel = objective.template.at(theta[:-1])
         return held_out_error(kernel, objective.points, jnp.exp(theta[-1]), objective.parts)
 
-    def prior(theta: Float[Array, " q"]) -> Float[Array, ""]:
+    def prior_penalty(theta: Float[Array, " q"]) -> Float[Array, ""]:
         total, template = jnp.zeros((), theta.dtype), objective.template
         ends = np.cumsum([0, *(leaf.size for leaf in jax.tree.leaves(template.tuned))])
         for begin, end in itertools.pairwise(ends):
@@ -143,7 +152,7 @@ def error_and_gradient(
         return 2 * like(prior_strength, total) * total / n_rows
 
     gradient, errors = jax.grad(error, has_aux=True)(theta)
-    penalty, penalty_gradient = jax.value_and_grad(prior)(theta)
+    penalty, penalty_gradient = jax.value_and_grad(prior_penalty)(theta)
     value = jnp.log(errors.error) + penalty
     return value, gradient / errors.error + penalty_gradient, errors
 

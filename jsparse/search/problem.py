@@ -153,12 +153,16 @@ class Source(_Scored, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A method, a template kernel, prototypes or candidates, and a source of rows."""
+    """The tuning problem: choose the kernel and `C` of a method by the held-out error on the rows.
+
+    A search reads it as a `Tunable`. `with_method`, `at_size` and the like return changed copies.
+    """
 
     method: Method  # resolved, see `Method.resolve`
     template: Template  # the kernel whose leaves are tuned
-    points: Float[Array, "m d"] | None  # prototypes or candidates; None for all rows
-    source: Source
+    # The prototypes, or the candidates from which the method selects them; None for all rows.
+    points: Float[Array, "m d"] | None
+    source: Source  # the rows
     C: Float[np.ndarray, " s"]  # values of the weight of the data-fit term
     point_rows: Int[np.ndarray, " m"] | None = None  # row numbers of the points, if they are rows
     task: Task = "regression"

@@ -1,6 +1,6 @@
-"""Regression with the absolute and Huber's loss, by a primal-dual interior-point method."""
+"""Regression with the quantile and Huber's loss, by a primal-dual interior-point method."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,7 @@ from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .definite import Factor, factorise
 
-Loss = Literal["absolute", "huber"]
-# For the absolute loss, a row whose residual is below this fraction of the median has weight 1.
+# For the quantile loss, a row whose residual is below this fraction of the median has weight 1.
 SMOOTHING = 1e-3
 # Standard deviation of a normal distribution, in units of its median absolute deviation.
 MEDIAN_TO_DEVIATION = 1.4826
@@ -27,24 +26,31 @@ class Problem(NamedTuple):
     """The problem of one output, in units in which targets and row weights are of order one.
 
     Minimise `ridge/2 |w|^2 + sum_i weight_i l(e_i)` with `e = y - Phi w - b`. The loss `l(e)` is
-    `|e|`, or half of Huber's loss: `e^2 / 2` up to a threshold d, and `d |e| - d^2 / 2` beyond.
+    twice the pinball loss of a quantile q, `max(2 q e, 2 (q - 1) e)`, and `|e|` for the median; or
+    half of Huber's loss: `e^2 / 2` up to a threshold d, and `d |e| - d^2 / 2` beyond.
     """
 
     Phi: Float[Array, "n p"]
     y: Float[Array, " n"]
     w: Float[Array, " n"]
     ridge: Float[Array, ""]
+    quantile: Float[Array, ""] | None  # q; None for Huber's loss
     threshold: Float[Array, ""] | None  # Huber's d; None if the residuals determine it
 
     __repr__ = short_repr
+
+    def slopes(self, d: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Return `l'` at large residuals, and `-l'` at large negative ones, given Huber's d."""
+        return (d, d) if self.quantile is None else slopes(self.quantile)
 
 
 class State(NamedTuple):
     """A primal-dual interior-point iteration on a `Problem`.
 
-    The dual variables are `a_i = l'(e_i)`, between `-d` and `d`. For the absolute loss `d = 1` and
-    `u_i - v_i = e_i`; for Huber's loss `u_i - v_i = e_i - a_i`. At the optimum `ridge w = Phi'
-    (weight a)`, `sum weight a = 0`, `u (d - a) = 0` and `v (d + a) = 0`.
+    The dual variables are `a_i = l'(e_i)`, between `-s` and `t`. For the quantile loss `s = 2 - 2
+    q`, `t = 2 q` and `u_i - v_i = e_i`; for Huber's loss `s = t = d` and `u_i - v_i = e_i - a_i`.
+    At the optimum `ridge w = Phi' (weight a)`, `sum weight a = 0`, `u (t - a) = 0` and `v (s + a) =
+    0`.
     """
 
     weights: Float[Array, " p"]  # w
@@ -53,9 +59,9 @@ class State(NamedTuple):
     above: Float[Array, " n"]  # u
     below: Float[Array, " n"]  # v
     dual: Float[Array, " n"]  # a
-    to_top: Float[Array, " n"]  # d - a
-    to_bottom: Float[Array, " n"]  # d + a
-    threshold: Float[Array, ""]  # d
+    to_top: Float[Array, " n"]  # t - a
+    to_bottom: Float[Array, " n"]  # s + a
+    threshold: Float[Array, ""]  # d, or 1 for the quantile loss: half of s + t
     middle: Int[Array, ""]  # the row whose |e| is the median
     gradient: Float[Array, " p"]  # ridge w - Phi' (weight a)
     imbalance: Float[Array, ""]  # sum weight a
@@ -86,6 +92,11 @@ def default_tolerance(dtype: jnp.dtype) -> float:
     return max(1e-6, epsilon(dtype) ** 0.5)
 
 
+def slopes(quantile: Float[Array, "*c"]) -> tuple[Float[Array, "*c"], Float[Array, "*c"]]:
+    """Return the slopes of twice the pinball loss, above and below its minimum."""
+    return 2 * quantile, 2 * (1 - quantile)
+
+
 def solve(
     Phi: Float[Array, "n p"],
     y: Float[Array, " n"],
@@ -93,7 +104,7 @@ def solve(
     C: Float[Array, ""],
     tolerance: Float[Array, ""],
     *,
-    loss: Loss,
+    quantile: Float[Array, ""] | None,
     threshold: Float[Array, ""] | None = None,
     max_iterations: int | Int[Array, ""] = 200,
     block_rows: int | None = None,
@@ -106,22 +117,22 @@ def solve(
         w: row weights, at least 0.
         C: weight of the data-fit term.
         tolerance: largest duality gap, relative to the objective.
-        loss: L, static: `|e|`, or Huber's `e^2` up to the threshold d and `2 d |e| - d^2` beyond.
+        quantile: q, for the loss `L(e) = max(2 q e, 2 (q - 1) e)`. None for Huber's loss: `e^2` up
+            to the threshold d and `2 d |e| - d^2` beyond.
         threshold: Huber's d. None stands for `TUNING` standard deviations of the final residuals.
         max_iterations: limit of steps.
         block_rows: number of rows that the sums process at a time (static).
 
     Pure; not differentiable in reverse mode.
     """
-    problem, centre, fraction, exponent = in_own_units(Phi, y, w, C, loss, threshold)
-    state = init(problem, tolerance, loss=loss)
+    problem, centre, fraction, exponent = in_own_units(Phi, y, w, C, quantile, threshold)
+    state = init(problem, tolerance)
     state = jax.lax.while_loop(
         lambda state: state.status == RUNNING,
         lambda state: step(
             problem,
             state,
             tolerance,
-            loss=loss,
             max_iterations=max_iterations,
             block_rows=block_rows,
         ),
@@ -130,8 +141,8 @@ def solve(
     weights = times_power(fraction * state.weights[None], exponent)[0]
     intercept = times_power(fraction * state.intercept[None], exponent)[0] + centre
     delta = state.threshold
-    if loss == "absolute":
-        typical = weighted_median(jnp.abs(state.residual), w)
+    if quantile is not None:
+        typical = weighted_quantile(jnp.abs(state.residual), w)
         delta = jnp.maximum(SMOOTHING * typical, epsilon(y.dtype))
     delta = times_power(fraction * delta[None], exponent)[0] if threshold is None else threshold
     residual = y - dot(Phi, weights) - intercept
@@ -143,22 +154,24 @@ def in_own_units(
     y: Float[Array, " n"],
     w: Float[Array, " n"],
     C: Float[Array, ""],
-    loss: Loss,
+    quantile: Float[Array, ""] | None,
     threshold: Float[Array, ""] | None = None,
 ) -> tuple[Problem, Float[Array, ""], Float[Array, ""], Int[Array, " 1"]]:
     """Return the problem in its own units: `y = centre + fraction 2^exponent problem.y`.
 
-    The unit is the exact median of `|y - centre|`, not a power of two near it. So steps and
-    stopping rule do not depend on the unit of the targets.
+    The centre is the quantile of the targets, for Huber's loss the median. The unit is the exact
+    median of `|y - centre|`, not a power of two near it. So steps and stopping rule do not depend
+    on the unit of the targets.
     """
     present = w > 0
     largest_weight = jnp.max(w)
     w = w / largest_weight
-    centre = weighted_median(jnp.where(present, y, jnp.max(y, where=present, initial=-jnp.inf)), w)
+    targets = jnp.where(present, y, jnp.max(y, where=present, initial=-jnp.inf))
+    centre = weighted_quantile(targets, w, 0.5 if quantile is None else quantile)
     y = jnp.where(present, y - centre, 0)
     size = jnp.abs(y)
-    # Rows at the median carry no information about the scale, however many there are.
-    typical = weighted_median(size, jnp.where(size > 0, w, 0))[None]
+    # Rows at the centre carry no information about the scale, however many there are.
+    typical = weighted_quantile(size, jnp.where(size > 0, w, 0))[None]
     exponent = exponents(typical)
     fraction = times_power(typical, -exponent)[0]
     fraction = jnp.where(fraction > 0, fraction, 1)
@@ -168,7 +181,7 @@ def in_own_units(
     bound = 2.0 ** (info.maxexp // 2 - 8)
     y = jnp.clip(y, -bound, bound)
     ridge = 1 / C / largest_weight
-    if loss == "absolute":
+    if quantile is not None:
         ridge = times_power(2 * fraction * ridge[None], exponent)[0]
     ridge = jnp.clip(ridge, info.tiny, 1 / info.tiny / 16)
     if threshold is not None:
@@ -180,28 +193,29 @@ def in_own_units(
         threshold = times_power(threshold[None], -exponent)[0] / fraction
         threshold = jnp.minimum(threshold, jnp.clip(largest_residual, 1, bound))
     Phi = jnp.where(present[:, None], Phi, 0)  # the targets of other rows may be of any size
-    return Problem(Phi, y, w, ridge, threshold), centre, fraction, exponent
+    return Problem(Phi, y, w, ridge, quantile, threshold), centre, fraction, exponent
 
 
-def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
+def init(problem: Problem, tolerance: Float[Array, ""]) -> State:
     """Return a start on the central path: the constant model."""
     y, dtype = problem.y, problem.y.dtype
     top = jnp.ones((), dtype)
-    if loss == "huber":
+    if problem.quantile is None:
         top = top * _PER_MEDIAN if problem.threshold is None else problem.threshold
-    # On the central path u (d - a) = v (d + a) = d, with u - v = y.
+    # On the central path u (t - a) = v (s + a) = (s + t) / 2, with u - v = y.
     size = jnp.abs(y)
     large = (size + 1 + jnp.hypot(jnp.ones((), dtype), size)) / 2
     near = top / large
     small = top / (2 * top - near)
     up = y >= 0
+    upper, lower = problem.slopes(top)
     start = State(
         weights=jnp.zeros(problem.Phi.shape[1], dtype),
         intercept=jnp.zeros((), dtype),
         residual=y,
         above=jnp.where(up, large, small),
         below=jnp.where(up, small, large),
-        dual=jnp.where(up, top - near, near - top),
+        dual=jnp.where(up, upper - near, near - lower),
         to_top=jnp.where(up, near, 2 * top - near),
         to_bottom=jnp.where(up, 2 * top - near, near),
         threshold=top,
@@ -214,7 +228,7 @@ def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
         steps=jnp.zeros((), jnp.int32),
         status=jnp.zeros((), jnp.int32),
     )
-    state = _with_gap(problem, start, loss)
+    state = _with_gap(problem, start)
     # Constant targets have a constant model.
     solved = (state.gap <= tolerance) | jnp.all(y == 0)
     status = jnp.where(solved, CONVERGED, RUNNING)
@@ -243,14 +257,13 @@ def step(
     state: State,
     tolerance: Float[Array, ""],
     *,
-    loss: Loss,
     max_iterations: int | Int[Array, ""] = 200,
     block_rows: int | None = None,
 ) -> State:
     """Step towards the optimum, then correct towards the central path, with one factorisation."""
     w, zeros = problem.w, jnp.zeros_like(problem.w)
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
-    system = _system(problem, state, loss, block_rows)
+    system = _system(problem, state, block_rows)
     predictor = _direction(problem, state, system, zeros, zeros)
     t = 1 / jnp.maximum(_inverse_step(problem, state, predictor), 1)
     du, dv, dtop, dbottom = predictor[4:]
@@ -259,7 +272,7 @@ def step(
     nu = (ahead / current) ** 3 * current / (2 * jnp.sum(w))
     corrector = _direction(problem, state, system, nu - du * dtop, nu - dv * dbottom)
     t = _FRACTION / jnp.maximum(_inverse_step(problem, state, corrector), _FRACTION)
-    after = _with_gap(problem, _take_step(problem, state, corrector, t), loss)
+    after = _with_gap(problem, _take_step(problem, state, corrector, t))
     status = jnp.where(after.steps >= max_iterations, EXHAUSTED, RUNNING)
     # Without rounding, a step of length t multiplies the residuals of the equations by 1 - t.
     stalled = (after.gap - after.unsolved <= tolerance) & (after.unsolved > state.unsolved / 2)
@@ -271,11 +284,11 @@ def step(
     return jax.tree.map(lambda a, b: jnp.where(finite, a, b), after._replace(status=status), lost)
 
 
-def _system(problem: Problem, state: State, loss: Loss, block_rows: int | None) -> System:
+def _system(problem: Problem, state: State, block_rows: int | None) -> System:
     Phi, w = problem.Phi, problem.w
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
     p = Phi.shape[1]
-    bend = 1 if loss == "huber" else 0
+    bend = 1 if problem.quantile is None else 0
     D = 1 / (u / top + v / bottom + bend)
     own = jnp.where(w > 0, w * D, 0)
 
@@ -289,7 +302,7 @@ def _system(problem: Problem, state: State, loss: Loss, block_rows: int | None) 
     factor = factorise(sums[:p, :p] - f[:, None] * f[None, :] / N, problem.ridge)
     false = jnp.zeros((), bool)
     system = System(D, own, bend, f, N, factor, None, jnp.zeros((), Phi.dtype), false)
-    if loss != "huber" or problem.threshold is not None:
+    if problem.quantile is not None or problem.threshold is not None:
         return system
     row_derivatives = own * (u / top - v / bottom)
     by_one = _newton(Phi, system, dot(Phi.T, row_derivatives), jnp.sum(row_derivatives))
@@ -321,7 +334,7 @@ def _direction(
     upper: Float[Array, " n"],
     lower: Float[Array, " n"],
 ) -> tuple[Array, ...]:
-    """Return the Newton step to `u (d - a) = upper` and `v (d + a) = lower`.
+    """Return the Newton step to `u (t - a) = upper` and `v (s + a) = lower`.
 
     Its parts are the steps of weights, intercept, threshold and dual variables. Then come the steps
     of the four components that must stay non-negative.
@@ -345,8 +358,8 @@ def _direction(
     weights, intercept, e = direction
     x = e - rho
     dual = D * ((u / top - v / bottom) * d + x)
-    # `d - a` and `d + a` are updated separately: for an outlier one is smaller than the rounding of
-    # d.
+    # `t - a` and `s + a` are updated separately: for an outlier one is smaller than the rounding of
+    # the other.
     to_top = D * ((2 * v / bottom + bend) * d - x)
     to_bottom = D * ((2 * u / top + bend) * d + x)
     above = upper / top - u - u / top * to_top
@@ -397,21 +410,22 @@ def _estimated_threshold(state: State) -> Float[Array, ""]:
     return jnp.maximum(_PER_MEDIAN * typical, _least_threshold(typical.dtype))
 
 
-def _with_gap(problem: Problem, state: State, loss: Loss) -> State:
+def _with_gap(problem: Problem, state: State) -> State:
     """Set `u - v` to the residual, and compute the distance from the optimum."""
     w, top, e = problem.w, state.threshold, state.residual
+    upper, lower = problem.slopes(top)
     nearest = jnp.minimum(state.to_top, state.to_bottom)
-    bound = jnp.where(state.to_top < state.to_bottom, top - nearest, nearest - top)
-    # Far from the bounds, `d` less the nearest distance would leave only the rounding of d.
+    bound = jnp.where(state.to_top < state.to_bottom, upper - nearest, nearest - lower)
+    # Far from the bounds, a bound less the nearest distance would leave only the bound's rounding.
     dual = jnp.where(nearest < top / 2, bound, state.dual)
-    part = e - dual if loss == "huber" else e
+    part = e - dual if problem.quantile is None else e
     above = jnp.where(part >= 0, state.below + part, state.above)
     below = jnp.where(part >= 0, state.below, state.above - part)
     weighted_duals = w * dual
     gradient = problem.ridge * state.weights - dot(problem.Phi.T, weighted_duals)
     imbalance = jnp.sum(weighted_duals)
-    # The sums cannot show the distance of an outlier: u (d - a) may be small although u is large.
-    # If the bounds are far from a, u (d - a) is d times rounding, whereas Huber's loss errs by only
+    # The sums cannot show the distance of an outlier: u (t - a) may be small although u is large.
+    # If the bounds are far from a, u (t - a) is d times rounding, whereas Huber's loss errs by only
     # (u - v)^2 / 2. The distances to the bounds are therefore limited.
     largest_distance = jnp.maximum(jnp.abs(part), 2)
     to_top, to_bottom = (jnp.minimum(x, largest_distance) for x in (state.to_top, state.to_bottom))
@@ -419,12 +433,13 @@ def _with_gap(problem: Problem, state: State, loss: Loss) -> State:
     slope = jnp.minimum(top, 1)  # of the loss at the median residual
     unsolved = jnp.sum(jnp.square(gradient)) / (2 * problem.ridge) + jnp.abs(imbalance) * slope
     size = jnp.minimum(jnp.abs(e), 1)
-    losses, threshold_gap, middle = size, jnp.zeros_like(top), state.middle
-    if loss == "huber":
+    losses = jnp.where(e >= 0, upper, lower) * size
+    threshold_gap, middle = jnp.zeros_like(top), state.middle
+    if problem.quantile is None:
         quadratic_part = jnp.minimum(size, top)
         losses = quadratic_part * (size - quadratic_part / 2)
         if problem.threshold is None:
-            middle = _median_row(jnp.abs(e), w).astype(jnp.int32)
+            middle = _quantile_row(jnp.abs(e), w, 0.5).astype(jnp.int32)
             threshold_error = _estimated_threshold(state._replace(middle=middle)) - top
             threshold_gap = jnp.abs(threshold_error) * jnp.sum(w * size)
     total = problem.ridge * jnp.sum(jnp.square(state.weights)) / 2 + jnp.sum(w * losses)
@@ -444,13 +459,17 @@ def _with_gap(problem: Problem, state: State, loss: Loss) -> State:
     )
 
 
-def _median_row(values: Float[Array, " n"], w: Float[Array, " n"]) -> Int[Array, ""]:
-    """Return the row of the weighted median."""
+def _quantile_row(
+    values: Float[Array, " n"], w: Float[Array, " n"], quantile: float | Float[Array, ""]
+) -> Int[Array, ""]:
+    """Return the row of the weighted quantile."""
     order = jnp.argsort(values)
     cumulative_weight = jnp.cumsum(w[order])
-    return order[jnp.searchsorted(cumulative_weight, cumulative_weight[-1] / 2)]
+    return order[jnp.searchsorted(cumulative_weight, cumulative_weight[-1] * quantile)]
 
 
-def weighted_median(values: Float[Array, " n"], w: Float[Array, " n"]) -> Float[Array, ""]:
-    """Return the weighted median: the smallest value below or at which half of the weight lies."""
-    return values[_median_row(values, w)]
+def weighted_quantile(
+    values: Float[Array, " n"], w: Float[Array, " n"], quantile: float | Float[Array, ""] = 0.5
+) -> Float[Array, ""]:
+    """Return the smallest value below or at which this share of the weight lies."""
+    return values[_quantile_row(values, w, quantile)]

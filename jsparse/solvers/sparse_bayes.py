@@ -24,7 +24,7 @@ _NOISE = 0.1  # initial share of the noise in the variance of the targets
 
 
 class Problem(NamedTuple):
-    """Rows of one target: `log p(y | weights) = sum_i w_i log p(y_i | Phi_i weights)`."""
+    """Rows of one target: `log p(y | a) = sum_i w_i log p(y_i | Phi_i a)`, `a` the coefficients."""
 
     Phi: Float[Array, "n p"]  # functions of the rows; the last is constant
     y: Float[Array, " n"]
@@ -45,7 +45,7 @@ class Model(NamedTuple):
 
 
 class Posterior(NamedTuple):
-    """The posterior of the model's weights; Laplace's approximation for classes."""
+    """The posterior of the model's coefficients; Laplace's approximation for classes."""
 
     mean: Float[Array, " k"]  # mu; 0 in an empty place
     covariance: Float[Array, "k k"]  # Sigma
@@ -233,7 +233,7 @@ def posterior(
 def _curvatures(
     problem: Problem, model: Model, values: Float[Array, " n"], likelihood: Likelihood
 ) -> Float[Array, " n"]:
-    """Return the negative second derivatives of the rows' log likelihoods."""
+    """Return minus the second derivative of each row's log likelihood, in the row's value."""
     if likelihood == "normal":
         return model.beta * problem.w
     p = jax.nn.sigmoid(values)
@@ -243,7 +243,7 @@ def _curvatures(
 def _slopes(
     problem: Problem, model: Model, values: Float[Array, " n"], likelihood: Likelihood
 ) -> Float[Array, " n"]:
-    """Return the first derivatives of the rows' log likelihoods."""
+    """Return the derivative of each row's log likelihood, in the row's value."""
     if likelihood == "normal":
         return model.beta * problem.w * (problem.y - values)
     return problem.w * problem.y * jax.nn.sigmoid(-problem.y * values)

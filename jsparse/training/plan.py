@@ -27,7 +27,7 @@ class Plan(NamedTuple):
     Attributes:
         parts: bytes in memory at the peak, by content.
         limit: bytes available; None if unknown.
-        largest: the most prototypes that would fit; None if the limit is unknown.
+        largest: the largest number of prototypes that would fit; None if the limit is unknown.
         passes: number of times that all rows are read; 1 if the rows are in memory. `jsparse fit`
             reads the rows once more, to find the types of the columns.
         kernels_at_once: number of kernels whose sums are computed in one pass.
@@ -156,7 +156,10 @@ def plan_of(method: Method, **arguments: Any) -> Plan | None:
 
 
 def check_fits(planned: Plan | None, method: Method) -> None:
-    """Raise a `ValueError` if a run does not fit into memory; name the most points that fit."""
+    """Raise a `ValueError` if a run does not fit into memory.
+
+    The message states the largest number of prototypes or candidates that would fit.
+    """
     if planned is None or planned.limit is None or planned.bytes <= planned.limit:
         return
     largest_part = max(planned.parts, key=planned.parts.__getitem__)

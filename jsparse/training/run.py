@@ -290,6 +290,7 @@ def _model(
         decoding=choice.problem.decoding,
         labels=None if classes is None else tuple(classes.tolist()),
         label_dtype="" if classes is None else classes.dtype.str,
+        quantiles=tuple(map(float, method.quantiles)),
         columns=columns,
         about=About(
             method=method.name,

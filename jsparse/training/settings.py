@@ -23,6 +23,7 @@ from ..search.run import Progress
 from ..search.strategies import Profile, Search, check_search
 from ..search.tune import check_settings
 from ..validation.folds import Folds
+from ..validation.losses import check_metric
 from ..validation.validate import Scoring
 from .choices import KernelLike, template_of
 from .inputs import ClassWeight
@@ -234,6 +235,7 @@ def configure(
     check_search(search)
     scoring = Scoring(method.metric(task) if metric is None else metric, multiclass.decoding)
     grid = check_settings(scoring, values_of_C, search, resources.max_seconds, progress)
+    check_metric(scoring.metric, method.quantiles)
     if task == "regression" and metric == "misclassification":
         raise ValueError("metric: expected 'mse' or 'mae' for regression")
     classification_only = {"class_weight": class_weight, "classes": multiclass.classes}

@@ -138,12 +138,16 @@ def target_columns(X: Float[Array, "n d"], y: Array, classes: int | None) -> Flo
 
 
 class TrainingSource(abc.ABC):
-    """Base class of both implementations of `search.problem.Source`.
+    """The rows to train on and to validate on: the base of `InMemory` and `Streamed`.
+
+    It implements the methods of `search.problem.Source` that both classes share. The validation
+    rows are the rows that are predicted by machines fitted without the row's fold.
 
     Attributes:
-        placed: the validation rows on the device or devices, in the layout that programs take.
-        folds: row numbers of each fold of the validation rows.
-        n_predicted: the number of validation rows without padding.
+        placed: the validation rows on the device or devices, arranged as compiled programs take
+            them: for `InMemory` a table, for `Streamed` one table for each validated part.
+        folds: the numbers of the validation rows in each fold.
+        n_predicted: the number of validation rows, without padding.
     """
 
     placed: Rows
@@ -178,14 +182,16 @@ class TrainingSource(abc.ABC):
         keep: Kept,
     ) -> Validation:
         """See `Source`; predictions of rows in no fold are NaN."""
-        validation = evaluate(self.held_out_rows(problem, theta), C, FoldLosses(scoring, keep))
+        on_fold = FoldLosses(scoring, keep, problem.method.quantiles)
+        validation = evaluate(self.held_out_rows(problem, theta), C, on_fold)
         validation = on_default_device(self.placed.mesh, validation)
         folds = problem.method.validation_folds(self.folds, self.n_predicted)
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)
         by_fold = np.asarray(validation.predictions)[: len(index), : index.shape[1]]
         values = np.full((self.n_predicted, by_fold.shape[2]), np.nan, by_fold.dtype)
         values[index[valid]] = by_fold[valid]
-        return validation._replace(predictions=values.reshape(-1, *self.placed.outputs))
+        outputs = problem.method.outputs(self.placed)
+        return validation._replace(predictions=values.reshape(-1, *outputs))
 
     def held_out(
         self,
@@ -205,7 +211,7 @@ class InMemory(TrainingSource):
 
     Attributes:
         rows: the rows in the caller's order, padded with rows of weight 0.
-        placed: `rows` in the layout that programs take; on a mesh, sharded in fold order.
+        placed: `rows` as compiled programs take them; on a mesh, sharded in fold order.
         layout: the folds of `placed`.
         folds: the folds of `rows`, by row number.
         n_rows: the number of rows without padding.
@@ -246,12 +252,14 @@ class InMemory(TrainingSource):
         self, problem: Problem, thetas: Table, C: Table, scoring: Scoring
     ) -> list[Validation]:
         """See `Source`."""
+        levels = problem.method.quantiles
         if len(thetas) > 1 and problem.method.shares_work_over_C:
-            batch = evaluate_batch(self.held_out_rows(problem, thetas), C, FoldLosses(scoring))
+            on_fold = FoldLosses(scoring, quantiles=levels)
+            batch = evaluate_batch(self.held_out_rows(problem, thetas), C, on_fold)
             return [
                 jax.tree.map(lambda a, i=i: np.asarray(a)[i], batch) for i in range(len(thetas))
             ]
-        on_fold = FoldLosses(scoring, FIRST_MACHINE)
+        on_fold = FoldLosses(scoring, FIRST_MACHINE, levels)
         validations = [
             evaluate(self.held_out_rows(problem, theta), C_of_kernel, on_fold)
             for theta, C_of_kernel in zip(thetas, C, strict=True)
@@ -274,7 +282,10 @@ class InMemory(TrainingSource):
         """Do nothing: `kernels_at_once` does not depend on the plan."""
 
     def only_rows(self, rows: Int[np.ndarray, " m"]) -> "InMemory":
-        """See `Source`; the folds remain the folds of all rows, so they must not be used."""
+        """Return the source of some rows, given by number.
+
+        Its `folds` and `layout` still hold the row numbers of this source, so it cannot validate.
+        """
         X, y, weights = _select_rows((self.rows.X, self.rows.y, self.rows.weights), rows)
         subset = Rows(X, y, weights, self.code)
         return dataclasses.replace(self, rows=subset, placed=subset)

@@ -36,6 +36,9 @@ from .source import FIRST_MACHINE, SumsOfFolds, TrainingSource, evaluate, target
 class Split(NamedTuple):
     """A random division of the rows of a stream into parts, by a hash of each row's place.
 
+    The parts are the folds of cross-validation, or the held-out rows and all other rows. A
+    validated part is one whose rows are predicted by the machine fitted to the other parts.
+
     The parts are random whatever the order of the rows, and equal in every pass. The place of a row
     is its number among the rows of positive weight, so rows of weight 0 have no influence.
     """
@@ -174,8 +177,8 @@ class Streamed(TrainingSource):
 
     Args:
         reader: reads the rows.
-        parts: standardised rows of the sample, by validated part.
-        folds: numbers in the sample of the rows of each validated part.
+        parts: standardised rows of the sample, arranged by validated part, see `Split`.
+        folds: for each validated part, the numbers of its rows in the sample.
         n_sample: number of rows of the sample.
     """
 
@@ -241,7 +244,10 @@ class Streamed(TrainingSource):
         return on_default_device(self.placed.mesh, (family, total))
 
     def rows_in_memory(self) -> tuple[Float[Array, "n d"], Float[Array, "n c"], Float[Array, " n"]]:
-        """See `Source`: the rows of the sample that are in a validated part."""
+        """Return inputs, targets and weights of the validation rows, see `Source`.
+
+        These are the rows of the sample that are in a validated part, see `Split`.
+        """
         X, y, weights = _flat(self.placed.X, self.placed.y, self.placed.weights)
         k = None if self.code is None else len(self.code.matrix)
         return X, target_columns(X, y, k), weights

@@ -144,7 +144,7 @@ def _checked_for_memory(
 
 
 def _seed(key: Key) -> int:
-    """Return a seed for a NumPy generator, or for the hash of `Split`."""
+    """Return a 32-bit integer drawn with the key: the seed of a NumPy generator or a `Split`."""
     return int(_bits(key))
 
 
@@ -185,7 +185,7 @@ def _reader(rows: ReplayableStream, summary: Summary, split: Split, config: Conf
 
 
 def _sample_folds(part: np.ndarray, n_folds: int) -> Folds:
-    """Return the rows of the sample in each validated part, as folds.
+    """Return the rows of the sample in each validated part, as folds; see `Split`.
 
     Args:
         part: number of each row's part.

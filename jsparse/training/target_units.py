@@ -23,6 +23,8 @@ from ..search.sizes import SizeCurve
 from ..search.strategies import Search
 from ..solvers.robust import MEDIAN_TO_DEVIATION
 
+_POWERS: dict[Metric, int] = {"mse": 2, "mae": 1, "pinball": 1, "misclassification": 0}
+
 
 class TargetUnits(NamedTuple):
     """The offset and unit of real targets: a machine is fitted to `(y - offset) / unit`.
@@ -89,7 +91,7 @@ class TargetUnits(NamedTuple):
 
     def scores(self, scores: Any, metric: Metric) -> Float[np.ndarray, "*b"]:
         """Return scores in the caller's units; infinite where float64 overflows."""
-        return self._times_unit(scores, {"mse": 2, "mae": 1, "misclassification": 0}[metric])
+        return self._times_unit(scores, _POWERS[metric])
 
     def tuning(self, tuned: Tuning, metric: Metric) -> Tuning:
         """Return the outcome of a search with scores in the caller's units.

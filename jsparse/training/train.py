@@ -73,8 +73,8 @@ def train(
             a list of kernels; every candidate then has one atom for each kernel. None for "rbf"
             with a stated method, else for the choice of the preset.
         C: grid (or range) of the weight of the data-fit term; by default the method's grid. With
-            the absolute loss, `C` weighs residuals divided by `Trained.target_unit`, which is near
-            the standard deviation of the targets.
+            the absolute and the quantile loss, `C` weighs residuals divided by
+            `Trained.target_unit`, which is near the standard deviation of the targets.
         search: `Profile` scores each kernel with all `C` at once; `Gradient` tunes a lengthscale
             for every column; `Recursive` learns a metric from the machine's derivatives;
             `Annealing` is the search of De Brabanter 2010. Settings of a search are its budget and
@@ -84,11 +84,11 @@ def train(
         folds: number of random folds, stratified for classification; "auto" for 10, or the number
             of rows if that is less. Or the caller's `Folds`; for a stream a `HoldOut`. `Dual` is
             validated by leave-one-out, whatever the folds.
-        metric: the metric to minimise and report: "misclassification", "mse" or "mae". The default
-            is "misclassification" for classification and "mse" for regression ("mae" with
-            `Robust`). By default a pursuit (`SCDP`, `KSP`, `KMP`, `KBP`) minimises "mse" for
-            classification too, and reports misclassification (`Trained.criterion`,
-            `Trained.metric`).
+        metric: the metric to minimise and report: "misclassification", "mse", "mae", or "pinball"
+            with `Robust(loss="quantile")`. The default is "misclassification" for classification
+            and "mse" for regression (with `Robust` "mae", or "pinball"). By default a pursuit
+            (`SCDP`, `KSP`, `KMP`, `KBP`) minimises "mse" for classification too, and reports
+            misclassification (`Trained.criterion`, `Trained.metric`).
         multiclass: how more than two classes are divided into binary problems: a scheme, a matrix
             of codes, or a `Multiclass`.
         weights: row weights, shape `n`, used in the standardisation, the choice of points, the fit

@@ -50,10 +50,11 @@ class Trained:
         kernel: the tuned kernel, in standardised units.
         C: the tuned weight of the data-fit term; shape `l` if every binary problem has its own. 1
             for a method without `C`.
-        target_unit: the unit of the targets in the fit. With the absolute loss, `C` weighs
-            residuals divided by it.
+        target_unit: the unit of the targets in the fit. With the absolute and the quantile loss,
+            `C` weighs residuals divided by it.
         cv_error: the cross-validated error, in `metric`.
-        metric: metric of `cv_error` and of the curve: "misclassification", "mse" or "mae".
+        metric: metric of `cv_error` and of the curve: "misclassification", "mse", "mae" or
+            "pinball".
         criterion: metric that the search minimised, which is also the metric of `tuning.score`.
         tuning: the outcome of the search.
         search: the settings of the search.

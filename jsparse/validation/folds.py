@@ -33,7 +33,7 @@ class Folds(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[np.ndarray], rows: int | None = None) -> "Folds":
-        """Return folds from the row numbers of each fold, on the host.
+        """Return folds, as NumPy arrays, from the row numbers of each fold.
 
         Every fold is padded to `rows` rows, by default to the length of the longest fold.
         """

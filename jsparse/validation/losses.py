@@ -1,11 +1,13 @@
 """Losses of predictions, row by row, and the standard error of their mean over folds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from .._types import ScalarLike
 from ..machines.rows import Rows
 from ..multiclass import Decoding, decode
 
@@ -15,15 +17,47 @@ def _misclassified(y: Array, f: Array) -> Array:
     return jnp.where(jnp.isnan(f), f, jnp.where((f >= 0) == (y > 0), 0, 1).astype(f.dtype))
 
 
-LOSSES: dict[str, Callable[[Array, Array], Array]] = {
-    "mse": lambda y, f: jnp.square(y - f),
-    "mae": lambda y, f: jnp.abs(y - f),
-    "misclassification": _misclassified,
+def pinball(y: Any, f: Any, quantiles: Any, xp: Any = jnp) -> Any:
+    """Return the pinball loss `max(q e, (q - 1) e)` of the residuals `e = y - f`.
+
+    Its mean is least where the value `f` is the quantile `q` of the target (Koenker and Bassett
+    1978). Arguments broadcast.
+
+    Args:
+        y: targets.
+        f: predictions.
+        quantiles: q.
+        xp: `numpy` or `jax.numpy`.
+    """
+    residual = y - f
+    return xp.maximum(quantiles * residual, (quantiles - 1) * residual)
+
+
+LOSSES: dict[str, Callable[[Array, Array, Array], Array]] = {  # of y, f and quantiles
+    "mse": lambda y, f, _: jnp.square(y - f),
+    "mae": lambda y, f, _: jnp.abs(y - f),
+    "pinball": pinball,
+    "misclassification": lambda y, f, _: _misclassified(y, f),
 }
 
 
+def check_metric(metric: str, quantiles: Sequence[ScalarLike]) -> None:
+    """Raise a `ValueError` for an unknown metric, or for "pinball" without quantiles."""
+    if metric not in LOSSES:
+        raise ValueError(f"metric: expected one of {sorted(LOSSES)}, got {metric!r}")
+    if metric == "pinball" and not quantiles:
+        raise ValueError(
+            "metric: expected 'pinball' only with a method that estimates quantiles, such as "
+            "Robust(loss='quantile')"
+        )
+
+
 def losses(
-    metric: str, decoding: Decoding, rows: Rows, values: Float[Array, "r q l"]
+    metric: str,
+    decoding: Decoding,
+    rows: Rows,
+    values: Float[Array, "r q l"],
+    quantiles: Sequence[ScalarLike] = (),
 ) -> Float[Array, "r q"]:
     """Return the loss of each of `q` machines on every row.
 
@@ -35,13 +69,15 @@ def losses(
         decoding: how the values of the binary problems give a class, see `multiclass.distances`.
         rows: `r` rows with their targets.
         values: predictions of `q` machines with `l` outputs.
+        quantiles: of the outputs, or of each output of one target; for "pinball".
     """
     code, targets = rows.code, rows.target_columns
     if code is not None and metric == "misclassification":
         classes = decode(jnp.asarray(code.matrix), values, decoding)
         wrong = (classes != rows.y[:, None]).astype(values.dtype)
         return jnp.where(classes < 0, jnp.nan, wrong)
-    output_losses = LOSSES[metric](targets[:, None, :], values)
+    levels = jnp.asarray(quantiles, values.dtype)[None, None]
+    output_losses = LOSSES[metric](targets[:, None, :], values, levels)
     if code is None:
         return jnp.mean(output_losses, axis=-1)
     in_problem = jnp.abs(targets)  # 1 where the binary problem uses the row, else 0

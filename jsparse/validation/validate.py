@@ -14,7 +14,7 @@ from .._agreement import same_rows
 from .._numerics import as_array, as_float, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
-from .._types import Key
+from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..machines.checks import check_labels, check_problem
 from ..machines.held_out import HeldOut, Sums, Which
@@ -22,7 +22,7 @@ from ..machines.method import Method, Metric
 from ..machines.rows import FoldLayout, Rows
 from ..multiclass import Code, Decoding
 from .folds import Folds
-from .losses import LOSSES, losses, weighted
+from .losses import check_metric, losses, weighted
 from .sharding import ShardedFolds
 
 
@@ -57,14 +57,17 @@ class FoldLosses(eqx.Module):
 
     scoring: Scoring = eqx.field(static=True)
     keep: Kept | None = None  # the machine whose predictions are kept; None for none
+    quantiles: tuple[ScalarLike, ...] = ()  # of the outputs, see `Method.quantiles`
 
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: Which
     ) -> tuple[PyTree, PyTree]:
         """See `machines.held_out.OnFold`."""
-        w = rows.weights[:, None]
+        w, decoding, quantiles = rows.weights[:, None], self.scoring.decoding, self.quantiles
+        if len(quantiles) > 1:
+            values = jnp.sort(values, axis=-1)
         sums = jnp.stack([
-            jnp.sum(weighted(w, losses(metric, self.scoring.decoding, rows, values)), axis=0)
+            jnp.sum(weighted(w, losses(metric, decoding, rows, values, quantiles)), axis=0)
             for metric in self.scoring.metrics
         ])  # fmt: skip
         weight = jnp.broadcast_to(jnp.sum(rows.weights), which.C.shape)
@@ -116,13 +119,13 @@ def _validate_rows(
     keep: Kept | None,
     key: Key | None,
 ) -> Validation:
-    on_fold = FoldLosses(scoring, keep)
+    on_fold = FoldLosses(scoring, keep, method.quantiles)
     means = mean_losses(method.held_out(kernel, points, C, rows, folds, on_fold, key))
     if keep is None:
         return means
     layout = method.validation_folds(folds, len(rows))
     values = layout.scatter(means.predictions, len(rows))
-    return means._replace(predictions=values.reshape(len(rows), *rows.outputs))
+    return means._replace(predictions=values.reshape(len(rows), *method.outputs(rows)))
 
 
 @same_rows
@@ -161,7 +164,8 @@ def validate(
             numbers.
         folds: see `validation.folds`.
         weights: row weights, shape `n`, used in fitting and in scoring.
-        metric: "mse", "mae" or "misclassification" (static).
+        metric: "mse", "mae", "misclassification", or "pinball" for a method that estimates
+            quantiles (static).
         reported: a second metric to score every machine in (static).
         code: output code of the binary problems, for several classes.
         decoding: how the values of the binary problems give a class (static).
@@ -182,7 +186,8 @@ def validate(
     if mesh is not None:
         method.check_sums("mesh")
     scoring = Scoring(metric, decoding, reported)
-    C, rows = checked(C, X, y, folds, weights, scoring.metrics, code, mesh)
+    quantiles = method.quantiles
+    C, rows = checked(C, X, y, folds, weights, scoring.metrics, code, mesh, quantiles)
     selection = None
     if keep is not None:
         selection = Kept(jnp.asarray(keep, jnp.int32), jnp.asarray(size, jnp.int32))
@@ -199,11 +204,11 @@ def checked(
     metrics: Sequence[Metric],
     code: Code | None,
     mesh: Mesh | None = None,
+    quantiles: Sequence[ScalarLike] = (),
 ) -> tuple[Array, Rows]:
     """Return `C` and the rows as arrays of floats; raise a `ValueError` if they do not match."""
     for metric in metrics:
-        if metric not in LOSSES:
-            raise ValueError(f"metric: expected one of {sorted(LOSSES)}, got {metric!r}")
+        check_metric(metric, quantiles)
     X, C = as_float(X), as_float(C)
     if C.ndim != 1:
         raise ValueError(f"C: expected a vector, shape (s,), got shape {C.shape}")

@@ -217,12 +217,10 @@ def leave_one_out(p: Problem) -> Outcome:
     return Outcome(values[:, :0], values, status=status)
 
 
-def fit_robust(loss: str, *, with_threshold: bool = False) -> Learn:
+def fit_robust(loss: str, *, with_threshold: bool = False, **options: Any) -> Learn:
     def learn(p: Problem) -> Outcome:
-        threshold = 0.3 * p.unit if with_threshold else None
-        return fit_outcome(
-            p, robust.fit(nystroem(p), p.C, p.X, p.y, p.w, loss=loss, threshold=threshold)
-        )
+        options["threshold"] = 0.3 * p.unit if with_threshold else None
+        return fit_outcome(p, robust.fit(nystroem(p), p.C, p.X, p.y, p.w, loss=loss, **options))
 
     return learn
 
@@ -585,6 +583,7 @@ PENALISED = {"targets plus": "the intercept is penalised"}
 NO_INTERCEPT = {"targets plus": "there is no intercept"}
 UNIT_LENGTH = {"weights times": "its threshold assumes columns of unit length"}
 OTHER_PROBLEMS = {"classes reordered": "the binary problems depend on the order of the classes"}
+MIRROR = {"targets times": "-1 turns a quantile into another, see test_quantile.py"}
 COPIED = {"row repeated": "a row may be left out while its copy is not"}
 RANDOM = dict.fromkeys(
     ("rows permuted", "row repeated", "weight zero, absent", "classes reordered"),
@@ -670,6 +669,9 @@ PURE = [
     ],
     Learner("dual.leave_one_out", leave_one_out, excluded=COPIED),
     Learner("robust.fit: absolute", fit_robust("absolute"), C_power=1),
+    Learner(
+        "robust.fit: quantile", fit_robust("quantile", quantile=0.8), C_power=1, excluded=MIRROR
+    ),
     Learner("robust.fit: huber", fit_robust("huber")),
     Learner("robust.fit: huber, threshold", fit_robust("huber", with_threshold=True), slow=True),
     Learner("scdp.fit", fit_scdp(), excluded=JOINT),
@@ -951,6 +953,12 @@ TRAINERS = [
         )
         for loss in ("absolute", "huber")
     ],
+    Learner(
+        "train: Robust, quantile",
+        trained(method=lambda p: jsparse.Robust(n_present(p), loss="quantile", quantile=0.8)),
+        metric_power=1,
+        excluded=MIRROR,
+    ),
     Learner(
         "train: Robust, two classes",
         trained("sign", lambda p: jsparse.Robust(n_present(p), loss="absolute")),

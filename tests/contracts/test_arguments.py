@@ -190,6 +190,7 @@ TABLES = {
         "size_tolerance": (*NOT_REAL, INF),
         "selection": NO_NAMES,
         "loss": (*NO_NAMES, None, "squared"),
+        "quantile": (0.5, "x", NAN),  # with Huber's loss
         "mesh": (MESH,),
     },
     train_path: {**SEARCH, **PATH, "C_per_problem": (True,)},

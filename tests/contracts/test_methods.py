@@ -32,6 +32,7 @@ KERNEL, KEY = RBF(1.0), jax.random.key(0)
 VARIANTS = {
     "fixed-size, tuned with fewer": jsparse.FixedSize(M, tuned_with=4),
     "robust, absolute": jsparse.Robust(M, loss="absolute"),
+    "robust, quantile": jsparse.Robust(M, loss="quantile", quantile=0.8),
     "scdp, subset": jsparse.SCDP(6, 12, subset=5),
     "scdp, separate": jsparse.SCDP(6, 12, selection="separate", nu=0.5),
     "reduction, dual": jsparse.SparseReduction(M, initialization="dual"),

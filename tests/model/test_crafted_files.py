@@ -82,7 +82,8 @@ def with_errors(model, folds=0, *, held_out=False):
     """The same with errors on unseen rows, and machines of so many folds."""
     with jax.enable_x64(True):
         own, rng = model.expansion, np.random.default_rng(2)
-        outputs = () if model.labels is not None else own.intercept.shape
+        single = model.labels is not None or len(model.quantiles) > 1
+        outputs = () if single else own.intercept.shape
         errors = np.abs(rng.normal(size=(6, *outputs))).astype(model.dtype)
         if not folds:
             return dataclasses.replace(model, conformal=ConformalScores(errors, held_out=held_out))
@@ -101,6 +102,21 @@ def with_sizes(kind):
         machines = family(kind, model.expansion.prototypes.shape[1])
         expansion = dataclasses.replace(machines.at(2), scaling=model.expansion.scaling)
         return dataclasses.replace(model, expansion=expansion, path=machines)
+
+
+def with_quantiles(model):
+    """The same with three quantiles, one of whose errors on unseen rows is negative."""
+    own, steps = model.expansion, np.arange(3.0)
+    expansion = dataclasses.replace(
+        own,
+        coefficients=own.coefficients[:, None] * jax.numpy.asarray(1 + steps)[None],
+        intercept=own.intercept - jax.numpy.asarray(steps),
+    )
+    model = with_errors(
+        dataclasses.replace(model, expansion=expansion, quantiles=(0.1, 0.5, 0.9)), 2
+    )
+    errors = model.conformal.errors - np.max(model.conformal.errors) / 2
+    return dataclasses.replace(model, conformal=dataclasses.replace(model.conformal, errors=errors))
 
 
 def with_ranks(model):
@@ -122,6 +138,7 @@ def every_model():
             a_model("several", kernels.Mixed(kernels.RBF(np.float32(1.3)), (1, 2)), "float32")
         ),
         "projected": a_model("two", kernels.Projected(kernels.RBF(1.3), np.ones((2, 5)))),
+        "quantiles": with_quantiles(a_model("numbers", kernels.RBF(1.3))),
         "ranks": with_ranks(a_model("numbers", kernels.Laplacian(1.3))),
         "arrays": dataclasses.replace(a_model("several", kernels.RBF(1.3)), columns=None),
         **{kind: with_sizes(kind) for kind in FAMILIES},
@@ -411,6 +428,7 @@ METADATA = [
     "code",
     "decoding",
     "inverse_temperatures",
+    "quantiles",
     "columns",
     "about",
 ]
@@ -581,6 +599,22 @@ CODE = [[1, -1], [-1, 1], [-1, -1]]
         ("two classes", replaced(inverse_temperatures=["a", "b"]), "expected a complete"),
         ("two classes", replaced(inverse_temperatures={}), "expected a complete"),
         ("regression", replaced(inverse_temperatures=[1.0, 1.0]), "inverse_temperatures: expected"),
+        # Quantiles.
+        *[
+            ("quantiles", replaced(quantiles=value), "quantiles: expected increasing numbers")
+            for value in (
+                [0.1, 0.9],
+                [0.5, 0.1, 0.9],
+                [0.0, 0.5, 0.9],
+                [0.1, 0.5, 1.0],
+                0.5,
+                [[0.5]],
+            )
+        ],
+        ("quantiles", replaced(quantiles=[]), "conformal"),
+        ("quantiles", replaced(quantiles=["a", "b", "c"]), "expected a complete"),
+        ("quantiles", replaced(quantiles=[0.1, 0.5, float("nan")]), "quantiles: expected"),
+        ("several", replaced(quantiles=[0.1, 0.5, 0.9]), "quantiles: expected"),
         # Columns.
         ("two classes", replaced(columns=[]), "columns: expected names and values"),
         ("two classes", replaced(columns={}), "schema: expected what"),

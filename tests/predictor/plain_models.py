@@ -38,6 +38,7 @@ def every_kernel():
 TASKS = {
     "regression": (None, "loss"),
     "targets": (None, "loss"),
+    "quantiles": (None, "loss"),
     "two": (None, "loss"),
     "one_versus_one": ("one_versus_one", "loss"),
     "hamming": ("one_versus_one", "hamming"),
@@ -50,8 +51,10 @@ def a_model(kernel, task="regression", dtype="float64", *, scaling="standard", f
     """Return a model with random prototypes and coefficients, probabilities, and errors."""
     scheme, decoding = TASKS[task]
     code = None if scheme is None else output_code(scheme, 4)
-    classes = {"regression": 0, "targets": 0, "two": 2}.get(task, 4)
-    outputs = (2,) if task == "targets" else () if code is None else code.matrix.shape[1:]
+    classes = {"regression": 0, "targets": 0, "quantiles": 0, "two": 2}.get(task, 4)
+    quantiles = (0.1, 0.5, 0.9) if task == "quantiles" else ()
+    outputs = {"targets": (2,), "quantiles": (3,)}.get(task, ())
+    outputs = outputs if code is None else code.matrix.shape[1:]
     rng = np.random.default_rng(1)
 
     def array(values):
@@ -66,7 +69,9 @@ def a_model(kernel, task="regression", dtype="float64", *, scaling="standard", f
         }[scaling]()
         parts = array(rng.normal(size=(M, *outputs))), array(rng.normal(size=outputs))
         expansion = KernelExpansion(kernel, array(prototypes), *parts, scale)
-        errors = np.abs(rng.normal(size=(30, *(() if classes else outputs)))).astype(dtype)
+        single = classes or quantiles
+        errors = np.abs(rng.normal(size=(30, *(() if single else outputs)))).astype(dtype)
+        errors = errors - 0.3 if quantiles else errors  # a target between them has one below 0
         conformal = ConformalScores(errors)
         if folds:
             columns = folds * max(1, int(np.prod(outputs)))
@@ -78,7 +83,15 @@ def a_model(kernel, task="regression", dtype="float64", *, scaling="standard", f
     labels = tuple("abcd"[:classes]) or None
     temperatures = np.linspace(0.5, 2.0, classes) if classes else None
     return Model(
-        expansion, None, temperatures, conformal, code, decoding, labels, "<U1" if labels else ""
+        expansion,
+        None,
+        temperatures,
+        conformal,
+        code,
+        decoding,
+        labels,
+        "<U1" if labels else "",
+        quantiles,
     )
 
 
