@@ -22,8 +22,8 @@ class Answers(abc.ABC):
     def classes(self) -> np.ndarray | None:
         """Return the labels in sorted order."""
 
-    # These functions are static, because `equinox` makes a pytree of each method that is read from a
-    # module, which takes as long as a prediction.
+    # These functions are static, because `equinox` makes a pytree of each method that is read from
+    # a module, which takes as long as a prediction.
 
     @staticmethod
     @abc.abstractmethod
