@@ -148,8 +148,8 @@ def run(*, quick: bool) -> Report:
             "Medians of calls in turn, in one process. C is called by ctypes.",
             "The first answer is timed from the start of a process, with Python and its imports: "
             "the least of several processes, each of which reads the model and a row from files.",
-            "SVC and KernelRidge have the model's lengthscale, C = 1, and the smallest set of rows, "
-            f"doubled from 500, whose error is within {WITHIN} points; or 8,000 rows.",
+            "SVC and KernelRidge have the model's lengthscale, C = 1, and the smallest set of rows,"
+            f" doubled from 500, whose error is within {WITHIN} points; or 8,000 rows.",
             "Model predicts one and 100 rows by NumPy, and 10,000 by a compiled program.",
         ],
         data,
