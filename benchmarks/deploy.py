@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import pickle
+import resource
 import shutil
 import subprocess
 import sys
@@ -136,19 +137,19 @@ def run(*, quick: bool) -> Report:
             data[name] = _measured(deployed, X_test, y_test, folder, quick=quick)
         for who, cell in data[name].items():
             milliseconds = [f"{cell[f'{n} rows'] * 1e3:.3g}" for n in ROWS]
-            start = f"{cell['start']:.3f}"
-            rows.append([name, who, f"{cell['error']:.2f}", cell["bytes"], *milliseconds, start])
+            start = [f"{cell[what]:.3f}" for what in ("start", "start, of the processor")]
+            rows.append([name, who, f"{cell['error']:.2f}", cell["bytes"], *milliseconds, *start])
     return Report(
         f"A model of {PROTOTYPES} prototypes in production, float64",
         ["set", "served by", "per cent misclassified", "bytes",
-         *(f"ms for {n:,} rows" for n in ROWS), "seconds from start to first answer"],
+         *(f"ms for {n:,} rows" for n in ROWS), "seconds to first answer", "of the processor"],
         rows,
         [
             "Medians of calls in turn, in one process. C is called by ctypes.",
             "The first answer is timed from the start of a process, with Python and its imports: "
             "the least of several processes, each of which reads the model and a row from files.",
-            "SVC and KernelRidge have the smallest training set, doubled from 500 rows, with which "
-            f"their error is within {WITHIN} points, or the largest that was tried.",
+            "SVC and KernelRidge have the model's lengthscale, C = 1, and the smallest set of rows,"
+            f" doubled from 500, whose error is within {WITHIN} points; or 8,000 rows.",
             "Model predicts one and 100 rows by NumPy, and 10,000 by a compiled program.",
         ],
         data,
@@ -185,7 +186,7 @@ def _deployed(
         while True:
             machine = make_pipeline(StandardScaler(), make()).fit(X[:n], y[:n])
             each = _by_sklearn(machine, folder, name)
-            largest = min(len(X), 1_000 if quick else 8_000)
+            largest = 1_000 if quick else 8_000
             if _error(each.predict, X_test, y_test) <= wanted or n >= largest:
                 break
             n *= 2
@@ -210,13 +211,20 @@ def _measured(
         calls = {who: functools.partial(each.predict, rows) for who, each in deployed.items()}
         for who, seconds in _in_turn(calls, repeats).items():
             cells[who][f"{n} rows"] = seconds
-    for who, each in deployed.items():
-        cells[who]["start"] = np.inf
-        for _ in range(repeats):
-            begin = time.perf_counter()
-            subprocess.run(each.process, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-            cells[who]["start"] = min(cells[who]["start"], time.perf_counter() - begin)
+    for _ in range(repeats):
+        for who, each in deployed.items():
+            for what, seconds in _first_answer(each.process, folder).items():
+                cells[who][what] = min(cells[who].get(what, np.inf), seconds)
     return cells
+
+
+def _first_answer(command: list[str], folder: Path) -> dict[str, float]:
+    """Return the seconds that a process takes, and the seconds of the processor."""
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+    busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"start": seconds, "start, of the processor": busy}
 
 
 def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -227,8 +235,10 @@ def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, flo
         begin = time.perf_counter()
         call()
         counts[who] = max(1, int(0.01 / (time.perf_counter() - begin)))
-    for _ in range(repeats):
+    for repeat in range(repeats):
         for who, call in calls.items():
+            if repeat > 1 and seconds[who][0] > 1:
+                continue  # a call of seconds varies little
             begin = time.perf_counter()
             for _ in range(counts[who]):
                 call()
