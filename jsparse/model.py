@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from . import stablehlo
 from ._arguments import check_finite, finite_rows, on_host, whole_number
 from ._compilations import Compiled, count_compilations
 from ._files import PathLike
@@ -391,6 +392,30 @@ class Model(eqx.Module):
             self.decoding, self.labels, self.label_dtype, self.columns, self.about,
         )  # fmt: skip
         write(path, contents)
+
+    def to_stablehlo(self, path: PathLike, function: str = "decision_function") -> None:
+        """Write one function of the model to a file that JAX runs without jsparse.
+
+        The file holds a StableHLO program for CPU, CUDA and TPU, for any number of rows. To run it:
+        `jax.export.deserialize(bytearray(Path(path).read_bytes())).call(X)`, with `X` in the
+        model's dtype; for float64 switch on `jax_enable_x64`. A JAX that is up to 6 months newer,
+        or 3 weeks older, than the JAX that wrote the file can run it. A model of a table takes the
+        encoded columns, `model.columns.features`. The program does not check inputs: of a row
+        with NaN, scores and probabilities are NaN.
+
+        Args:
+            path: the file to write. An existing file is replaced once the new file is complete.
+            function: "decision_function", "predict_proba", or "predict", whose labels must be
+                numbers.
+
+        Raises:
+            ValueError: for another function, or a function that the model lacks.
+            ImportError: without flatbuffers; `pip install "jsparse[stablehlo]"`.
+            OutputError: if the file cannot be written.
+        """
+        stablehlo.check_function(function)
+        columns = self.expansion.prototypes.shape[1]
+        stablehlo.write(path, getattr(self, function), columns, self.dtype)
 
     def __repr__(self) -> str:
         d = self.expansion.prototypes.shape[1]
