@@ -14,6 +14,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from ._numerics import as_array, as_float, is_concrete, is_spread_over_processes
 from ._types import Key, KeyLike
+from .predictor import checks
+from .predictor.checks import real as real
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None, what: str = "") -> int:
@@ -36,23 +38,6 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None, wha
     if number is None or number < least or (most is not None and number > most):
         bounds = f"of at least {least}" if most is None else f"between {least} and {what} ({most})"
         raise ValueError(f"{name}: expected a whole number {bounds}, got {value!r}")
-    return number
-
-
-def real(name: str, value: Any, least: float, *, above: bool = False, finite: bool = True) -> float:
-    """Return a real number of at least `least`, or above `least` if `above` is True.
-
-    Raises:
-        ValueError: for other values, NaN and bools; also for infinity, unless `finite` is False.
-    """
-    number = math.nan
-    if isinstance(value, int | float | np.number | np.ndarray | jax.Array):
-        array = np.asarray(value)
-        if array.ndim == 0 and array.dtype.kind in "iuf":
-            number = float(array)
-    if not (number > least or (number == least and not above)) or (finite and math.isinf(number)):
-        bounds = f"{'above' if above else 'of at least'} {least:g}"
-        raise ValueError(f"{name}: expected a number {bounds}, got {value!r}")
     return number
 
 
@@ -171,10 +156,8 @@ def on_host(name: str, values: Any) -> np.ndarray:
 def check_finite(name: str, a: Array | np.ndarray) -> None:
     """Raise ValueError naming the first NaN or infinity; do nothing while tracing."""
     # Inside a caller's jit, jax.numpy would trace even concrete values.
-    if is_concrete(a) and not np.all(np.isfinite(np.asarray(a))):
-        index = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(a)))[0])
-        value = np.asarray(a)[index]
-        raise ValueError(f"{name}: expected finite values, got {value} at index {index}")
+    if is_concrete(a):
+        checks.check_finite(name, np.asarray(a))
 
 
 def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
@@ -185,21 +168,4 @@ def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
 def finite_rows(X: ArrayLike, name: str = "X") -> Float[np.ndarray, "n d"]:
     """Return a table of finite numbers as a NumPy array of floats."""
     check_held(name, X)
-    try:
-        table = np.asarray(X)
-    except ValueError as error:
-        raise ValueError(f"{name}: expected a table of numbers ({error})") from error
-    if table.dtype.kind not in "biuf":
-        raise ValueError(f"{name}: expected numbers, got dtype {table.dtype}")
-    if table.ndim != 2 or 0 in table.shape:
-        raise ValueError(
-            f"{name}: expected shape (n, d) with at least one row and column, got {table.shape}"
-        )
-    check_finite(name, table)
-    with np.errstate(over="ignore"):
-        cast = table.astype(jax.dtypes.canonicalize_dtype(np.result_type(table.dtype, np.float32)))
-    if not np.isfinite(cast).all():
-        raise ValueError(
-            f"{name}: expected values that fit {cast.dtype}, got {np.abs(table).max()}"
-        )
-    return cast
+    return checks.finite_rows(X, name, jax.dtypes.canonicalize_dtype(np.float64))

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from .predictor.checks import NumericalError as NumericalError
+
 RUNNING = 0
 CONVERGED = 1
 COMPLETED = 2
@@ -50,10 +52,6 @@ ADVICE = {
 def trusted(status: int) -> bool:
     """Return whether a result with this stop code is sound, within the precision."""
     return CONVERGED <= status <= TRUNCATED
-
-
-class NumericalError(ArithmeticError):
-    """A computation failed; the message says what to do."""
 
 
 class PrecisionWarning(UserWarning):

@@ -1,20 +1,13 @@
 """Probabilities from scores; the predicted class always has the largest probability."""
 
-from typing import Any
-
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
-# An array of NumPy, or of JAX within a JAX program.
-Scores = Float[np.ndarray, "n *k"] | Float[Array, "n *k"]
-Decisions = Int[np.ndarray, " n"] | Int[Array, " n"]
+from .predictor.codes import decisions as decisions
+from .predictor.codes import gaps_and_decisions
+from .predictor.codes import probabilities as probabilities
 
 PRIOR_ROWS = 10.0  # prior strength of the common slope in the slope of a class, in rows
-
-
-def decisions(scores: Scores) -> Decisions:
-    """Return class numbers: the largest score, the first at a tie. For two classes `f >= 0`."""
-    return (scores >= 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
 
 
 def fit_inverse_temperatures(
@@ -36,7 +29,7 @@ def fit_inverse_temperatures(
         numbers: class numbers, shape `n`.
         weights: row weights, shape `n`.
     """
-    gaps, decided = _gaps(scores.astype(float), np)
+    gaps, decided = gaps_and_decisions(scores.astype(float))
     k = gaps.shape[1]
     w = np.ones(len(gaps)) if weights is None else weights
     one_hot = np.eye(k)[numbers]
@@ -54,38 +47,9 @@ def fit_inverse_temperatures(
     return np.array([slope(g, prior, prior_weight) if g.any() else common for g in groups])
 
 
-def probabilities(scores: Scores, inverse_temperatures: Any, xp: Any = np) -> Any:
-    """Return class probabilities, shape `n k`; the largest belongs to `decisions(scores)`.
-
-    Args:
-        scores: shape `n` for two classes, positive for the second, else `n k`.
-        inverse_temperatures: result of `fit_inverse_temperatures`, shape `k`.
-        xp: `numpy`, which computes in float64, or `jax.numpy`, which computes in the scores' dtype
-            and is differentiable in scores and inverse temperatures. Derivatives jump where the
-            decision changes, because the slope changes.
-    """
-    scores = scores.astype(float) if xp is np else scores
-    with np.errstate(over="ignore"):  # for huge scores the odds are 0
-        gaps, decided = _gaps(scores, xp)
-        slope = xp.asarray(inverse_temperatures, dtype=gaps.dtype)[decided]
-        odds = xp.exp(slope[:, None] * gaps)
-    # At a tie the predicted class leads by a few units of rounding.
-    odds = xp.minimum(odds, 1 - 4 * float(xp.finfo(odds.dtype).eps))
-    odds = xp.where(xp.arange(gaps.shape[1])[None] == decided[:, None], 1, odds)
-    return odds / odds.sum(axis=1, keepdims=True)
-
-
 def _softmax(gaps: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
     odds = np.exp(gaps)  # the largest of a row is 1
     return odds / odds.sum(axis=1, keepdims=True)
-
-
-def _gaps(scores: Scores, xp: Any) -> tuple[Any, Any]:
-    """Return scores less the predicted class's score, at most 0, and the decisions."""
-    decided = decisions(scores)
-    two_classes = scores.ndim == 1
-    columns = xp.stack([xp.zeros_like(scores), scores], axis=1) if two_classes else scores
-    return columns - xp.take_along_axis(columns, decided[:, None], axis=1), decided
 
 
 def _most_likely_slope(

@@ -9,23 +9,21 @@ A model keeps some hundred quantiles of the errors instead of one error for each
 """
 
 import functools
-import math
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
-from ._arguments import real
-from ._blocks import map_row_blocks
 from ._numerics import is_concrete
 from ._repr import short_repr
 from .expansion import KernelExpansion
+from .predictor.conformal import intervals as intervals
+from .predictor.conformal import margin_deficit as margin_deficit
+from .predictor.conformal import rank_of as rank_of
+from .predictor.conformal import sets as sets
 
 Guarantee = Literal["held out", "folds", "none"]
-Rows = Shaped[np.ndarray, "n ..."] | Shaped[Array, "n ..."]  # of JAX within a JAX program
-_ENTRIES = 2**22  # number of pairs of a new row and a stored error in a block
 
 
 class ConformalScores(eqx.Module):
@@ -78,24 +76,6 @@ class ConformalScores(eqx.Module):
                 "of errors are whole numbers that depend on its counts; got a traced model"
             )
         return int(np.sum(np.asarray(self.counts)))
-
-
-def margin_deficit(scores: Rows, xp: Any = np) -> Rows:
-    """Return for each class the best score of the other classes less the score of the class.
-
-    It is negative for the predicted class.
-
-    Args:
-        scores: shape `n` for two classes, positive for the second, else `n k`.
-        xp: `numpy` or `jax.numpy`.
-    """
-    if scores.ndim == 1:
-        return xp.stack([scores, -scores], axis=1)
-    first = xp.argmax(scores, axis=1)[:, None]
-    best = xp.take_along_axis(scores, first, axis=1)
-    is_predicted = xp.arange(scores.shape[1])[None] == first
-    second = xp.where(is_predicted, -np.inf, scores).max(axis=1, keepdims=True)
-    return xp.where(is_predicted, second, best) - scores
 
 
 def errors_of_numbers(
@@ -159,100 +139,3 @@ def kept_errors(
     return ConformalScores(
         quantiles, None if fold is None else quantile_fold, machines, represented, held_out
     )
-
-
-def rank_of(coverage: Any, n: int) -> int:
-    """Return `ceil(coverage (n + 1))`, the rank of the error that gives this coverage.
-
-    Raises:
-        ValueError: for a coverage that is not between 0 and 1, or that needs more rows.
-    """
-    coverage = real("coverage", coverage, 0.0, above=True)
-    rank = math.ceil(coverage * (n + 1) * (1 - 4 * np.finfo(float).eps))  # 0.9 times 10 is 9
-    if not coverage < 1 or rank > n:
-        raise ValueError(
-            f"coverage: expected above 0 and at most {n / (n + 1):.6g}, as errors of {n} rows are "
-            f"known, got {coverage:g}"
-        )
-    return rank
-
-
-def intervals(centres: Rows, conformal: ConformalScores, coverage: float, xp: Any = np) -> Rows:
-    """Return lower and upper ends, shape `t *c 2`.
-
-    The upper end is the `ceil(coverage (n + 1))`-th smallest value of centre plus error (Barber et
-    al. 2021, eq. 6 and Section 3). The lower end is its mirror image.
-
-    Args:
-        centres: values at `t` rows, shape `t v *c`, by the machines of `v` folds; by the model,
-            with `v = 1`, if there are no such machines.
-        conformal: the errors.
-        coverage: share of new rows whose target is inside their interval.
-        xp: `numpy` or `jax.numpy`.
-
-    Raises:
-        ValueError: as `rank_of` for the coverage, and as `ConformalScores.n_rows`.
-    """
-    rank = rank_of(coverage, conformal.n_rows)
-    errors, counts = xp.asarray(conformal.errors), _counts(conformal, xp)
-    if conformal.fold is None:
-        error = _quantile(errors[None], counts, rank, xp)
-        centre = centres[:, 0]
-        return xp.stack([centre - error, centre + error], axis=-1)
-    fold = xp.asarray(conformal.fold)
-
-    def interval_ends(values: Rows) -> Rows:
-        middle = values[:, fold]
-        low = -_quantile(errors[None] - middle, counts, rank, xp)
-        return xp.stack([low, _quantile(middle + errors[None], counts, rank, xp)], axis=-1)
-
-    return _in_blocks(interval_ends, centres, errors.size, xp)
-
-
-def sets(apart: Rows, conformal: ConformalScores, coverage: float, xp: Any = np) -> Rows:
-    """Return whether each class is in the prediction set, shape `t k` (Romano et al. 2020, eq. 9).
-
-    Args:
-        apart: `margin_deficit` of the scores of `t` rows and `k` classes, shape `t v k`, by the
-            machines of `v` folds; by the model, with `v = 1`, if there are no such machines.
-        conformal: the errors.
-        coverage: share of new rows whose class is in their prediction set.
-        xp: `numpy` or `jax.numpy`.
-
-    Raises:
-        ValueError: as `rank_of` for the coverage, and as `ConformalScores.n_rows`.
-    """
-    rank = rank_of(coverage, conformal.n_rows)
-    errors, counts = xp.asarray(conformal.errors), _counts(conformal, xp)
-    if conformal.fold is None:
-        return apart[:, 0] <= _quantile(errors[None], counts, rank, xp)[:, None]
-    fold = xp.asarray(conformal.fold)
-
-    def in_set(values: Rows) -> Rows:
-        is_smaller = errors[None, :, None] < values[:, fold]
-        return xp.sum(xp.where(is_smaller, counts[None, :, None], 0), axis=1) < rank
-
-    return _in_blocks(in_set, apart, len(errors) * apart.shape[2], xp)
-
-
-def _counts(conformal: ConformalScores, xp: Any) -> Any:
-    if conformal.counts is None:
-        return xp.ones(len(conformal.errors), "int32")
-    return xp.asarray(conformal.counts)
-
-
-def _quantile(values: Rows, counts: Any, rank: int, xp: Any) -> Rows:
-    """Return the `rank`-th smallest value along axis 1, where each value has a count."""
-    order = xp.argsort(values, axis=1)
-    reached = xp.cumsum(counts[order], axis=1) >= rank
-    place = xp.take_along_axis(order, xp.argmax(reached, axis=1)[:, None], axis=1)
-    return xp.take_along_axis(values, place, axis=1)[:, 0]
-
-
-def _in_blocks(function: Callable[[Any], Any], rows: Any, entries_per_row: int, xp: Any) -> Rows:
-    """Apply `function` to blocks of rows with `entries_per_row` entries each."""
-    step = max(1, _ENTRIES // entries_per_row)
-    if xp is not np:
-        return map_row_blocks(function, rows, step)
-    starts = range(0, max(len(rows), 1), step)
-    return np.concatenate([function(rows[start : start + step]) for start in starts])

@@ -12,27 +12,23 @@ from jaxtyping import Array, Float
 
 from . import stablehlo
 from ._arguments import check_finite, finite_rows, on_host, whole_number
+from ._blocks import map_row_blocks
 from ._compilations import Compiled, count_compilations
 from ._files import PathLike
 from ._numerics import is_concrete, is_traced
 from ._repr import few_lines
-from .calibration import decisions, probabilities
-from .conformal import (
-    ConformalScores,
-    errors_of_classes,
-    errors_of_numbers,
-    intervals,
-    kept_errors,
-    margin_deficit,
-    sets,
-)
+from .conformal import ConformalScores, errors_of_classes, errors_of_numbers, kept_errors
 from .data.frames import as_frame
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .machines.family import Family
 from .model_contents import Contents, write
 from .multiclass import Code, Decoding
+from .plain import plain_expansion, plain_scores
 from .prediction import Scorer
+from .predictor import Predictor
+from .predictor.answers import Answers
+from .predictor.conformal import in_blocks
 from .relevance import Relevance, relevance_of
 
 
@@ -41,7 +37,7 @@ def _without_diagnostics(family: Family | None) -> Family | None:
     return None if family is None else dataclasses.replace(family, info={})
 
 
-class Model(eqx.Module):
+class Model(eqx.Module, Answers):
     """A trained machine that maps raw inputs to values, labels and probabilities.
 
     The model is a pytree. It may be part of a larger JAX model, and is differentiable in the inputs
@@ -118,132 +114,6 @@ class Model(eqx.Module):
             self, expansion=expansion, inverse_temperatures=None, conformal=None, about=about
         )
 
-    def decision_function(self, X: Any) -> Any:
-        """Return scores, which are largest for the predicted class, or the values of a regression.
-
-        Differentiable in `X`, except for the signs that "hamming" decoding counts.
-
-        Args:
-            X: raw inputs of shape `n d`, or one row of shape `d`; or a table with the columns of
-                training, in any order.
-
-        Returns:
-            For two classes shape `n`, positive for the second class. For more classes shape `n k`,
-            the negative distances from the classes' codes. For one row without the axis of rows.
-
-        Raises:
-            ValueError: for inputs that are not finite, or that have other columns.
-            NumericalError: if a value of the model is not finite; the message names the row.
-        """
-        return self._answer(X, self._scorer(), lambda scores, xp: scores)
-
-    def predict(self, X: Any) -> Any:
-        """Return predicted labels or values; see `decision_function` for the arguments.
-
-        Raises:
-            ValueError: under JAX's transformations, for labels that JAX's arrays cannot hold.
-        """
-
-        def decide(scores: Any, xp: Any) -> Any:
-            classes = self.classes
-            if classes is None:
-                return scores
-            return (classes if xp is np else _jax_labels(classes))[decisions(scores)]
-
-        return self._answer(X, self._scorer(), decide)
-
-    def predict_proba(self, X: Any) -> Any:
-        """Return the probabilities of the classes in their order, shape `n k`.
-
-        They are the softmax of the scores times a slope. Each predicted class has a slope, fitted
-        to the held-out scores of cross-validation. The predicted class is the most probable class.
-        See `decision_function` for the arguments. Differentiable in `X` where the decision does not
-        change.
-
-        Raises:
-            ValueError: for a regression, or a model without out-of-fold scores.
-        """
-        inverse_temperatures = self.inverse_temperatures
-        if inverse_temperatures is None:
-            hint = "train with out_of_fold=True; only the selected size has calibrated scores"
-            hint = "this model has no classes" if self.labels is None else hint
-            raise ValueError(f"predict_proba: expected a model with calibrated scores; {hint}")
-        return self._answer(
-            X, self._scorer(), lambda scores, xp: probabilities(scores, inverse_temperatures, xp)
-        )
-
-    def interval(self, X: Any, coverage: float = 0.9) -> Any:
-        """Return the ends of intervals that hold a new row's target with probability `coverage`.
-
-        The intervals come from errors on held-out rows. If rows are exchangeable:
-
-        - for a model `calibrated` on separate rows, the probability is at least `coverage` (split
-          conformal prediction);
-        - for a model trained with `out_of_fold="machines"`, it is at least `2 coverage - 1` up to a
-          term of order `1 / sqrt(n)`, and usually close to `coverage` (CV+, Barber et al. 2021,
-          Theorem 4; for the dual, jackknife+, Theorem 1). The guarantee is approximate: kernel,
-          `C`, prototypes and scaling were chosen on the same rows. The centres are the values of
-          the folds' machines, so the value of the model may rarely lie outside its interval;
-        - otherwise nothing is guaranteed. The probability is close to `coverage` if the machine of
-          all rows differs little from the folds' machines.
-
-        Each of several targets has separate intervals. The model keeps some hundred quantiles of
-        the errors. If `1 - coverage` has at most two significant digits, as for 0.9, 0.95 and
-        0.999, these quantiles give the intervals that all errors would give (with machines of the
-        folds, for up to 99 rows each). Other coverages get the intervals of the next larger such
-        coverage, so they are never too short.
-
-        Args:
-            X: raw inputs or a table, see `decision_function`.
-            coverage: between 0 and 1, at most `n / (n + 1)` with the errors of n rows.
-
-        Returns:
-            Lower and upper ends, shape `n 2`, or `n c 2` for several targets; for one row without
-            the axis of rows.
-
-        Raises:
-            ValueError: for a classifier, or a model without errors on held-out rows.
-        """
-        if self.labels is not None:
-            raise ValueError("interval: expected a regression; of classes see `predict_set`")
-        conformal = self._conformal_scores("interval")
-        return self._answer(
-            X,
-            self._machines(conformal),
-            lambda values, xp: intervals(_by_machine(values, conformal), conformal, coverage, xp),
-        )
-
-    def predict_set(self, X: Any, coverage: float = 0.9) -> Any:
-        """Return sets of classes that hold a new row's class with probability `coverage`.
-
-        The margin deficit of a class is the best score of the other classes less the score of the
-        class. A class is in the set unless its deficit exceeds the deficits of the true class on
-        most held-out rows. `interval` states the guarantees (for CV+, Romano et al. 2020, Theorem
-        3). If mistakes are rare, a set may be empty where several classes have similar scores.
-
-        Args:
-            X: raw inputs or a table, see `decision_function`.
-            coverage: between 0 and 1, at most `n / (n + 1)` with the errors of n rows.
-
-        Returns:
-            Whether each class is in the set, in the order of `classes`, shape `n k`; for one row
-            without the axis of rows.
-
-        Raises:
-            ValueError: for a regression, or a model without errors on held-out rows.
-        """
-        if self.labels is None:
-            raise ValueError("predict_set: expected a classifier; of numbers see `interval`")
-        conformal, k = self._conformal_scores("predict_set"), len(self.labels)
-
-        def in_set(scores: Any, xp: Any) -> Any:
-            scores = _by_machine(scores, conformal)
-            n, machines = scores.shape[:2]
-            deficits = margin_deficit(scores.reshape(n * machines, *scores.shape[2:]), xp)
-            return sets(deficits.reshape(n, machines, k), conformal, coverage, xp)
-
-        return self._answer(X, self._machines(conformal), in_set)
-
     def warm_up(self) -> Compiled:
         """Compile the programs for predictions of any number of NumPy rows.
 
@@ -260,7 +130,7 @@ class Model(eqx.Module):
         with count_compilations() as compiled:
             self._scorer().warm_up()
             if self.conformal is not None and self.conformal.machines is not None:
-                self._machines(self.conformal).warm_up()
+                self._machines().warm_up()
         return compiled
 
     def calibrated(self, X: Any, y: Any) -> "Model":
@@ -324,40 +194,71 @@ class Model(eqx.Module):
         expansion = self.expansion
         return relevance_of(expansion.kernel, expansion.prototypes.shape[1], self.columns, names)
 
-    def _conformal_scores(self, what: str) -> ConformalScores:
-        if self.conformal is None:
-            raise ValueError(
-                f"{what}: expected a model with errors on held-out rows; train with "
-                "out_of_fold=True or see `calibrated`; only the selected size has such errors"
-            )
-        return self.conformal
-
     def _scorer(self) -> Scorer:
         """Return the scorer of the model."""
         matrix = None if self.code is None else self.code.matrix
         return Scorer(self.expansion, matrix, self.decoding)
 
-    def _machines(self, conformal: ConformalScores) -> Scorer:
+    def _machines(self) -> Scorer:
         """Return the scorer of the folds' machines, or of the model without such machines."""
-        if conformal.machines is None:
+        if self.conformal is None or self.conformal.machines is None:
             return self._scorer()
-        machines = dataclasses.replace(conformal.machines, scaling=self.expansion.scaling)
+        machines = dataclasses.replace(self.conformal.machines, scaling=self.expansion.scaling)
         outputs = self.expansion.intercept.shape
         return self._scorer()._replace(expansion=machines, outputs=outputs)
 
-    def scores(self, inputs: Float[np.ndarray, "n d"], *, first: int = 0) -> np.ndarray:
-        """Return the scores of an array; error messages count rows from `first`."""
-        return self._scorer().on_host(inputs, first=first)
+    def scores(
+        self, inputs: Float[np.ndarray, "n d"], *, first: int = 0, by_fold: bool = False
+    ) -> np.ndarray:
+        """Return the scores of an array of finite inputs, shape `n *k`.
 
-    def _answer(self, X: Any, scorer: Scorer, answer: Callable[[Any, Any], Any]) -> Any:
+        Args:
+            inputs: raw inputs.
+            first: number of the first row in error messages.
+            by_fold: return the scores of each fold's machine, shape `n v *k`, if there are any.
+        """
+        scorer = self._machines() if by_fold else self._scorer()
+        return scorer.on_host(inputs, first=first)
+
+    def to_numpy(self) -> Predictor:
+        """Return the model as arrays of NumPy that predict without JAX, see `jsparse.predictor`.
+
+        The predictor has this size alone: for another size, convert `model.at(size)`.
+
+        Raises:
+            ValueError: for a kernel that is not one of this package's, such as a `Custom` kernel,
+                which holds a Python function of JAX.
+        """
+        machine, code = plain_expansion(self.expansion), self.code
+        temperatures = self.inverse_temperatures
+        return Predictor(
+            machine,
+            None if temperatures is None else np.asarray(temperatures, float),
+            plain_scores(self.conformal, machine),
+            None if code is None else np.asarray(code.matrix, float),
+            self.decoding,
+            self.labels,
+            self.label_dtype,
+            self.columns,
+            dict(self.about),
+        )
+
+    def _answer(self, X: Any, answer: Callable[[Any, Any], Any], *, by_fold: bool = False) -> Any:
         """Return `answer(scores, numpy)`, or `answer(scores, jax.numpy)` while JAX is tracing."""
         if is_traced(self, X):
             inputs, single = self._traced_inputs(X)
+            scorer = self._machines() if by_fold else self._scorer()
             result = answer(scorer(inputs), jnp)
         else:
             inputs, single = self._inputs(X)
-            result = answer(scorer.on_host(inputs), np)
+            result = answer(self.scores(inputs, by_fold=by_fold), np)
         return result[0, ...] if single else result
+
+    def _labels_in(self, xp: Any, classes: np.ndarray) -> Any:
+        return classes if xp is np else _jax_labels(classes)
+
+    def _map_blocks_in(self, xp: Any) -> Callable[..., Any]:
+        return in_blocks if xp is np else map_row_blocks
 
     def _traced_inputs(self, X: Any) -> tuple[Any, bool]:
         """Return the rows of a traced input, and whether the input was one row."""
@@ -436,11 +337,6 @@ class Model(eqx.Module):
             lines.append(f"  {what}: by {_EVIDENCE[self.conformal.guarantee]}")
         lines += [f"  {name}: {value}" for name, value in self.about.items() if value is not None]
         return few_lines(lines)
-
-
-def _by_machine(values: Any, conformal: ConformalScores) -> Any:
-    """Return values with an axis of machines after the axis of rows."""
-    return values[:, None] if conformal.machines is None else values
 
 
 def _sizes_in_words(family: Family) -> str:

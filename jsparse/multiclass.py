@@ -16,6 +16,7 @@ from ._repr import short_repr
 from ._types import ScalarLike
 from .features import FeatureMap
 from .normal_equations import NormalEquations, accumulate, accumulate_groups
+from .predictor import codes
 from .solvers.ridge import Ridge
 
 Decoding = Literal["hamming", "loss"]
@@ -258,30 +259,8 @@ def _solve(
 def distances(
     matrix: Float[Array, "k l"], values: Float[Array, "*n l"], decoding: Decoding
 ) -> Float[Array, "*n k"]:
-    """Return the distance of the values from each class's code, smallest for the best class.
-
-    - "hamming": the number of problems whose sign disagrees. A problem that leaves the class out
-      counts one half. The "loss" orders classes with equal numbers.
-    - "loss": mean squared error `(1 - matrix f)^2` over problems (Allwein et al. 2000), which is
-      the loss of the LS-SVM. A problem that leaves the class out counts 1, the loss at 0.
-
-    Differentiable in `values` for "loss".
-    """
-    k, problems = matrix.shape
-    lead = values.shape[:-1]
-    flat = values.reshape(-1, problems)
-    # As M^2 = |M|, matrix products sum (1 - M f)^2 over the problems without an n x k x l array.
-    used = jnp.abs(matrix)
-    squares = dot(jnp.square(flat), used.T) - 2 * dot(flat, matrix.T)
-    loss = 1 + squares / problems
-    if decoding == "hamming":
-        signs = jnp.where(flat >= 0, 1, -1).astype(flat.dtype)
-        wrong = (problems - dot(signs, matrix.T)) / 2
-        # The maximum is selected by index, because the derivative of `jnp.max` compares numbers
-        # that fusions may round differently.
-        place = jnp.argmax(loss, axis=1, keepdims=True)
-        loss = wrong + 0.25 * loss / (1 + jnp.take_along_axis(loss, place, axis=1))
-    return loss.reshape(*lead, k)
+    """Return the distance of the values from each class's code; see `predictor.codes.distances`."""
+    return codes.distances(matrix, values, decoding, jnp, dot)
 
 
 def decode(

@@ -14,10 +14,10 @@ from ._numerics import as_array
 from ._programs import compiled
 from ._repr import short_repr
 from ._runtime import check_runtime
-from ._status import NumericalError
 from .expansion import KernelExpansion
 from .kernels import Mixture
 from .multiclass import Code, Decoding, distances
+from .predictor.checks import check_scores
 
 
 class Scorer(NamedTuple):
@@ -123,16 +123,3 @@ def scores_of(
             scores = -np.asarray(_distances(matrix, rows, decoding))[: len(values)]
     check_scores(scores, first=first)
     return scores
-
-
-def check_scores(scores: Float[np.ndarray, "n ..."], *, first: int = 0) -> None:
-    """Raise NumericalError naming the first row with a score that is not finite.
-
-    If a value of the machine is not finite, its distances from the code are not finite either.
-    """
-    usable = np.isfinite(scores).all(axis=tuple(range(1, scores.ndim)))
-    if not usable.all():
-        row = int(np.argmin(usable)) + first
-        raise NumericalError(
-            f"the model's value at row {row} is not finite, or too large; look for huge inputs"
-        )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from ..predictor.tables import inexact
 from .arrow import pa, pc
 from .tables import TableError, row_number
 
@@ -71,11 +72,7 @@ def float_column(
         numbers = values.cast(pa.uint8() if is_boolean(values.type) else values.type)
         numbers = numbers.cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid as error:
-        raise TableError(
-            f"column {name!r}: expected whole numbers of at most 2^53, which float64 holds; {error}"
-            "; turn it into floats or times, name it as one of codes (categorical, --categorical), "
-            "or drop it"
-        ) from error
+        raise inexact(name, error) from error
     infinite = np.isinf(numbers)
     if np.any(infinite):
         row = int(np.argmax(infinite))

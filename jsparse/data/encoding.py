@@ -18,12 +18,12 @@
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
-from .._repr import short_repr
+from ..predictor.tables import Encoded as Encoded
+from ..predictor.tables import encode_columns
 from .arrow import pa, pc
 from .columns import (
     comparable_column,
@@ -39,29 +39,8 @@ from .schema import Column as Column
 from .schema import Schema as Schema
 from .tables import TableError, check_names, listing, row_number
 
-_IMPUTE = (
-    "fill them in, leave those rows out, or train with imputation: "
-    "jsparse.data.frames.Frame(table, impute=True) in place of the table; on the command line "
-    "jsparse fit --impute, jsparse compare --impute"
-)
 # Digits with decimal and thousands marks; around them a sign, brackets, a currency or a percent.
 _LIKE_NUMBER = r"^\s*[-+(]?[$€£]?\s?[0-9][0-9.,' _]*([eE][-+]?[0-9]+)?\s?[%$€£)]?\s*$"
-
-
-class Encoded(NamedTuple):
-    """Inputs as numbers, with counts of unseen categories and missing values.
-
-    Attributes:
-        X: inputs, shape `n d`; the columns are in the order of `Schema.features`.
-        unseen: for each column, the number of rows whose category training did not see.
-        imputed: for each column, the number of rows whose missing value was filled in.
-    """
-
-    X: Float[np.ndarray, "n d"]
-    unseen: dict[str, int]
-    imputed: dict[str, int]
-
-    __repr__ = short_repr
 
 
 def infer_task(table: pa.Table, target: str) -> tuple[str, str]:
@@ -182,49 +161,25 @@ def encode(
             infinite (or too large for `dtype`), and missing values unless the schema imputes.
             Missing values are reported last, for all columns together.
     """
-    check_names(table, [column.name for column in schema.columns], "the columns")
-    X = np.zeros((table.num_rows, len(schema.features)), dtype)
-    unseen, imputed, first_missing = {}, {}, {}
-    offset = 0  # number of encoded columns before this column
-    for column in schema.columns:
-        name, width = column.name, len(column.features)
-        if column.categories is None:
-            values = float_column(table, name, rows, column.origin)
-            missing = np.isnan(values)
-            if schema.impute and column.fill is not None:
-                values = np.where(missing, column.fill, values)
-            with np.errstate(over="ignore"):
-                X[:, offset] = values
-            if np.any(np.isinf(X[:, offset])):
-                row = int(np.argmax(np.isinf(X[:, offset])))
-                raise TableError(
-                    f"column {name!r}: expected numbers that fit {dtype}, got {values[row]} in row "
-                    f"{row_number(rows, row)}"
-                )
-        else:
-            values, categories = comparable_column(table, name, column.categories)
-            missing = values.is_null().to_numpy()
-            code = pc.index_in(values, value_set=categories).fill_null(-1).to_numpy()
-            if column.coded:
-                X[:, offset] = code
-            else:
-                known = np.flatnonzero(code >= 0)
-                X[known, offset + code[known]] = 1
-            n_unseen = int(np.sum((code < 0) & ~missing))
-            if n_unseen:
-                unseen[name] = n_unseen
-        offset += width
-        if np.any(missing):
-            imputed[name] = int(missing.sum())
-            first_missing[name] = row_number(rows, int(np.argmax(missing)))
-    if imputed and not schema.impute:
-        places = [
-            f"column {name!r} has {imputed[name]} in {table.num_rows} rows, the first in row {row}"
-            for name, row in list(first_missing.items())[:5]
-        ]
-        more = f"; and {len(imputed) - 5} more columns" if len(imputed) > 5 else ""
-        raise TableError(f"missing values: {'; '.join(places)}{more}: {_IMPUTE}")
-    return Encoded(X, unseen, imputed)
+    return encode_columns(schema, ArrowTable(table, rows), dtype)
+
+
+class ArrowTable:
+    """The columns of an Arrow table, as `encode_columns` reads them."""
+
+    def __init__(self, table: pa.Table, rows: Sequence[int] | None = None) -> None:
+        self.table, self.rows = table, rows
+        self.names, self.n_rows = table.column_names, table.num_rows
+
+    def numbers(self, column: Column) -> Float[np.ndarray, " n"]:
+        """Return a column of numbers or times as float64, with NaN for missing values."""
+        return float_column(self.table, column.name, self.rows, column.origin)
+
+    def codes(self, column: Column) -> tuple[Int[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
+        """Return the number of each row's category, -1 if unseen, and where values are missing."""
+        values, categories = comparable_column(self.table, column.name, column.categories or ())
+        code = pc.index_in(values, value_set=categories).fill_null(-1).to_numpy()
+        return code, values.is_null().to_numpy()
 
 
 def encode_target(

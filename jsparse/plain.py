@@ -1,0 +1,90 @@
+"""Convert the parts of a model to the plain structure of `jsparse.predictor`: NumPy arrays."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from . import kernels
+from .conformal import ConformalScores
+from .expansion import KernelExpansion
+from .kernels import Kernel
+from .predictor import conformal as plain_conformal
+from .predictor import kernels as plain_kernels
+from .predictor import machine as plain_machine
+from .scaling import Scaling, Standardization
+
+
+def plain_kernel(kernel: Kernel, place: str = "kernel") -> plain_kernels.Kernel:
+    """Return a kernel as a tree of named nodes.
+
+    Args:
+        kernel: the kernel.
+        place: its name in messages, such as "kernel.left".
+
+    Raises:
+        ValueError: for a kernel that is not one of this package's (a `Custom` kernel holds a
+            Python function), or a mixture without the number of each prototype's kernel.
+    """
+    name = type(kernel).__name__
+    node = plain_kernels.KERNELS.get(name)
+    if node is None or type(kernel) is not getattr(kernels, name):
+        why = ", which holds a Python function" if name == "Custom" else ""
+        raise ValueError(
+            f"{place}: expected one of jsparse's own kernels ({', '.join(plain_kernels.KERNELS)}), "
+            f"as only these can be saved and exported; got {name}{why}"
+        )
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(node):
+        value, field_place = getattr(kernel, field.name), f"{place}.{field.name}"
+        if isinstance(value, Kernel):
+            value = plain_kernel(value, field_place)
+        elif field.name == "kernels":
+            value = tuple(plain_kernel(k, f"{field_place}.{i}") for i, k in enumerate(value))
+        elif field.type is np.ndarray:
+            if value is None:
+                raise ValueError(f"{field_place}: expected the number of each prototype's kernel")
+            value = np.asarray(value)
+        values[field.name] = value
+    return node(**values)
+
+
+def plain_scaling(scaling: Scaling | None) -> plain_machine.Scaling | None:
+    """Return the map of raw inputs with NumPy's arrays."""
+    if scaling is None:
+        return None
+    first, second = map(np.asarray, scaling)
+    if isinstance(scaling, Standardization):
+        return plain_machine.Standardization(first, second)
+    return plain_machine.NormalScores(first, second)
+
+
+def plain_expansion(expansion: KernelExpansion) -> plain_machine.Machine:
+    """Return an expansion as a machine of NumPy's arrays; raises as `plain_kernel`."""
+    return plain_machine.Machine(
+        plain_kernel(expansion.kernel),
+        np.asarray(expansion.prototypes),
+        np.asarray(expansion.coefficients),
+        np.asarray(expansion.intercept),
+        plain_scaling(expansion.scaling),
+    )
+
+
+def plain_scores(
+    conformal: ConformalScores | None, machine: plain_machine.Machine
+) -> plain_conformal.ConformalScores | None:
+    """Return errors on held-out rows; the inputs of the folds' machines are scaled as `machine`'s.
+
+    Raises:
+        ValueError: as `plain_kernel`.
+    """
+    if conformal is None:
+        return None
+    errors, counts = np.asarray(conformal.errors), conformal.counts
+    counts = np.ones(len(errors), np.int32) if counts is None else np.asarray(counts)
+    if conformal.machines is None:
+        return plain_conformal.ConformalScores(errors, counts, held_out=conformal.held_out)
+    machines = dataclasses.replace(plain_expansion(conformal.machines), scaling=machine.scaling)
+    return plain_conformal.ConformalScores(
+        errors, counts, np.asarray(conformal.fold), machines, conformal.held_out
+    )

@@ -1,0 +1,90 @@
+"""Checks of arguments, and the errors of this package. None needs more than NumPy."""
+
+import dataclasses
+import math
+import reprlib
+from typing import Any
+
+import numpy as np
+
+
+class NumericalError(ArithmeticError):
+    """A computation failed; the message says what to do."""
+
+
+class TableError(ValueError):
+    """A table is not what was expected; the message names the file, column or row."""
+
+
+def real(name: str, value: Any, least: float, *, above: bool = False, finite: bool = True) -> float:
+    """Return a real number of at least `least`, or above `least` if `above` is True.
+
+    Raises:
+        ValueError: for other values, NaN and bools; also for infinity, unless `finite` is False.
+    """
+    number = math.nan
+    if isinstance(value, int | float | np.number) or hasattr(value, "__array__"):
+        array = np.asarray(value)
+        if array.ndim == 0 and array.dtype.kind in "iuf":
+            number = float(array)
+    if not (number > least or (number == least and not above)) or (finite and math.isinf(number)):
+        bounds = f"{'above' if above else 'of at least'} {least:g}"
+        raise ValueError(f"{name}: expected a number {bounds}, got {value!r}")
+    return number
+
+
+def check_finite(name: str, array: np.ndarray) -> None:
+    """Raise ValueError naming the first NaN or infinity."""
+    finite = np.isfinite(array)
+    if not finite.all():
+        index = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise ValueError(f"{name}: expected finite values, got {array[index]} at index {index}")
+
+
+def finite_rows(X: Any, name: str = "X", widest: Any = np.float64) -> np.ndarray:
+    """Return a table of finite numbers as an array of floats, at most as precise as `widest`."""
+    try:
+        table = np.asarray(X)
+    except ValueError as error:
+        raise ValueError(f"{name}: expected a table of numbers ({error})") from error
+    if table.dtype.kind not in "biuf":
+        raise ValueError(f"{name}: expected numbers, got dtype {table.dtype}")
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(
+            f"{name}: expected shape (n, d) with at least one row and column, got {table.shape}"
+        )
+    check_finite(name, table)
+    dtype = np.result_type(table.dtype, np.float32)
+    dtype = dtype if dtype.itemsize <= np.dtype(widest).itemsize else np.dtype(widest)
+    with np.errstate(over="ignore"):
+        cast = table.astype(dtype)
+    if not np.isfinite(cast).all():
+        raise ValueError(f"{name}: expected values that fit {dtype}, got {np.abs(table).max()}")
+    return cast
+
+
+def check_scores(scores: np.ndarray, *, first: int = 0) -> None:
+    """Raise NumericalError naming the first row with a score that is not finite.
+
+    If a value of the machine is not finite, its distances from the code are not finite either.
+    Rows are counted from `first`.
+    """
+    usable = np.isfinite(scores)
+    if not usable.all():
+        row = int(np.argmin(usable.reshape(len(scores), -1).all(axis=1))) + first
+        raise NumericalError(
+            f"the model's value at row {row} is not finite, or too large; look for huge inputs"
+        )
+
+
+def short_repr(self: Any) -> str:
+    """Return the class and its fields in one short line; for use as `__repr__`."""
+    names = getattr(self, "_fields", None) or [field.name for field in dataclasses.fields(self)]
+    parts = [f"{name}={_shown(getattr(self, name))}" for name in names]
+    return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size > 1:
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    return reprlib.repr(value)

@@ -1,0 +1,163 @@
+"""Prediction intervals and sets from the held-out errors of a machine, in NumPy or JAX.
+
+The methods are split conformal prediction (Papadopoulos et al. 2002), cross-conformal intervals and
+sets, CV+ and jackknife+ (Barber et al. 2021; Romano et al. 2020). They turn centres into intervals,
+and scores of classes into sets.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .checks import real
+from .machine import Machine
+
+_ENTRIES = 2**22  # number of pairs of a new row and a stored error in a block
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConformalScores:
+    """The errors of machines on held-out rows, as `jsparse.conformal.ConformalScores`.
+
+    Attributes:
+        errors: for numbers the distances between target and value, shape `q` or `q c`; for classes
+            the `margin_deficit` of the row's class, shape `q`.
+        counts: number of rows that each error represents, shape `q`.
+        fold: number of the machine in `machines` that gave the error, shape `q`; None without
+            machines.
+        machines: one for each fold, as a machine with a column for each fold and each output of
+            the model, fold by fold. Its inputs are raw.
+        held_out: whether the model was fitted without the rows.
+    """
+
+    errors: np.ndarray
+    counts: np.ndarray
+    fold: np.ndarray | None = None
+    machines: Machine | None = None
+    held_out: bool = False
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows whose errors are known."""
+        return int(self.counts.sum())
+
+
+def margin_deficit(scores: Any, xp: Any = np) -> Any:
+    """Return for each class the best score of the other classes less the score of the class.
+
+    It is negative for the predicted class.
+
+    Args:
+        scores: shape `n` for two classes, positive for the second, else `n k`.
+        xp: `numpy` or `jax.numpy`.
+    """
+    if scores.ndim == 1:
+        return xp.stack([scores, -scores], axis=1)
+    first = xp.argmax(scores, axis=1)[:, None]
+    best = xp.take_along_axis(scores, first, axis=1)
+    is_predicted = xp.arange(scores.shape[1])[None] == first
+    second = xp.where(is_predicted, -np.inf, scores).max(axis=1, keepdims=True)
+    return xp.where(is_predicted, second, best) - scores
+
+
+def rank_of(coverage: Any, n: int) -> int:
+    """Return `ceil(coverage (n + 1))`, the rank of the error that gives this coverage.
+
+    Raises:
+        ValueError: for a coverage that is not between 0 and 1, or that needs more rows.
+    """
+    coverage = real("coverage", coverage, 0.0, above=True)
+    rank = math.ceil(coverage * (n + 1) * (1 - 4 * np.finfo(float).eps))  # 0.9 times 10 is 9
+    if not coverage < 1 or rank > n:
+        raise ValueError(
+            f"coverage: expected above 0 and at most {n / (n + 1):.6g}, as errors of {n} rows are "
+            f"known, got {coverage:g}"
+        )
+    return rank
+
+
+def in_blocks(function: Callable[[Any], Any], rows: Any, step: int) -> Any:
+    """Apply `function` to blocks of `step` rows of NumPy."""
+    starts = range(0, max(len(rows), 1), step)
+    return np.concatenate([function(rows[start : start + step]) for start in starts])
+
+
+def intervals(
+    centres: Any, conformal: Any, coverage: float, xp: Any = np, map_blocks: Any = in_blocks
+) -> Any:
+    """Return lower and upper ends, shape `t *c 2`.
+
+    The upper end is the `ceil(coverage (n + 1))`-th smallest value of centre plus error (Barber et
+    al. 2021, eq. 6 and Section 3). The lower end is its mirror image.
+
+    Args:
+        centres: values at `t` rows, shape `t v *c`, by the machines of `v` folds; by the model,
+            with `v = 1`, if there are no such machines.
+        conformal: the errors.
+        coverage: share of new rows whose target is inside their interval.
+        xp: `numpy` or `jax.numpy`.
+        map_blocks: `in_blocks`, or a function like it for JAX.
+
+    Raises:
+        ValueError: as `rank_of` for the coverage, and as `conformal.n_rows`.
+    """
+    rank = rank_of(coverage, conformal.n_rows)
+    errors, counts = xp.asarray(conformal.errors), _counts(conformal, xp)
+    if conformal.fold is None:
+        error = _quantile(errors[None], counts, rank, xp)
+        centre = centres[:, 0]
+        return xp.stack([centre - error, centre + error], axis=-1)
+    fold = xp.asarray(conformal.fold)
+
+    def interval_ends(values: Any) -> Any:
+        middle = values[:, fold]
+        low = -_quantile(errors[None] - middle, counts, rank, xp)
+        return xp.stack([low, _quantile(middle + errors[None], counts, rank, xp)], axis=-1)
+
+    return map_blocks(interval_ends, centres, max(1, _ENTRIES // errors.size))
+
+
+def sets(
+    apart: Any, conformal: Any, coverage: float, xp: Any = np, map_blocks: Any = in_blocks
+) -> Any:
+    """Return whether each class is in the prediction set, shape `t k` (Romano et al. 2020, eq. 9).
+
+    Args:
+        apart: `margin_deficit` of the scores of `t` rows and `k` classes, shape `t v k`, by the
+            machines of `v` folds; by the model, with `v = 1`, if there are no such machines.
+        conformal: the errors.
+        coverage: share of new rows whose class is in their prediction set.
+        xp: `numpy` or `jax.numpy`.
+        map_blocks: `in_blocks`, or a function like it for JAX.
+
+    Raises:
+        ValueError: as `rank_of` for the coverage, and as `conformal.n_rows`.
+    """
+    rank = rank_of(coverage, conformal.n_rows)
+    errors, counts = xp.asarray(conformal.errors), _counts(conformal, xp)
+    if conformal.fold is None:
+        return apart[:, 0] <= _quantile(errors[None], counts, rank, xp)[:, None]
+    fold = xp.asarray(conformal.fold)
+
+    def in_set(values: Any) -> Any:
+        is_smaller = errors[None, :, None] < values[:, fold]
+        return xp.sum(xp.where(is_smaller, counts[None, :, None], 0), axis=1) < rank
+
+    return map_blocks(in_set, apart, max(1, _ENTRIES // (len(errors) * apart.shape[2])))
+
+
+def _counts(conformal: Any, xp: Any) -> Any:
+    if conformal.counts is None:
+        return xp.ones(len(conformal.errors), "int32")
+    return xp.asarray(conformal.counts)
+
+
+def _quantile(values: Any, counts: Any, rank: int, xp: Any) -> Any:
+    """Return the `rank`-th smallest value along axis 1, where each value has a count."""
+    order = xp.argsort(values, axis=1)
+    reached = xp.cumsum(counts[order], axis=1) >= rank
+    place = xp.take_along_axis(order, xp.argmax(reached, axis=1)[:, None], axis=1)
+    return xp.take_along_axis(values, place, axis=1)[:, 0]

@@ -1,0 +1,122 @@
+"""The deployed model in NumPy: raw inputs to labels, probabilities, intervals and sets."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .answers import Answers
+from .checks import check_scores, finite_rows
+from .codes import distances
+from .conformal import ConformalScores
+from .machine import Machine
+from .schema import Schema
+from .tables import encode_table, is_table
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Predictor(Answers):
+    """A trained machine that maps raw inputs to values, labels and probabilities, by NumPy alone.
+
+    The methods take and return what those of `jsparse.Model` do outside of JAX's transformations,
+    and raise the same errors. All numbers are NumPy arrays, so a predictor may be pickled, and used
+    by several threads and processes, also after a fork.
+
+    Attributes:
+        machine: kernel, prototypes, coefficients, intercept and scaling.
+        inverse_temperatures: a factor of the scores for each predicted class, shape `k`, float64;
+            None for a regression, or a model without probabilities.
+        conformal: errors on held-out rows; None for a model without intervals and sets.
+        code: matrix of the output code, shape `k l`, float64; None for two classes or a regression.
+        decoding: name of the distance that decodes the values of the code's problems.
+        labels: the classes in sorted order; None for a regression.
+        label_dtype: NumPy's name of the dtype of the labels.
+        columns: schema that encodes a table as inputs, if the model was trained on one.
+        about: record of the training, such as method, metric and error, in JSON types.
+    """
+
+    machine: Machine
+    inverse_temperatures: np.ndarray | None = None
+    conformal: ConformalScores | None = None
+    code: np.ndarray | None = None
+    decoding: str = "loss"
+    labels: tuple[Any, ...] | None = None
+    label_dtype: str = ""
+    columns: Schema | None = None
+    about: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def classes(self) -> np.ndarray | None:
+        """The labels in sorted order."""
+        return None if self.labels is None else np.array(self.labels, dtype=self.label_dtype)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype in which the model computes."""
+        return self.machine.dtype
+
+    @property
+    def size(self) -> int:
+        """The number of prototypes."""
+        return len(self.machine.prototypes)
+
+    def __call__(self, X: np.ndarray) -> np.ndarray:
+        """Return the machine's values at raw inputs, shape `n` or `n c`; without checks."""
+        with np.errstate(over="ignore"):
+            return self.machine(np.asarray(X, self.dtype))
+
+    def scores(self, inputs: np.ndarray, *, first: int = 0, by_fold: bool = False) -> np.ndarray:
+        """Return the scores of an array of finite inputs, shape `n *k`.
+
+        Args:
+            inputs: raw inputs, shape `n d`.
+            first: number of the first row in error messages.
+            by_fold: return the scores of each fold's machine, shape `n v *k`, if there are any.
+
+        Raises:
+            NumericalError: if a score is not finite; the message names the row.
+        """
+        machines = self.conformal.machines if by_fold and self.conformal is not None else None
+        with np.errstate(all="ignore"):
+            rows = np.asarray(inputs, self.dtype)
+            values = (machines or self.machine)(rows)
+            if machines is not None:
+                outputs = self.machine.intercept.shape
+                count = machines.intercept.size // math.prod(outputs)
+                values = values.reshape(len(values), count, *outputs)
+            if self.code is not None:
+                values = -distances(self.code.astype(self.dtype), values, self.decoding)
+        check_scores(values, first=first)
+        return values
+
+    def _answer(self, X: Any, answer: Callable[[Any, Any], Any], *, by_fold: bool = False) -> Any:
+        inputs, single = self._inputs(X)
+        result = answer(self.scores(inputs, by_fold=by_fold), np)
+        return result[0, ...] if single else result
+
+    def _inputs(self, X: Any) -> tuple[np.ndarray, bool]:
+        """Return the rows of an input as an array, and whether the input was one row."""
+        if is_table(X):
+            if self.columns is not None:
+                return encode_table(self.columns, X, self.dtype), False
+            X = np.asarray(X)  # columns in the order of training
+            single = False
+        else:
+            X = np.asarray(X)
+            single = X.ndim == 1
+        rows = finite_rows(X[None] if single else X, widest=self.dtype)
+        d = self.machine.prototypes.shape[1]
+        if rows.shape[1] != d:
+            raise ValueError(f"X: expected {d} columns, as in training, got {rows.shape[1]}")
+        return rows, single
+
+    def __repr__(self) -> str:
+        d = self.machine.prototypes.shape[1]
+        what = "regression" if self.labels is None else f"{len(self.labels)} classes"
+        return (
+            f"Predictor: {what}, {d} inputs, {self.size} prototypes, "
+            f"{type(self.machine.kernel).__name__} kernel, {self.dtype}"
+        )
