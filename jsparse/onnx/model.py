@@ -1,0 +1,99 @@
+"""A predictor as an ONNX model, built from standard operators."""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .._files import PathLike, atomic_path, writing
+from ..predictor.predictor import Predictor
+from .graph import IR_VERSION, ML, ML_OPSET, OPSET, Graph, Tensor
+from .machine import decisions, probabilities, scores, values
+from .tables import Input, encoded, input_of
+
+ROWS = "n"  # name of the dynamic number of rows
+
+
+class Output(NamedTuple):
+    """A named output with its dtype and its number of columns; None if it is a vector."""
+
+    name: str
+    tensor: Tensor
+    dtype: np.dtype
+    width: int | None
+
+
+def write(path: PathLike, predictor: Predictor) -> None:
+    """Write a predictor as an ONNX file; see `jsparse.Model.to_onnx`."""
+    data = model_proto(predictor).SerializeToString(deterministic=True)
+    with atomic_path(path) as temporary, writing(path):
+        temporary.write_bytes(data)
+
+
+def model_proto(predictor: Predictor) -> onnx.ModelProto:
+    """Return a predictor as a checked ONNX model. Equal predictors give equal bytes."""
+    schema, dtype = predictor.columns, predictor.dtype
+    if schema is None:
+        inputs = [Input("X", dtype, predictor.machine.prototypes.shape[1])]
+    else:
+        inputs = [input_of(column, dtype) for column in schema.columns]
+    names = {i.name for i in inputs}
+    graph = Graph(dtype, names)
+    X = Tensor(graph, "X") if schema is None else encoded(schema, graph)
+    outputs = answers(predictor, X)
+    free = {output.name: graph.free_name(output.name) for output in outputs}
+    graph.rename({output.tensor.name: free[output.name] for output in outputs})
+    proto = helper.make_graph(
+        graph.nodes,
+        "jsparse",
+        [_value_info(i.name, i.dtype, i.width) for i in inputs],
+        [_value_info(free[o.name], o.dtype, o.width) for o in outputs],
+        graph.initializers(),
+    )
+    opsets = [helper.make_opsetid("", OPSET)]
+    if any(node.domain == ML for node in graph.nodes):
+        opsets.append(helper.make_opsetid(ML, ML_OPSET))
+    model = helper.make_model(
+        proto, opset_imports=opsets, ir_version=IR_VERSION, producer_name="jsparse"
+    )
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def answers(predictor: Predictor, X: Tensor) -> list[Output]:
+    """Return the outputs of a model, with the names that skl2onnx gives them.
+
+    They are `variable` of a regression; `label`, `probabilities` if the model has them, and
+    `scores` of a classifier.
+    """
+    dtype = predictor.dtype
+    if predictor.labels is None:
+        width = predictor.machine.intercept.size
+        return [Output("variable", values(predictor.machine, X), dtype, width)]
+    k, two_classes = len(predictor.labels), predictor.code is None
+    class_scores = scores(predictor, X)
+    decided = decisions(class_scores, two_classes=two_classes)
+    labels = label_array(predictor)
+    outputs = [Output("label", X.graph.op("Gather", labels, decided), labels.dtype, None)]
+    if predictor.inverse_temperatures is not None:
+        odds = probabilities(
+            class_scores, decided, predictor.inverse_temperatures, two_classes=two_classes
+        )
+        outputs.append(Output("probabilities", odds, dtype, k))
+    outputs.append(Output("scores", class_scores, dtype, None if two_classes else k))
+    return outputs
+
+
+def label_array(predictor: Predictor) -> np.ndarray:
+    """Return the labels as texts, booleans, float64 or whole numbers of 64 bits."""
+    labels = np.array(predictor.labels, dtype=predictor.label_dtype)
+    wide = {"f": np.float64, "i": np.int64, "u": np.int64}.get(labels.dtype.kind, labels.dtype)
+    if labels.dtype.kind == "u" and labels.max() >= 2**63:
+        wide = np.uint64
+    return labels.astype(wide)
+
+
+def _value_info(name: str, dtype: np.dtype, width: int | None) -> onnx.ValueInfoProto:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(object) if dtype.kind == "U" else dtype)
+    return helper.make_tensor_value_info(name, kind, [ROWS] if width is None else [ROWS, width])
