@@ -45,7 +45,7 @@ class Graph:
         """
         inputs = [self.constant(operand).name for operand in operands]
         output = self.free_name(f"{kind.lower()}_{len(self.nodes)}")
-        node = helper.make_node(kind, inputs, [output], name=output, domain=domain, **attributes)
+        node = helper.make_node(kind, inputs, [output], domain=domain, **attributes)
         self.nodes.append(node)
         return Tensor(self, output)
 

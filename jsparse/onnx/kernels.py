@@ -9,7 +9,7 @@ import functools
 import numpy as np
 
 from ..predictor import kernels
-from .graph import Graph, Tensor
+from .graph import Tensor
 
 
 @functools.singledispatch

@@ -1,4 +1,4 @@
-"""The machine, its decisions and probabilities as ONNX formulas."""
+"""The values of the machine as ONNX formulas."""
 
 import functools
 from typing import Any
@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..predictor.machine import Machine, NormalScores, Standardization
-from ..predictor.predictor import Predictor
-from .graph import Graph, Tensor
+from .graph import Tensor
 from .kernels import cross_gram
 
 
@@ -52,55 +51,3 @@ def _(scaling: NormalScores, X: Tensor) -> Tensor:
         for table in (knots.rows(start), scores.rows(start), slopes)
     )
     return y + (X - x) * slope
-
-
-def scores(predictor: Predictor, X: Tensor) -> Tensor:
-    """Return the scores of a classifier, shape `n` for two classes, else `n k`."""
-    graph, f = X.graph, values(predictor.machine, X)
-    if predictor.code is None:
-        return graph.op("Squeeze", f, np.array([1]))
-    code = graph.constant(predictor.code.astype(np.int8)).cast()
-    problems = predictor.code.shape[1]
-    products = graph.op("Gemm", f, code, transB=1)
-    # Minus the mean of (1 - code f)^2 over the problems.
-    used = graph.op("Abs", code)
-    squares = graph.op("Gemm", f * f, used, products, alpha=-1.0, beta=2.0, transB=1)
-    minus_loss = squares / float(problems) - 1.0
-    if predictor.decoding == "loss":
-        return minus_loss
-    signs = graph.op("Where", graph.op("GreaterOrEqual", f, 0.0), 1.0, -1.0)
-    minus_wrong = (graph.op("Gemm", signs, code, transB=1) - float(problems)) * 0.5
-    largest_loss = -minus_loss.reduced("ReduceMin", 1, keep=True)
-    return minus_wrong + 0.25 * minus_loss / (1.0 + largest_loss)
-
-
-def decisions(scores: Tensor, *, two_classes: bool) -> Tensor:
-    """Return class numbers: the largest score, the first at a tie. For two classes `f >= 0`.
-
-    If no score is a number, the class is the first.
-    """
-    graph = scores.graph
-    if two_classes:
-        return graph.op("GreaterOrEqual", scores, 0.0).cast(np.int64)
-    return graph.op("ArgMax", scores, axis=1, keepdims=0)
-
-
-def probabilities(
-    scores: Tensor, decided: Tensor, inverse_temperatures: np.ndarray, *, two_classes: bool
-) -> Tensor:
-    """Return class probabilities, shape `n k`: the softmax of the scores times a slope.
-
-    The predicted class has the largest probability, as in `predictor.codes`.
-    """
-    graph: Graph = scores.graph
-    k = len(inverse_temperatures)
-    number = decided.with_axis(1)
-    if two_classes:  # the scores of both classes are 0 and f
-        scores = scores.with_axis(1) * np.array([0, 1], graph.dtype)
-    gaps = scores - graph.op("GatherElements", scores, number, axis=1)
-    slope = graph.op("Gather", inverse_temperatures.astype(graph.dtype), number)
-    # At a tie the predicted class leads by a few units of rounding.
-    most = 1 - 4 * float(np.finfo(graph.dtype).eps)
-    odds = graph.op("Min", graph.op("Exp", slope * gaps), most)
-    odds = graph.op("Where", graph.op("Equal", number, np.arange(k)), 1.0, odds)
-    return odds / odds.reduced("ReduceSum", 1, keep=True)

@@ -8,8 +8,9 @@ from onnx import helper
 
 from .._files import PathLike, atomic_path, writing
 from ..predictor.predictor import Predictor
+from .classes import label_array, of_several_classes, of_two_classes, scores_of_code
 from .graph import IR_VERSION, ML, ML_OPSET, OPSET, Graph, Tensor
-from .machine import decisions, probabilities, scores, values
+from .machine import values
 from .tables import Input, encoded, input_of
 
 ROWS = "n"  # name of the dynamic number of rows
@@ -71,27 +72,22 @@ def answers(predictor: Predictor, X: Tensor) -> list[Output]:
     if predictor.labels is None:
         width = predictor.machine.intercept.size
         return [Output("variable", values(predictor.machine, X), dtype, width)]
-    k, two_classes = len(predictor.labels), predictor.code is None
-    class_scores = scores(predictor, X)
-    decided = decisions(class_scores, two_classes=two_classes)
-    labels = label_array(predictor)
-    outputs = [Output("label", X.graph.op("Gather", labels, decided), labels.dtype, None)]
-    if predictor.inverse_temperatures is not None:
-        odds = probabilities(
-            class_scores, decided, predictor.inverse_temperatures, two_classes=two_classes
-        )
-        outputs.append(Output("probabilities", odds, dtype, k))
-    outputs.append(Output("scores", class_scores, dtype, None if two_classes else k))
+    f, labels, slopes = (
+        values(predictor.machine, X),
+        label_array(predictor),
+        predictor.inverse_temperatures,
+    )
+    if predictor.code is None:
+        classes = of_two_classes(f, labels, slopes)
+    else:
+        class_scores = scores_of_code(f, predictor.code, predictor.decoding)
+        classes = of_several_classes(class_scores, labels, slopes)
+    k = len(labels)
+    outputs = [Output("label", classes.label, labels.dtype, None)]
+    if classes.probabilities is not None:
+        outputs.append(Output("probabilities", classes.probabilities, dtype, k))
+    outputs.append(Output("scores", classes.scores, dtype, None if k == 2 else k))
     return outputs
-
-
-def label_array(predictor: Predictor) -> np.ndarray:
-    """Return the labels as texts, booleans, float64 or whole numbers of 64 bits."""
-    labels = np.array(predictor.labels, dtype=predictor.label_dtype)
-    wide = {"f": np.float64, "i": np.int64, "u": np.int64}.get(labels.dtype.kind, labels.dtype)
-    if labels.dtype.kind == "u" and labels.max() >= 2**63:
-        wide = np.uint64
-    return labels.astype(wide)
 
 
 def _value_info(name: str, dtype: np.dtype, width: int | None) -> onnx.ValueInfoProto:

@@ -54,7 +54,9 @@ def _encoded_column(column: Column, values: Tensor, schema: Schema) -> Tensor:
             # Float64 holds the difference even if the model's dtype does not.
             elapsed = (values - np.array(column.origin)).cast(np.float64)
             return graph.op("Where", missing, np.array(float(fill)), elapsed).cast()
-        return graph.op("Where", graph.op("IsNaN", values), fill, values) if fill == fill else values
+        return (
+            graph.op("Where", graph.op("IsNaN", values), fill, values) if fill == fill else values
+        )
     indicators = _indicators(column, values).cast()
     if not column.coded:
         return indicators
