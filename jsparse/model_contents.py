@@ -4,23 +4,31 @@ This module does not import `Model`: `Contents` holds its fields.
 """
 
 import math
-import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Array
 
 from . import serialization
-from ._files import PathLike, check_arrays, check_keys, shown
+from ._files import PathLike, check_arrays
 from ._repr import short_repr
+from ._runtime import check_fork
 from .conformal import ConformalScores
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .kernels import Mixture
 from .machines.family import Family
 from .multiclass import Code, Decoding, output_code
+from .plain import jax_expansion, jax_scores
+from .predictor.contents import (
+    LONGEST_LABEL,
+    complete,
+    load_machine,
+    machine_arrays,
+    predictor_of,
+)
 
 
 class Contents(NamedTuple):
@@ -45,7 +53,7 @@ def write(path: PathLike, contents: Contents) -> None:
     model, arrays = contents, _conformal_arrays(contents.conformal)
     if model.path is not None:
         with jax.enable_x64(model.expansion.prototypes.dtype == np.float64):
-            arrays |= {f"path.{name}": a for name, a in family_arrays(model.path).items()}
+            arrays |= {f"{_PATH}{name}": a for name, a in family_arrays(model.path).items()}
     document = {
         "classes": None if model.labels is None else _json_labels(model.labels, model.label_dtype),
         "class_dtype": model.label_dtype,
@@ -67,87 +75,33 @@ def read(path: PathLike, dtype: str | None) -> Contents:
         path: the file.
         dtype: "float32" or "float64" to convert all floats; None to keep the dtype of the file.
     """
-    expansion, document, arrays = serialization.load(path, dtype=dtype)
-    with serialization.complete(path):
-        return _contents(expansion, document, arrays)
-
-
-_DOCUMENT = {
-    "classes",
-    "class_dtype",
-    "code",
-    "decoding",
-    "inverse_temperatures",
-    "columns",
-    "about",
-}
-
-
-def _contents(
-    expansion: KernelExpansion, document: Mapping[str, Any], arrays: Mapping[str, Array]
-) -> Contents:
-    """Return the fields that a file's document and arrays hold; raise if they are invalid."""
-    check_keys("metadata", document, _DOCUMENT)
-    if document["decoding"] not in get_args(Decoding):
-        raise ValueError(f"decoding: got {shown(document['decoding'])}")
-    if not isinstance(document["about"], dict):
-        raise ValueError(f"about: expected names and values, got {shown(document['about'])}")
-    labels, label_dtype = None, document["class_dtype"]
-    if document["classes"] is not None:
-        labels = _labels(document["classes"], label_dtype)
-    columns = None
-    if document["columns"] is not None:
-        columns = _columns(document["columns"], expansion.prototypes.shape[1], document["classes"])
-    code = _code(document["code"], labels, expansion.intercept.shape)
-    inverse_temperatures = document["inverse_temperatures"]
-    if inverse_temperatures is not None:
-        inverse_temperatures = _inverse_temperatures(inverse_temperatures, labels)
-    path, conformal = _of_arrays(expansion, arrays, classes=labels is not None)
-    return Contents(
-        expansion, path, inverse_temperatures, conformal, code, document["decoding"], labels,
-        label_dtype, columns, document["about"],
-    )  # fmt: skip
-
-
-def _columns(columns: Any, d: int, classes: list[Any] | None) -> Schema:
-    """Return the schema that a document holds; raise unless it fits `d` columns and the classes."""
-    if not isinstance(columns, dict):
-        raise ValueError(f"columns: expected names and values, got {shown(columns)}")
-    schema = Schema.from_json(columns)
-    if len(schema.features) != d:
-        raise ValueError(f"columns: expected {d} columns as encoded, got {len(schema.features)}")
-    if (None if schema.classes is None else list(schema.classes)) != classes:
-        raise ValueError("classes: expected the classes of the columns")
-    return schema
-
-
-def _code(matrix: Any, labels: tuple[Any, ...] | None, outputs: tuple[int, ...]) -> Code | None:
-    """Return the output code that a document holds; raise unless it fits labels and outputs."""
-    if matrix is None:
-        if labels is not None and (outputs or len(labels) > 2):
-            raise ValueError("code: expected one, as there are several outputs or classes")
-        return None
-    if labels is None:
-        raise ValueError("code: expected classes with it")
-    matrix = np.asarray(matrix, float)
-    code = output_code(matrix, len(labels))
-    if outputs != matrix.shape[1:]:
-        raise ValueError(f"code: expected outputs {matrix.shape[1:]}, the model has {outputs}")
-    return code
-
-
-def _inverse_temperatures(numbers: Any, labels: tuple[Any, ...] | None) -> np.ndarray:
-    """Return the inverse temperatures that a document holds; raise unless one for each label."""
-    inverse_temperatures = np.asarray(numbers, float)
-    positive = np.all((inverse_temperatures > 0) & np.isfinite(inverse_temperatures))
-    if labels is None or inverse_temperatures.shape != (len(labels),) or not positive:
-        raise ValueError(
-            "inverse_temperatures: expected a positive number for each class, got "
-            f"{inverse_temperatures}"
+    check_fork()
+    machine, document, arrays = load_machine(path)
+    with complete(path):
+        plain = predictor_of(machine, document, arrays)
+    cast = serialization.caster(path, machine_arrays(machine)[0] | arrays, dtype)
+    path_arrays = {
+        name.removeprefix(_PATH): cast(name, array)
+        for name, array in arrays.items()
+        if name.startswith(_PATH)
+    }
+    with complete(path):
+        expansion = jax_expansion(machine, cast)
+        return Contents(
+            expansion,
+            _family(expansion, path_arrays) if path_arrays else None,
+            plain.inverse_temperatures,
+            jax_scores(plain.conformal, cast),
+            None if plain.code is None else output_code(plain.code, len(plain.code)),
+            document["decoding"],
+            plain.labels,
+            plain.label_dtype,
+            plain.columns,
+            plain.about,
         )
-    return inverse_temperatures
 
 
+_PATH = "path."
 _FAMILY = {
     "points": "float M d",
     "coefficients": "float g k q c",
@@ -206,15 +160,6 @@ def _family(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Family:
     return family.compact()  # coefficients may become 0 in float32
 
 
-_ERRORS = {"errors": "float q *targets", "counts": "int32 q"}
-_MACHINES = {
-    "fold": "int32 q",
-    "prototypes": "float p d",
-    "coefficients": "float p v",
-    "intercept": "float v",
-}
-
-
 def _conformal_arrays(conformal: ConformalScores | None) -> dict[str, np.ndarray]:
     """Return the arrays of errors on unseen rows by name.
 
@@ -235,105 +180,12 @@ def _conformal_arrays(conformal: ConformalScores | None) -> dict[str, np.ndarray
     return {f"{prefix}.{name}": np.asarray(array) for name, array in arrays.items()}
 
 
-def _unseen(
-    expansion: KernelExpansion, arrays: Mapping[str, Array], *, held_out: bool, classes: bool
-) -> ConformalScores:
-    """Return the errors on unseen rows that a file's arrays hold.
-
-    Args:
-        expansion: the model, which gives kernel, dtype and shapes.
-        arrays: the arrays by name, without prefix.
-        held_out: whether the model was fitted without the rows.
-        classes: whether the model is a classifier.
-
-    Raises:
-        ValueError: if names, dtypes, shapes or values are invalid.
-    """
-    with_machines = not held_out and "fold" in arrays
-    intercept = expansion.intercept
-    lengths = check_arrays(
-        "conformal", arrays, _ERRORS | (_MACHINES if with_machines else {}),
-        {
-            "float": expansion.prototypes.dtype,
-            "d": expansion.prototypes.shape[1],
-            "targets": () if classes else intercept.shape,
-        },
-    )  # fmt: skip
-    errors, counts = np.asarray(arrays["errors"]), np.asarray(arrays["counts"])
-    if not classes and errors.min() < 0:
-        raise ValueError("conformal.errors: expected distances of at least 0")
-    if counts.min() < 1:
-        raise ValueError("conformal.counts: expected numbers of rows of at least 1")
-    if not with_machines:
-        return ConformalScores(errors, counts=counts, held_out=held_out)
-    fold, (n_machines, rest) = np.asarray(arrays["fold"]), divmod(lengths["v"], intercept.size)
-    if rest or fold.min() < 0 or fold.max() >= n_machines:
-        raise ValueError(
-            f"conformal.fold: expected numbers of machines with {intercept.size} outputs each, got "
-            f"{lengths['v']} outputs and {shown(fold.tolist())}"
-        )
-    machines = KernelExpansion(
-        expansion.kernel, arrays["prototypes"], arrays["coefficients"], arrays["intercept"]
-    )
-    return ConformalScores(errors, fold, machines, counts)
-
-
-def _of_arrays(
-    expansion: KernelExpansion, arrays: Mapping[str, Array], *, classes: bool
-) -> tuple[Family | None, ConformalScores | None]:
-    """Return the machines of several sizes and the errors on unseen rows; None if missing."""
-    groups: dict[str, dict[str, Array]] = {}
-    for name, array in arrays.items():
-        prefix, _, rest = name.partition(".")
-        groups.setdefault(prefix, {})[rest] = array
-    held_out = "held_out" in groups
-    path = groups.pop("path", None)
-    errors = groups.pop("held_out" if held_out else "conformal", None)
-    if groups:
-        raise ValueError(f"arrays: {shown(sorted(groups))} not expected")
-    return (
-        None if path is None else _family(expansion, path),
-        None if errors is None else _unseen(expansion, errors, held_out=held_out, classes=classes),
-    )
-
-
-_LONGEST = 2**16  # most bytes of a label
-
-
 def _json_labels(labels: tuple[Any, ...], dtype: str) -> list[Any]:
     """Return labels as Python values that JSON can hold; raise a `ValueError` for others."""
     classes = np.array(labels, dtype=dtype)
-    if classes.dtype.kind not in "biufU" or classes.dtype.itemsize > _LONGEST:
+    if classes.dtype.kind not in "biufU" or classes.dtype.itemsize > LONGEST_LABEL:
         raise ValueError(
-            f"classes: expected numbers or texts of at most {_LONGEST // 4} characters, as only "
-            f"these can be saved, got {classes.dtype}"
+            f"classes: expected numbers or texts of at most {LONGEST_LABEL // 4} characters, as "
+            f"only these can be saved, got {classes.dtype}"
         )
     return classes.tolist()
-
-
-def _labels(labels: Any, dtype: Any) -> tuple[Any, ...]:
-    """Return the labels that a document holds as a tuple.
-
-    Raises:
-        ValueError: unless they are distinct, sorted and of the NumPy type that `dtype` names.
-    """
-    if not isinstance(labels, list) or len(labels) < 2:
-        raise ValueError(f"classes: expected at least two labels, got {shown(labels)}")
-    if not isinstance(dtype, str) or len({type(label) for label in labels}) != 1:
-        raise ValueError("classes: expected labels of one type, with its name")
-    kinds = {str: "U", bool: "b", int: "iu", float: "f"}.get(type(labels[0]))
-    if kinds is None:
-        raise ValueError("classes: expected numbers, booleans or texts")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # for old type names, refused below
-        wanted = np.dtype(dtype)
-    # Use the named type: by default NumPy would turn the largest whole numbers into floats.
-    if wanted.kind not in kinds or wanted.itemsize > _LONGEST:
-        raise ValueError(f"classes: expected labels of type {shown(dtype)}")
-    with np.errstate(over="ignore"):
-        array = np.array(labels, dtype=wanted)
-    if array.tolist() != labels:
-        raise ValueError(f"classes: expected labels of type {shown(dtype)}")
-    if len(np.unique(array)) < len(array) or not (np.sort(array) == array).all():
-        raise ValueError("classes: expected sorted, distinct labels")
-    return tuple(labels)

@@ -76,7 +76,7 @@ def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
     if k < 2:
         raise ValueError(f"classes: expected at least 2, got {k}")
     if not isinstance(scheme, str):
-        matrix = _checked(np.asarray(scheme, float), k)
+        matrix = codes.check_code(np.asarray(scheme, float), k)
     elif k == 2:  # every scheme is a single problem
         matrix = np.array([[-1.0], [1.0]])
     elif scheme == "one_versus_one":
@@ -109,24 +109,6 @@ def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
     largest_count = int(members.sum(axis=1).max())
     classes = np.argsort(-members, axis=1, kind="stable")[:, :largest_count].astype(np.int32)
     return Code(matrix, members, classes, problems, system, slot)
-
-
-def _checked(matrix: np.ndarray, k: int) -> np.ndarray:
-    if matrix.ndim != 2 or len(matrix) != k or matrix.shape[1] < 1:
-        raise ValueError(f"code: expected shape ({k}, problems), got {matrix.shape}")
-    if not np.isin(matrix, (-1, 0, 1)).all():
-        raise ValueError("code: expected entries -1, 0 and +1 only")
-    one_sided = ~((matrix == 1).any(axis=0) & (matrix == -1).any(axis=0))
-    if one_sided.any():
-        raise ValueError(
-            f"code: problem {int(np.argmax(one_sided))} lacks a class of +1 or a class of -1"
-        )
-    absent = ~matrix.any(axis=1)
-    if absent.any():
-        raise ValueError(f"code: class {int(np.argmax(absent))} is in no problem")
-    if len(np.unique(matrix, axis=0)) < k:
-        raise ValueError("code: expected a different row for each class, got two equal rows")
-    return matrix
 
 
 @same_rows

@@ -1,8 +1,10 @@
-"""Convert the parts of a model to the plain structure of `jsparse.predictor`: NumPy arrays."""
+"""Convert the parts of a model to the arrays of `jsparse.predictor`, and back to JAX."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from . import kernels
@@ -12,7 +14,9 @@ from .kernels import Kernel
 from .predictor import conformal as plain_conformal
 from .predictor import kernels as plain_kernels
 from .predictor import machine as plain_machine
-from .scaling import Scaling, Standardization
+from .scaling import NormalScores, Scaling, Standardization
+
+Cast = Callable[[str, np.ndarray], jax.Array]  # from the name and the values of an array
 
 
 def plain_kernel(kernel: Kernel, place: str = "kernel") -> plain_kernels.Kernel:
@@ -88,3 +92,45 @@ def plain_scores(
     return plain_conformal.ConformalScores(
         errors, counts, np.asarray(conformal.fold), machines, conformal.held_out
     )
+
+
+def jax_kernel(node: plain_kernels.Kernel, cast: Cast, place: str = "kernel") -> Kernel:
+    """Return the kernel that a tree of nodes stands for; the kernels check their numbers."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(node):
+        value, field_place = getattr(node, field.name), f"{place}.{field.name}"
+        if isinstance(value, plain_kernels.Kernel):
+            value = jax_kernel(value, cast, field_place)
+        elif field.name == "kernels":
+            value = tuple(jax_kernel(k, cast, f"{field_place}.{i}") for i, k in enumerate(value))
+        elif isinstance(value, np.ndarray):
+            value = cast(field_place, value)
+        values[field.name] = value
+    return getattr(kernels, type(node).__name__)(**values)
+
+
+def jax_expansion(machine: plain_machine.Machine, cast: Cast) -> KernelExpansion:
+    """Return a machine as an expansion of JAX's arrays."""
+    scaling = None
+    if machine.scaling is not None:
+        kind = type(machine.scaling).__name__
+        maps = {"Standardization": Standardization, "NormalScores": NormalScores}
+        fields = dataclasses.asdict(machine.scaling)
+        scaling = maps[kind](**{name: cast(f"scaling.{name}", a) for name, a in fields.items()})
+    names = ("prototypes", "coefficients", "intercept")
+    arrays = (cast(name, getattr(machine, name)) for name in names)
+    return KernelExpansion(jax_kernel(machine.kernel, cast), *arrays, scaling)
+
+
+def jax_scores(
+    conformal: plain_conformal.ConformalScores | None, cast: Cast
+) -> ConformalScores | None:
+    """Return errors on held-out rows, whose machines take inputs that are scaled already."""
+    if conformal is None:
+        return None
+    errors = np.asarray(cast("conformal.errors", conformal.errors))
+    machines = conformal.machines
+    if machines is not None:
+        unscaled = dataclasses.replace(machines, scaling=None)
+        machines = jax_expansion(unscaled, lambda name, a: cast(f"conformal.{name}", a))
+    return ConformalScores(errors, conformal.fold, machines, conformal.counts, conformal.held_out)

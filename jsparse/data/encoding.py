@@ -22,8 +22,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
+from ..predictor.tables import Columns, encode_columns
 from ..predictor.tables import Encoded as Encoded
-from ..predictor.tables import encode_columns
 from .arrow import pa, pc
 from .columns import (
     comparable_column,
@@ -164,7 +164,7 @@ def encode(
     return encode_columns(schema, ArrowTable(table, rows), dtype)
 
 
-class ArrowTable:
+class ArrowTable(Columns):
     """The columns of an Arrow table, as `encode_columns` reads them."""
 
     def __init__(self, table: pa.Table, rows: Sequence[int] | None = None) -> None:

@@ -9,4 +9,6 @@ with a `machine.Machine`, whose kernel is a tree of the nodes in `kernels`.
 
 from .checks import NumericalError as NumericalError
 from .checks import TableError as TableError
+from .contents import load as load
+from .files import ModelFileError as ModelFileError
 from .predictor import Predictor as Predictor

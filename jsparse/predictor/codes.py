@@ -6,6 +6,25 @@ from typing import Any
 import numpy as np
 
 
+def check_code(matrix: np.ndarray, k: int) -> np.ndarray:
+    """Return a matrix of codes for `k` classes; raise ValueError unless it is a valid code."""
+    if matrix.ndim != 2 or len(matrix) != k or matrix.shape[1] < 1:
+        raise ValueError(f"code: expected shape ({k}, problems), got {matrix.shape}")
+    if not np.isin(matrix, (-1, 0, 1)).all():
+        raise ValueError("code: expected entries -1, 0 and +1 only")
+    one_sided = ~((matrix == 1).any(axis=0) & (matrix == -1).any(axis=0))
+    if one_sided.any():
+        raise ValueError(
+            f"code: problem {int(np.argmax(one_sided))} lacks a class of +1 or a class of -1"
+        )
+    absent = ~matrix.any(axis=1)
+    if absent.any():
+        raise ValueError(f"code: class {int(np.argmax(absent))} is in no problem")
+    if len(np.unique(matrix, axis=0)) < k:
+        raise ValueError("code: expected a different row for each class, got two equal rows")
+    return matrix
+
+
 def distances(
     matrix: Any, values: Any, decoding: str, xp: Any = np, dot: Callable[..., Any] = np.matmul
 ) -> Any:

@@ -1,10 +1,11 @@
 """Tables to inputs by the schema of training, for mappings of columns, pandas and Arrow."""
 
+import abc
 import datetime
 import decimal
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class Encoded(NamedTuple):
     __repr__ = short_repr
 
 
-class Columns(Protocol):
+class Columns(abc.ABC):
     """The columns of a table, as `encode_columns` reads them.
 
     Attributes:
@@ -47,13 +48,13 @@ class Columns(Protocol):
     n_rows: int
     rows: Sequence[int] | None
 
+    @abc.abstractmethod
     def numbers(self, column: Column) -> np.ndarray:
         """Return a column of numbers or times as float64, with NaN for missing values."""
-        ...
 
+    @abc.abstractmethod
     def codes(self, column: Column) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of each row's category, -1 if unseen, and where values are missing."""
-        ...
 
 
 def encode_columns(schema: Schema, table: Columns, dtype: Any = "float64") -> Encoded:
@@ -190,7 +191,7 @@ class _Values(NamedTuple):
     raw: Any
 
 
-class TableInMemory:
+class TableInMemory(Columns):
     """The columns of a mapping, or of a table of pandas or Arrow, read by NumPy.
 
     Raises:

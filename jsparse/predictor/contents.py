@@ -1,0 +1,360 @@
+"""A model file's contents: arrays and a JSON document as a `Predictor`, checked throughout.
+
+The document describes the kernel as a tree of class names and static fields. The kernel's arrays
+are tensors such as `kernel.left.lengthscale`, beside `prototypes`, `coefficients`, `intercept` and
+`scaling.*`. Parts of a model beside the machine have names that begin with `part.`.
+"""
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .codes import check_code
+from .conformal import ConformalScores
+from .files import (
+    ModelFileError,
+    PathLike,
+    check_arrays,
+    check_keys,
+    load_state,
+    named,
+    reason_of,
+    shown,
+)
+from .kernels import KERNELS, Kernel
+from .machine import Machine, NormalScores, Standardization
+from .predictor import Predictor
+from .schema import Schema
+
+PART = "part."
+_WHICH = "kernel.which"  # the number of each prototype's kernel in a `Mixture`
+_EXPANSION = {
+    "prototypes": "float m d",
+    "coefficients": "float m *outputs",
+    "intercept": "float *outputs",
+}
+_SCALINGS = {
+    "scaling.shift": {"scaling.shift": "floating d", "scaling.scale": "floating d"},
+    "scaling.knots": {"scaling.knots": "floating k d", "scaling.scores": "floating k d"},
+}
+
+
+def load(path: PathLike) -> Predictor:
+    """Read the predictor of a model that `jsparse.save` or `jsparse fit` has written.
+
+    It computes in the dtype of the file. Machines of other sizes in the file are not read.
+
+    Raises:
+        ModelFileError: if the file is missing, empty, cut, altered, not a jsparse model, of a newer
+            format, or its contents are not a model: unknown parts, shapes that do not fit together,
+            numbers that are not finite.
+    """
+    machine, document, parts = load_machine(path)
+    with complete(path):
+        return predictor_of(machine, document, parts)
+
+
+def load_machine(path: PathLike) -> tuple[Machine, dict[str, Any], dict[str, np.ndarray]]:
+    """Return the machine of a model file, its metadata, and its other arrays by name.
+
+    Raises:
+        ModelFileError: if the file is missing, damaged or no model.
+    """
+    arrays, document = load_state(path, kind="model")
+    with complete(path):
+        check_keys("document", document, {"kernel", "versions", "metadata"})
+        if not isinstance(document["metadata"], dict):
+            raise ValueError("metadata: expected names and values")
+        parts, leaves = (
+            {name: arrays.pop(name) for name in list(arrays) if name.startswith(prefix)}
+            for prefix in (PART, "kernel.")
+        )
+        check_machine_arrays(arrays, leaves)
+        kernel = _kernel(document["kernel"], "kernel", leaves)
+        if leaves:
+            raise ValueError(f"arrays: {shown(sorted(leaves))} not expected")
+        kernel.check(arrays["prototypes"].shape[1])
+        scaling = None
+        if "scaling.shift" in arrays:
+            scaling = Standardization(arrays["scaling.shift"], arrays["scaling.scale"])
+        elif "scaling.knots" in arrays:
+            scaling = NormalScores(arrays["scaling.knots"], arrays["scaling.scores"])
+    machine = Machine(kernel, *(arrays[name] for name in _EXPANSION), scaling)
+    by_name = {name.removeprefix(PART): array for name, array in parts.items()}
+    return machine, document["metadata"], by_name
+
+
+@contextlib.contextmanager
+def complete(path: PathLike) -> Iterator[None]:
+    """Turn errors in a block that checks the contents of the file `path` into `ModelFileError`."""
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError, KeyError, RecursionError) as error:
+        raise ModelFileError(
+            f"{named(path)}: expected a complete jsparse model; its parts do not fit together: "
+            f"{reason_of(error)}"
+        ) from error
+
+
+def machine_arrays(machine: Machine) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays of a machine by their names in a file, and its kernel's description.
+
+    Raises:
+        ValueError: if the arrays do not fit together, or numbers are not finite.
+    """
+    arrays = {name: getattr(machine, name) for name in _EXPANSION}
+    if machine.scaling is not None:
+        for field in dataclasses.fields(machine.scaling):
+            arrays[f"scaling.{field.name}"] = getattr(machine.scaling, field.name)
+    leaves: dict[str, np.ndarray] = {}
+    description = _describe(machine.kernel, "kernel", leaves)
+    check_machine_arrays(arrays, leaves)
+    return arrays | leaves, description
+
+
+def _describe(kernel: Kernel, place: str, leaves: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return a kernel's class name and static fields as JSON values; put its arrays into `leaves`.
+
+    `place` is the name of the kernel in the file, such as "kernel.left".
+    """
+    description: dict[str, Any] = {"class": type(kernel).__name__}
+    for field in dataclasses.fields(kernel):
+        value, field_place = getattr(kernel, field.name), f"{place}.{field.name}"
+        if isinstance(value, np.ndarray):
+            leaves[field_place] = value
+        elif isinstance(value, Kernel):
+            description[field.name] = _describe(value, field_place, leaves)
+        elif field.name == "kernels":
+            parts = enumerate(value)
+            description[field.name] = [
+                _describe(part, f"{field_place}.{i}", leaves) for i, part in parts
+            ]
+        else:
+            description[field.name] = value
+    return description
+
+
+def _kernel(description: Any, place: str, leaves: dict[str, np.ndarray]) -> Kernel:
+    """Return the kernel that `_describe` described; remove its arrays from `leaves`."""
+    name = description.get("class") if isinstance(description, dict) else None
+    if not isinstance(name, str) or name not in KERNELS:
+        raise ValueError(f"{place}: class {shown(name)} is none of {', '.join(KERNELS)}")
+    fields = {field.name: field.type for field in dataclasses.fields(KERNELS[name])}
+    described = {field for field, kind in fields.items() if kind is not np.ndarray}
+    check_keys(place, description, {"class"} | described)
+    values: dict[str, Any] = {}
+    for field, kind in fields.items():
+        value, field_place = description.get(field), f"{place}.{field}"
+        if kind is np.ndarray:
+            if field_place not in leaves:
+                raise ValueError(f"{field_place}: missing")
+            value = leaves.pop(field_place)
+        elif kind is Kernel:
+            value = _kernel(value, field_place, leaves)
+        elif field == "kernels":
+            if not isinstance(value, list):
+                raise ValueError(f"{field_place}: expected several kernels, got {shown(value)}")
+            value = tuple(
+                _kernel(part, f"{field_place}.{i}", leaves) for i, part in enumerate(value)
+            )
+        elif isinstance(value, list):
+            value = tuple(value)
+        values[field] = value
+    return KERNELS[name](**values)
+
+
+def check_machine_arrays(
+    arrays: Mapping[str, np.ndarray], leaves: Mapping[str, np.ndarray]
+) -> None:
+    """Raise a `ValueError` unless the arrays of a machine and of its kernel fit together."""
+    scaling = next((fields for name, fields in _SCALINGS.items() if name in arrays), {})
+    which = {_WHICH: "int32 m"} if _WHICH in leaves else {}
+    others = {name: "floating *shape" for name in leaves if name not in which}
+    dtype = arrays["prototypes"].dtype if "prototypes" in arrays else np.dtype("float64")
+    if dtype not in (np.float32, np.float64):
+        raise ValueError(f"prototypes: expected float32 or float64, got {dtype}")
+    lengths = check_arrays("", arrays, {**_EXPANSION, **scaling}, {"float": dtype})
+    for name, described in {**which, **others}.items():
+        check_arrays("", {name: leaves[name]}, {name: described}, lengths)
+    if len(lengths["outputs"]) > 1 or 0 in lengths["outputs"]:
+        raise ValueError(f"coefficients: expected shape m or m c, got {lengths['outputs']}")
+    if not np.all(arrays.get("scaling.scale", np.ones(())) > 0):
+        raise ValueError("scaling.scale: expected positive numbers")
+    for name in ("scaling.knots", "scaling.scores"):
+        if name in arrays and np.any(np.diff(arrays[name], axis=0) < 0):
+            raise ValueError(f"{name}: expected columns that do not fall")
+
+
+_DOCUMENT = {
+    "classes",
+    "class_dtype",
+    "code",
+    "decoding",
+    "inverse_temperatures",
+    "columns",
+    "about",
+}
+
+
+def predictor_of(
+    machine: Machine, document: Mapping[str, Any], parts: Mapping[str, np.ndarray]
+) -> Predictor:
+    """Return the predictor of a machine and of a file's metadata and other arrays.
+
+    Arrays whose names begin with `path.`, the machines of other sizes, are left unchecked.
+
+    Raises:
+        ValueError: if they do not fit together.
+    """
+    check_keys("metadata", document, _DOCUMENT)
+    decoding, about, label_dtype = (document[n] for n in ("decoding", "about", "class_dtype"))
+    if decoding not in ("hamming", "loss"):
+        raise ValueError(f"decoding: got {shown(decoding)}")
+    if not isinstance(about, dict):
+        raise ValueError(f"about: expected names and values, got {shown(about)}")
+    labels, columns, temperatures = None, document["columns"], document["inverse_temperatures"]
+    if document["classes"] is not None:
+        labels = _labels(document["classes"], label_dtype)
+    if columns is not None:
+        columns = _columns(columns, machine.prototypes.shape[1], document["classes"])
+    code = _code(document["code"], labels, machine.intercept.shape)
+    if temperatures is not None:
+        temperatures = _inverse_temperatures(temperatures, labels)
+    conformal = _held_out_errors(machine, parts, classes=labels is not None)
+    return Predictor(
+        machine, temperatures, conformal, code, decoding, labels, label_dtype, columns, about
+    )
+
+
+def _columns(columns: Any, d: int, classes: list[Any] | None) -> Schema:
+    """Return the schema that a document holds; raise unless it fits `d` columns and the classes."""
+    if not isinstance(columns, dict):
+        raise ValueError(f"columns: expected names and values, got {shown(columns)}")
+    schema = Schema.from_json(columns)
+    if len(schema.features) != d:
+        raise ValueError(f"columns: expected {d} columns as encoded, got {len(schema.features)}")
+    if (None if schema.classes is None else list(schema.classes)) != classes:
+        raise ValueError("classes: expected the classes of the columns")
+    return schema
+
+
+def _code(matrix: Any, labels: tuple[Any, ...] | None, outputs: tuple[int, ...]) -> Any:
+    """Return the output code that a document holds; raise unless it fits labels and outputs."""
+    if matrix is None:
+        if labels is not None and (outputs or len(labels) > 2):
+            raise ValueError("code: expected one, as there are several outputs or classes")
+        return None
+    if labels is None:
+        raise ValueError("code: expected classes with it")
+    code = check_code(np.asarray(matrix, float), len(labels))
+    if outputs != code.shape[1:]:
+        raise ValueError(f"code: expected outputs {code.shape[1:]}, the model has {outputs}")
+    return code
+
+
+def _inverse_temperatures(numbers: Any, labels: tuple[Any, ...] | None) -> np.ndarray:
+    """Return the inverse temperatures that a document holds; raise unless one for each label."""
+    inverse_temperatures = np.asarray(numbers, float)
+    positive = np.all((inverse_temperatures > 0) & np.isfinite(inverse_temperatures))
+    if labels is None or inverse_temperatures.shape != (len(labels),) or not positive:
+        raise ValueError(
+            "inverse_temperatures: expected a positive number for each class, got "
+            f"{inverse_temperatures}"
+        )
+    return inverse_temperatures
+
+
+_ERRORS = {"errors": "float q *targets", "counts": "int32 q"}
+_MACHINES = {
+    "fold": "int32 q",
+    "prototypes": "float p d",
+    "coefficients": "float p v",
+    "intercept": "float v",
+}
+
+
+def _held_out_errors(
+    machine: Machine, parts: Mapping[str, np.ndarray], *, classes: bool
+) -> ConformalScores | None:
+    """Return the errors on held-out rows that a file's arrays hold; None if there are none.
+
+    Args:
+        machine: the machine of the model, which gives kernel, dtype and shapes.
+        parts: the arrays by name.
+        classes: whether the model is a classifier.
+
+    Raises:
+        ValueError: if names, dtypes, shapes or values are invalid.
+    """
+    groups: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in parts.items():
+        prefix, _, rest = name.partition(".")
+        groups.setdefault(prefix, {})[rest] = array
+    groups.pop("path", None)
+    held_out = "held_out" in groups
+    arrays = groups.pop("held_out" if held_out else "conformal", None)
+    if groups:
+        raise ValueError(f"arrays: {shown(sorted(groups))} not expected")
+    if arrays is None:
+        return None
+    with_machines, intercept = not held_out and "fold" in arrays, machine.intercept
+    lengths = check_arrays(
+        "conformal", arrays, _ERRORS | (_MACHINES if with_machines else {}),
+        {
+            "float": machine.dtype,
+            "d": machine.prototypes.shape[1],
+            "targets": () if classes else intercept.shape,
+        },
+    )  # fmt: skip
+    errors, counts = arrays["errors"], arrays["counts"]
+    if not classes and errors.min() < 0:
+        raise ValueError("conformal.errors: expected distances of at least 0")
+    if counts.min() < 1:
+        raise ValueError("conformal.counts: expected numbers of rows of at least 1")
+    if not with_machines:
+        return ConformalScores(errors, counts, held_out=held_out)
+    fold, (n_machines, rest) = arrays["fold"], divmod(lengths["v"], intercept.size)
+    if rest or fold.min() < 0 or fold.max() >= n_machines:
+        raise ValueError(
+            f"conformal.fold: expected numbers of machines with {intercept.size} outputs each, got "
+            f"{lengths['v']} outputs and {shown(fold.tolist())}"
+        )
+    machines = Machine(
+        machine.kernel, *(arrays[name] for name in _EXPANSION), scaling=machine.scaling
+    )
+    return ConformalScores(errors, counts, fold, machines)
+
+
+LONGEST_LABEL = 2**16  # most bytes of a label
+
+
+def _labels(labels: Any, dtype: Any) -> tuple[Any, ...]:
+    """Return the labels that a document holds as a tuple.
+
+    Raises:
+        ValueError: unless they are distinct, sorted and of the NumPy type that `dtype` names.
+    """
+    if not isinstance(labels, list) or len(labels) < 2:
+        raise ValueError(f"classes: expected at least two labels, got {shown(labels)}")
+    if not isinstance(dtype, str) or len({type(label) for label in labels}) != 1:
+        raise ValueError("classes: expected labels of one type, with its name")
+    kinds = {str: "U", bool: "b", int: "iu", float: "f"}.get(type(labels[0]))
+    if kinds is None:
+        raise ValueError("classes: expected numbers, booleans or texts")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # for old type names, refused below
+        wanted = np.dtype(dtype)
+    # Use the named type: by default NumPy would turn the largest whole numbers into floats.
+    if wanted.kind not in kinds or wanted.itemsize > LONGEST_LABEL:
+        raise ValueError(f"classes: expected labels of type {shown(dtype)}")
+    with np.errstate(over="ignore"):
+        array = np.array(labels, dtype=wanted)
+    if array.tolist() != labels:
+        raise ValueError(f"classes: expected labels of type {shown(dtype)}")
+    if len(np.unique(array)) < len(array) or not (np.sort(array) == array).all():
+        raise ValueError("classes: expected sorted, distinct labels")
+    return tuple(labels)
