@@ -318,6 +318,40 @@ class Model(eqx.Module, Answers):
         columns = self.expansion.prototypes.shape[1]
         stablehlo.write(path, getattr(self, function), columns, self.dtype)
 
+    def to_onnx(self, path: PathLike) -> None:
+        """Write the model to an ONNX file, which programs of many languages run.
+
+        The file holds standard operators (opset 18) in the model's precision, for any number of
+        rows. It needs no jsparse, JAX or Python. Its inputs are
+
+        - `X`, shape `n d`, in the model's dtype;
+        - for a model of a table, each column by its name, shape `n 1`: numbers in the model's
+          dtype, texts, whole numbers and booleans for categories, and dates and times as int64,
+          microseconds since 1970 in UTC.
+
+        Its outputs have the names that skl2onnx gives them: `variable`, shape `n c`, of a
+        regression; `label`, `probabilities` (if the model has them) and `scores` (those of
+        `decision_function`) of a classifier. Equal models give equal bytes.
+
+        The program cannot raise errors. If a number is NaN or infinite, the row's values, scores
+        and probabilities are NaN or infinite, and its label is of no use. A missing number is NaN;
+        it is filled in if the model imputes. A category that training did not see is treated as by
+        the model, and so is a missing one: the empty text.
+
+        Args:
+            path: the file to write. An existing file is replaced once the new file is complete.
+
+        Raises:
+            ValueError: for a kernel that is not one of this package's, such as a `Custom` kernel.
+            ImportError: without onnx; `pip install "jsparse[onnx]"`.
+            OutputError: if the file cannot be written.
+        """
+        try:
+            from . import onnx
+        except ImportError as error:
+            raise ImportError("ONNX files need onnx: pip install 'jsparse[onnx]'") from error
+        onnx.write(path, self.to_numpy())
+
     def __repr__(self) -> str:
         d = self.expansion.prototypes.shape[1]
         what = "regression" if self.labels is None else f"{len(self.labels)} classes"
