@@ -52,6 +52,7 @@ from . import expansion as expansion
 from . import model as model
 from . import multiclass as multiclass
 from . import normal_equations as normal_equations
+from . import predictor as predictor
 from . import scaling as scaling
 from . import search as search
 from . import serialization as serialization

@@ -8,6 +8,7 @@ A model keeps some hundred quantiles of the errors instead of one error for each
 `kept_errors`.
 """
 
+import dataclasses
 import functools
 from typing import Literal
 
@@ -18,10 +19,13 @@ from jaxtyping import Array, Float, Int, Shaped
 from ._numerics import is_concrete
 from ._repr import short_repr
 from .expansion import KernelExpansion
+from .plain import Cast, jax_expansion, plain_expansion
+from .predictor import conformal as plain_conformal
 from .predictor.conformal import intervals as intervals
 from .predictor.conformal import margin_deficit as margin_deficit
 from .predictor.conformal import rank_of as rank_of
 from .predictor.conformal import sets as sets
+from .predictor.machine import Machine
 
 Guarantee = Literal["held out", "folds", "none"]
 
@@ -139,3 +143,37 @@ def kept_errors(
     return ConformalScores(
         quantiles, None if fold is None else quantile_fold, machines, represented, held_out
     )
+
+
+def plain_scores(
+    conformal: ConformalScores | None, machine: Machine
+) -> plain_conformal.ConformalScores | None:
+    """Return errors on held-out rows; the inputs of the folds' machines are scaled as `machine`'s.
+
+    Raises:
+        ValueError: as `plain_kernel`.
+    """
+    if conformal is None:
+        return None
+    errors, counts = np.asarray(conformal.errors), conformal.counts
+    counts = np.ones(len(errors), np.int32) if counts is None else np.asarray(counts)
+    if conformal.machines is None:
+        return plain_conformal.ConformalScores(errors, counts, held_out=conformal.held_out)
+    machines = dataclasses.replace(plain_expansion(conformal.machines), scaling=machine.scaling)
+    return plain_conformal.ConformalScores(
+        errors, counts, np.asarray(conformal.fold), machines, conformal.held_out
+    )
+
+
+def jax_scores(
+    conformal: plain_conformal.ConformalScores | None, cast: Cast
+) -> ConformalScores | None:
+    """Return errors on held-out rows, whose machines take inputs that are scaled already."""
+    if conformal is None:
+        return None
+    errors = np.asarray(cast("conformal.errors", conformal.errors))
+    machines = conformal.machines
+    if machines is not None:
+        unscaled = dataclasses.replace(machines, scaling=None)
+        machines = jax_expansion(unscaled, lambda name, a: cast(f"conformal.{name}", a))
+    return ConformalScores(errors, conformal.fold, machines, conformal.counts, conformal.held_out)

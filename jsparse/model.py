@@ -1,34 +1,33 @@
 """The deployed model: a trained machine that maps raw inputs to predictions."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from . import stablehlo
-from ._arguments import check_finite, finite_rows, on_host, whole_number
-from ._blocks import map_row_blocks
+from ._arguments import check_finite, on_host, whole_number
 from ._compilations import Compiled, count_compilations
-from ._files import PathLike
-from ._numerics import is_concrete, is_traced
+from ._files import PathLike, atomic_path, writing
+from ._numerics import is_concrete
 from ._repr import few_lines
-from .conformal import ConformalScores, errors_of_classes, errors_of_numbers, kept_errors
-from .data.frames import as_frame
+from .conformal import (
+    ConformalScores,
+    errors_of_classes,
+    errors_of_numbers,
+    kept_errors,
+)
 from .data.schema import Schema
 from .expansion import KernelExpansion
+from .export.c import c_header
+from .export.stablehlo import FUNCTIONS, stablehlo_bytes
 from .machines.family import Family
+from .model_answers import ModelAnswers
 from .model_contents import Contents, write
 from .multiclass import Code, Decoding
-from .plain import plain_expansion, plain_scores
-from .prediction import Scorer
-from .predictor import Predictor
-from .predictor.answers import Answers
-from .predictor.conformal import in_blocks
 from .relevance import Relevance, relevance_of
 
 
@@ -37,7 +36,7 @@ def _without_diagnostics(family: Family | None) -> Family | None:
     return None if family is None else dataclasses.replace(family, info={})
 
 
-class Model(eqx.Module, Answers):
+class Model(eqx.Module, ModelAnswers):
     """A trained machine that maps raw inputs to values, labels and probabilities.
 
     The model is a pytree. It may be part of a larger JAX model, and is differentiable in the inputs
@@ -83,11 +82,6 @@ class Model(eqx.Module, Answers):
     def classes(self) -> np.ndarray | None:
         """Return the labels in sorted order."""
         return None if self.labels is None else np.array(self.labels, dtype=self.label_dtype)
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Return the dtype in which the model computes."""
-        return np.dtype(self.expansion.prototypes.dtype)
 
     @property
     def size(self) -> int:
@@ -194,92 +188,35 @@ class Model(eqx.Module, Answers):
         expansion = self.expansion
         return relevance_of(expansion.kernel, expansion.prototypes.shape[1], self.columns, names)
 
-    def _scorer(self) -> Scorer:
-        """Return the scorer of the model."""
-        matrix = None if self.code is None else self.code.matrix
-        return Scorer(self.expansion, matrix, self.decoding)
+    def to_c(
+        self,
+        path: PathLike,
+        *,
+        prefix: str = "model",
+        dtype: Literal["float32", "float64"] | None = None,
+    ) -> None:
+        """Write the model as one header of C99 that predicts a row, for any C or C++ compiler.
 
-    def _machines(self) -> Scorer:
-        """Return the scorer of the folds' machines, or of the model without such machines."""
-        if self.conformal is None or self.conformal.machines is None:
-            return self._scorer()
-        machines = dataclasses.replace(self.conformal.machines, scaling=self.expansion.scaling)
-        outputs = self.expansion.intercept.shape
-        return self._scorer()._replace(expansion=machines, outputs=outputs)
+        It has constant arrays and loops, allocates nothing and needs `math.h` alone. Its functions
+        take the raw inputs of one row, and give decision values, the number of the class or the
+        value, and probabilities if the model has them. A model of a table has a function that
+        encodes its columns. The header begins with a description of its functions. They return -1
+        for a row with NaN or infinity; a category that training did not see has the number -1.
 
-    def scores(
-        self, inputs: Float[np.ndarray, "n d"], *, first: int = 0, by_fold: bool = False
-    ) -> np.ndarray:
-        """Return the scores of an array of finite inputs, shape `n *k`.
+        Equal models give equal files, byte for byte.
 
         Args:
-            inputs: raw inputs.
-            first: number of the first row in error messages.
-            by_fold: return the scores of each fold's machine, shape `n v *k`, if there are any.
-        """
-        scorer = self._machines() if by_fold else self._scorer()
-        return scorer.on_host(inputs, first=first)
-
-    def to_numpy(self) -> Predictor:
-        """Return the model as arrays of NumPy that predict without JAX, see `jsparse.predictor`.
-
-        The predictor has this size alone: for another size, convert `model.at(size)`.
+            path: the file to write; an existing one is replaced once the new one is complete.
+            prefix: begins every name in the header.
+            dtype: "float32" for `float`, "float64" for `double`; by default the model's dtype.
 
         Raises:
-            ValueError: for a kernel that is not one of this package's, such as a `Custom` kernel,
-                which holds a Python function of JAX.
+            ValueError: for a kernel that is not one of this package's, a prefix that is no name in
+                C, or numbers that the dtype does not hold.
+            OutputError: if the file cannot be written.
         """
-        machine, code = plain_expansion(self.expansion), self.code
-        temperatures = self.inverse_temperatures
-        return Predictor(
-            machine,
-            None if temperatures is None else np.asarray(temperatures, float),
-            plain_scores(self.conformal, machine),
-            None if code is None else np.asarray(code.matrix, float),
-            self.decoding,
-            self.labels,
-            self.label_dtype,
-            self.columns,
-            dict(self.about),
-        )
-
-    def _answer(self, X: Any, answer: Callable[[Any, Any], Any], *, by_fold: bool = False) -> Any:
-        """Return `answer(scores, numpy)`, or `answer(scores, jax.numpy)` while JAX is tracing."""
-        if is_traced(self, X):
-            inputs, single = self._traced_inputs(X)
-            scorer = self._machines() if by_fold else self._scorer()
-            result = answer(scorer(inputs), jnp)
-        else:
-            inputs, single = self._inputs(X)
-            result = answer(self.scores(inputs, by_fold=by_fold), np)
-        return result[0, ...] if single else result
-
-    def _labels_in(self, xp: Any, classes: np.ndarray) -> Any:
-        return classes if xp is np else _jax_labels(classes)
-
-    def _map_blocks_in(self, xp: Any) -> Callable[..., Any]:
-        return in_blocks if xp is np else map_row_blocks
-
-    def _traced_inputs(self, X: Any) -> tuple[Any, bool]:
-        """Return the rows of a traced input, and whether the input was one row."""
-        if not isinstance(X, jax.Array):  # a table, or rows of NumPy
-            return self._inputs(X)
-        single = X.ndim == 1
-        return X[None] if single else X, single
-
-    def _inputs(self, X: Any) -> tuple[np.ndarray, bool]:
-        """Return the rows of an input as an array, and whether the input was one row."""
-        frame = as_frame(X)
-        if frame is not None and self.columns is not None:
-            return frame.encode(self.columns, self.dtype.name), False
-        X = X if frame is None else np.asarray(frame.table)  # columns in the order of training
-        single = frame is None and np.ndim(X) == 1
-        with jax.enable_x64(self.dtype == np.float64):
-            table = finite_rows(on_host("X", X)[None] if single else X)
-        d = self.expansion.prototypes.shape[1]
-        if table.shape[1] != d:
-            raise ValueError(f"X: expected {d} columns, as in training, got {table.shape[1]}")
-        return table, single
+        text = c_header(self.to_numpy(), prefix=prefix, dtype=dtype)
+        _write_bytes(path, text.encode("ascii"))
 
     def save(self, path: PathLike) -> None:
         """Write the model to a file for `jsparse.load`; `jsparse.save` describes the contents.
@@ -314,9 +251,10 @@ class Model(eqx.Module, Answers):
             ImportError: without flatbuffers; `pip install "jsparse[stablehlo]"`.
             OutputError: if the file cannot be written.
         """
-        stablehlo.check_function(function)
+        if function not in FUNCTIONS:
+            raise ValueError(f"function: expected one of {', '.join(FUNCTIONS)}, got {function!r}")
         columns = self.expansion.prototypes.shape[1]
-        stablehlo.write(path, getattr(self, function), columns, self.dtype)
+        _write_bytes(path, stablehlo_bytes(getattr(self, function), columns, self.dtype))
 
     def to_onnx(self, path: PathLike) -> None:
         """Write the model to an ONNX file, which programs of many languages run.
@@ -347,10 +285,10 @@ class Model(eqx.Module, Answers):
             OutputError: if the file cannot be written.
         """
         try:
-            from . import onnx
+            from .export.onnx import onnx_bytes
         except ImportError as error:
             raise ImportError("ONNX files need onnx: pip install 'jsparse[onnx]'") from error
-        onnx.write(path, self.to_numpy())
+        _write_bytes(path, onnx_bytes(self.to_numpy()))
 
     def __repr__(self) -> str:
         d = self.expansion.prototypes.shape[1]
@@ -371,6 +309,11 @@ class Model(eqx.Module, Answers):
             lines.append(f"  {what}: by {_EVIDENCE[self.conformal.guarantee]}")
         lines += [f"  {name}: {value}" for name, value in self.about.items() if value is not None]
         return few_lines(lines)
+
+
+def _write_bytes(path: PathLike, data: bytes) -> None:
+    with atomic_path(path) as temporary, writing(path):
+        temporary.write_bytes(data)
 
 
 def _sizes_in_words(family: Family) -> str:
@@ -394,22 +337,3 @@ class About(dict[str, Any]):
 
     __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__  # type: ignore[assignment]
-
-
-def _jax_labels(classes: np.ndarray) -> jax.Array:
-    """Return labels as a JAX array.
-
-    Raises:
-        ValueError: if they are not numbers, or JAX's dtypes do not hold them.
-    """
-    labels = None
-    if classes.dtype.kind in "biuf":
-        held = classes.astype(jax.dtypes.canonicalize_dtype(classes.dtype))
-        labels = jnp.asarray(held) if np.array_equal(held, classes) else None
-    if labels is None:
-        raise ValueError(
-            f"predict: expected labels that JAX's arrays hold, as it is traced by jit, vmap, grad "
-            f"or jax.export, got labels of dtype {classes.dtype}; use decision_function or "
-            "predict_proba there, and Model.classes outside"
-        )
-    return labels

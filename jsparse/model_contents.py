@@ -15,13 +15,13 @@ from . import serialization
 from ._files import PathLike, check_arrays
 from ._repr import short_repr
 from ._runtime import check_fork
-from .conformal import ConformalScores
+from .conformal import ConformalScores, jax_scores
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .kernels import Mixture
 from .machines.family import Family
 from .multiclass import Code, Decoding, output_code
-from .plain import jax_expansion, jax_scores
+from .plain import jax_expansion
 from .predictor.contents import (
     LONGEST_LABEL,
     complete,

@@ -8,15 +8,23 @@ import jax
 import numpy as np
 
 from . import kernels
-from .conformal import ConformalScores
 from .expansion import KernelExpansion
 from .kernels import Kernel
-from .predictor import conformal as plain_conformal
 from .predictor import kernels as plain_kernels
 from .predictor import machine as plain_machine
 from .scaling import NormalScores, Scaling, Standardization
 
 Cast = Callable[[str, np.ndarray], jax.Array]  # from the name and the values of an array
+
+
+def is_plain(kernel: Kernel) -> bool:
+    """Return whether all parts of a kernel are this package's, and hold numbers only."""
+    name = type(kernel).__name__
+    if name not in plain_kernels.KERNELS or type(kernel) is not getattr(kernels, name):
+        return False
+    fields = (getattr(kernel, field.name) for field in dataclasses.fields(kernel))
+    parts = (part for value in fields for part in (value if isinstance(value, tuple) else (value,)))
+    return all(is_plain(part) for part in parts if isinstance(part, Kernel))
 
 
 def plain_kernel(kernel: Kernel, place: str = "kernel") -> plain_kernels.Kernel:
@@ -74,26 +82,6 @@ def plain_expansion(expansion: KernelExpansion) -> plain_machine.Machine:
     )
 
 
-def plain_scores(
-    conformal: ConformalScores | None, machine: plain_machine.Machine
-) -> plain_conformal.ConformalScores | None:
-    """Return errors on held-out rows; the inputs of the folds' machines are scaled as `machine`'s.
-
-    Raises:
-        ValueError: as `plain_kernel`.
-    """
-    if conformal is None:
-        return None
-    errors, counts = np.asarray(conformal.errors), conformal.counts
-    counts = np.ones(len(errors), np.int32) if counts is None else np.asarray(counts)
-    if conformal.machines is None:
-        return plain_conformal.ConformalScores(errors, counts, held_out=conformal.held_out)
-    machines = dataclasses.replace(plain_expansion(conformal.machines), scaling=machine.scaling)
-    return plain_conformal.ConformalScores(
-        errors, counts, np.asarray(conformal.fold), machines, conformal.held_out
-    )
-
-
 def jax_kernel(node: plain_kernels.Kernel, cast: Cast, place: str = "kernel") -> Kernel:
     """Return the kernel that a tree of nodes stands for; the kernels check their numbers."""
     values: dict[str, Any] = {}
@@ -118,19 +106,5 @@ def jax_expansion(machine: plain_machine.Machine, cast: Cast) -> KernelExpansion
         fields = dataclasses.asdict(machine.scaling)
         scaling = maps[kind](**{name: cast(f"scaling.{name}", a) for name, a in fields.items()})
     names = ("prototypes", "coefficients", "intercept")
-    arrays = (cast(name, getattr(machine, name)) for name in names)
-    return KernelExpansion(jax_kernel(machine.kernel, cast), *arrays, scaling)
-
-
-def jax_scores(
-    conformal: plain_conformal.ConformalScores | None, cast: Cast
-) -> ConformalScores | None:
-    """Return errors on held-out rows, whose machines take inputs that are scaled already."""
-    if conformal is None:
-        return None
-    errors = np.asarray(cast("conformal.errors", conformal.errors))
-    machines = conformal.machines
-    if machines is not None:
-        unscaled = dataclasses.replace(machines, scaling=None)
-        machines = jax_expansion(unscaled, lambda name, a: cast(f"conformal.{name}", a))
-    return ConformalScores(errors, conformal.fold, machines, conformal.counts, conformal.held_out)
+    arrays = {name: cast(name, getattr(machine, name)) for name in names}
+    return KernelExpansion(jax_kernel(machine.kernel, cast), scaling=scaling, **arrays)

@@ -1,4 +1,4 @@
-"""`jsparse demo`, `jsparse fit`, `jsparse compare` and `jsparse predict`."""
+"""`jsparse demo`, `jsparse fit`, `jsparse compare`, `jsparse predict` and `jsparse export`."""
 
 import argparse
 import warnings
@@ -24,6 +24,7 @@ from ..training.settings import HoldOut, Resources
 from ..training.train import train
 from ..training.trained import Trained
 from . import report
+from .exporters import EXPORTERS
 from .files import check_fits_memory, check_output, tell_counts
 from .interrupts import Interrupts, Result
 from .options import command_line, method_of
@@ -36,10 +37,16 @@ DONE, UNTRUSTED = 0, 3
 
 def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
     """Parse and run a command; returns the exit code."""
-    commands = {"demo": _demo, "fit": _fit, "compare": _compare, "predict": _predict}
+    commands = {
+        "demo": _demo,
+        "fit": _fit,
+        "compare": _compare,
+        "predict": _predict,
+        "export": _export,
+    }
     options = command_line(commands).parse_args(arguments)
     options.interrupts = interrupts
-    _configure(options.precision, getattr(options, "devices", None))
+    _configure(options.precision or "float64", getattr(options, "devices", None))
     with warnings.catch_warnings():
         # The report and the exit code tell of lost precision and exhausted steps.
         warnings.simplefilter("ignore", _status.PrecisionWarning)
@@ -312,4 +319,14 @@ def _predict(options: argparse.Namespace) -> int:
     model = load(options.model, dtype=options.precision)
     with _failures_of_output():
         predict.run(options, model)
+    return DONE
+
+
+def _export(options: argparse.Namespace) -> int:
+    exporter = EXPORTERS[options.to]
+    path = options.out or f"{Path(options.model).with_suffix('')}{exporter.suffix}"
+    model = load(options.model, dtype=options.precision)
+    with _failures_of_output():
+        exporter.write(model, path, options)
+    report.line(options.to, path)
     return DONE

@@ -12,6 +12,7 @@ from ..machines import METHODS
 from ..machines.method import Method
 from ..training.choices import KERNELS
 from ..training.presets import Preset
+from .exporters import EXPORTERS
 
 
 def command_line(
@@ -94,7 +95,25 @@ def command_line(
     )
     predict.add_argument("--precision", choices=["float32", "float64"], default="float64")
     predict.set_defaults(run=run["predict"])
+    _export_options(commands.add_parser("export", help="write a model for other programs"), run)
     return parser
+
+
+def _export_options(
+    parser: argparse.ArgumentParser, run: Mapping[str, Callable[[argparse.Namespace], int]]
+) -> None:
+    add = parser.add_argument
+    add("model", metavar="MODEL")
+    formats = "; ".join(f"{name}: {exporter.what}" for name, exporter in EXPORTERS.items())
+    add("--to", required=True, choices=list(EXPORTERS), help=formats)
+    add("--out", metavar="PATH", help="what to write; default: MODEL with the format's suffix")
+    add("--prefix", default="model", metavar="NAME", help="of names in C; default: model")
+    add(
+        "--precision",
+        choices=["float32", "float64"],
+        help="convert the model's numbers; default: keep their precision",
+    )
+    parser.set_defaults(run=run["export"])
 
 
 def _table_options(parser: argparse.ArgumentParser) -> None:

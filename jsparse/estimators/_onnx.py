@@ -21,20 +21,21 @@ def register_onnx() -> None:
         ImportError: without skl2onnx; `pip install "jsparse[onnx]" skl2onnx`.
     """
     try:
-        from ..onnx import pipelines
+        from ..export.onnx import pipelines
     except ImportError as error:
         raise ImportError(
             "register_onnx needs skl2onnx: pip install 'jsparse[onnx]' skl2onnx"
         ) from error
-    from .. import estimators
+    for estimator in _subclasses(Classifier):
+        pipelines.register_classifier(estimator, _predictor)
+    for estimator in _subclasses(Regressor):
+        pipelines.register_regressor(estimator, _predictor)
+    pipelines.register_outliers(SparseOneClassSVM, _one_class)
 
-    for estimator in vars(estimators).values():
-        if isinstance(estimator, type) and issubclass(estimator, SparseOneClassSVM):
-            pipelines.register_outliers(estimator, _one_class)
-        elif isinstance(estimator, type) and issubclass(estimator, Classifier):
-            pipelines.register_classifier(estimator, _predictor)
-        elif isinstance(estimator, type) and issubclass(estimator, Regressor):
-            pipelines.register_regressor(estimator, _predictor)
+
+def _subclasses(base: type) -> list[type]:
+    """Return the classes that inherit from a class."""
+    return [c for direct in base.__subclasses__() for c in (direct, *_subclasses(direct))]
 
 
 def _predictor(estimator: Any) -> Predictor:

@@ -63,6 +63,23 @@ def finite_rows(X: Any, name: str = "X", widest: Any = np.float64) -> np.ndarray
     return cast
 
 
+def rows_of(X: Any, d: int, widest: Any) -> tuple[np.ndarray, bool]:
+    """Return finite rows of `d` columns, given a table or one row, and whether it was one row.
+
+    Raises:
+        ValueError: for other shapes, types and numbers of columns, and for NaN and infinity.
+    """
+    try:
+        array = np.asarray(X)
+    except ValueError as error:  # lists of different lengths
+        raise ValueError(f"X: expected a table of numbers ({error})") from error
+    single = array.ndim == 1
+    rows = finite_rows(array[None] if single else array, widest=widest)
+    if rows.shape[1] != d:
+        raise ValueError(f"X: expected {d} columns, as in training, got {rows.shape[1]}")
+    return rows, single
+
+
 def check_scores(scores: np.ndarray, *, first: int = 0) -> None:
     """Raise NumericalError naming the first row with a score that is not finite.
 

@@ -83,7 +83,7 @@ def load_machine(path: PathLike) -> tuple[Machine, dict[str, Any], dict[str, np.
             scaling = Standardization(arrays["scaling.shift"], arrays["scaling.scale"])
         elif "scaling.knots" in arrays:
             scaling = NormalScores(arrays["scaling.knots"], arrays["scaling.scores"])
-    machine = Machine(kernel, *(arrays[name] for name in _EXPANSION), scaling)
+    machine = Machine(kernel, **{name: arrays[name] for name in _EXPANSION}, scaling=scaling)
     by_name = {name.removeprefix(PART): array for name, array in parts.items()}
     return machine, document["metadata"], by_name
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -83,6 +84,10 @@ class Machine:
                 return self._block(X)
             blocks = [self._block(X[i : i + step]) for i in range(0, len(X), step)]
             return np.concatenate(blocks)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone, which can be pickled."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
     def _block(self) -> Callable[[np.ndarray], np.ndarray]:

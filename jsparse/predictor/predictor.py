@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .answers import Answers
-from .checks import check_scores, finite_rows
+from .checks import check_scores, rows_of
 from .codes import distances
 from .conformal import ConformalScores
 from .machine import Machine
@@ -68,6 +68,16 @@ class Predictor(Answers):
         with np.errstate(over="ignore"):
             return self.machine(np.asarray(X, self.dtype))
 
+    def n_prototypes(self, *, by_fold: bool = False) -> int:
+        """Return the number of prototypes of the machine that `scores` evaluates."""
+        return len(self._machine(by_fold).prototypes)
+
+    def _machine(self, by_fold: bool) -> Machine:
+        """Return the machines of the folds, if asked for and there are any, else the machine."""
+        if by_fold and self.conformal is not None and self.conformal.machines is not None:
+            return self.conformal.machines
+        return self.machine
+
     def scores(self, inputs: np.ndarray, *, first: int = 0, by_fold: bool = False) -> np.ndarray:
         """Return the scores of an array of finite inputs, shape `n *k`.
 
@@ -79,13 +89,12 @@ class Predictor(Answers):
         Raises:
             NumericalError: if a score is not finite; the message names the row.
         """
-        machines = self.conformal.machines if by_fold and self.conformal is not None else None
+        machine = self._machine(by_fold)
         with np.errstate(all="ignore"):
-            rows = np.asarray(inputs, self.dtype)
-            values = (machines or self.machine)(rows)
-            if machines is not None:
+            values = machine(np.asarray(inputs, self.dtype))
+            if machine is not self.machine:
                 outputs = self.machine.intercept.shape
-                count = machines.intercept.size // math.prod(outputs)
+                count = machine.intercept.size // math.prod(outputs)
                 values = values.reshape(len(values), count, *outputs)
             if self.code is not None:
                 values = -distances(self.code.astype(self.dtype), values, self.decoding)
@@ -99,19 +108,12 @@ class Predictor(Answers):
 
     def _inputs(self, X: Any) -> tuple[np.ndarray, bool]:
         """Return the rows of an input as an array, and whether the input was one row."""
-        if is_table(X):
-            if self.columns is not None:
-                return encode_table(self.columns, X, self.dtype), False
-            X = np.asarray(X)  # columns in the order of training
-            single = False
-        else:
-            X = np.asarray(X)
-            single = X.ndim == 1
-        rows = finite_rows(X[None] if single else X, widest=self.dtype)
-        d = self.machine.prototypes.shape[1]
-        if rows.shape[1] != d:
-            raise ValueError(f"X: expected {d} columns, as in training, got {rows.shape[1]}")
-        return rows, single
+        table = is_table(X)
+        if table and self.columns is not None:
+            return encode_table(self.columns, X, self.dtype), False
+        # A table is taken for an array whose columns are in the order of training.
+        rows, single = rows_of(X, self.machine.prototypes.shape[1], self.dtype)
+        return rows, single and not table
 
     def __repr__(self) -> str:
         d = self.machine.prototypes.shape[1]

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..predictor.schema import Column, Schema
+from ...predictor.schema import Column, Schema
 from .graph import ML, Graph, Tensor
 
 _NOT_A_TIME = np.iinfo(np.int64).min  # NumPy's NaT as a whole number

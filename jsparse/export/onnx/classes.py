@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from ..predictor.predictor import Predictor
+from ...predictor.predictor import Predictor
 from .graph import Tensor
 
 _LEAD = 4  # lead of the predicted class at a tie, in units of rounding

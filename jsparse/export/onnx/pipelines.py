@@ -8,8 +8,8 @@ import skl2onnx
 from onnx import helper
 from skl2onnx.common import data_types
 
-from ..predictor.machine import Machine
-from ..predictor.predictor import Predictor
+from ...predictor.machine import Machine
+from ...predictor.predictor import Predictor
 from .classes import label_array
 from .graph import OPSET, Graph, Tensor, tensor_proto
 from .machine import values

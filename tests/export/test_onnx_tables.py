@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from models import program
+from onnx_program import program
 
 import jsparse
 from jsparse.data.frames import Frame

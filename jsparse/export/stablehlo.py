@@ -7,32 +7,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._files import PathLike, atomic_path, writing
-
 FUNCTIONS = ("decision_function", "predict_proba", "predict")
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
-def check_function(function: str) -> None:
-    """Raise ValueError unless `function` is the name of a function that can be exported."""
-    if function not in FUNCTIONS:
-        raise ValueError(f"function: expected one of {', '.join(FUNCTIONS)}, got {function!r}")
-
-
-def write(path: PathLike, function: Callable[[Any], Any], columns: int, dtype: np.dtype) -> None:
-    """Write a function of rows to a file for `jax.export.deserialize`.
+def stablehlo_bytes(function: Callable[[Any], Any], columns: int, dtype: np.dtype) -> bytes:
+    """Return a function of rows as a file for `jax.export.deserialize`.
 
     The file holds one program for all of `PLATFORMS` and any number of rows, at least one.
 
     Args:
-        path: the file to write. An existing file is replaced once the new file is complete.
         function: a function of rows of shape `n columns` that JAX can trace.
         columns: number of columns of the rows.
         dtype: of the rows.
 
     Raises:
         ImportError: without flatbuffers, with which JAX writes and reads such files.
-        OutputError: if the file cannot be written.
     """
     from jax import export  # slow to import, and often not needed
 
@@ -46,9 +36,7 @@ def write(path: PathLike, function: Callable[[Any], Any], columns: int, dtype: n
     with jax.enable_x64(dtype == np.float64):
         rows = jax.ShapeDtypeStruct((n, columns), dtype)
         exported = export.export(jax.jit(function), platforms=PLATFORMS)(rows)
-        data = _without_locations(exported).serialize()
-    with atomic_path(path) as temporary, writing(path):
-        temporary.write_bytes(data)
+        return bytes(_without_locations(exported).serialize())
 
 
 def _without_locations(exported: Any) -> Any:

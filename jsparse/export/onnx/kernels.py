@@ -8,7 +8,7 @@ import functools
 
 import numpy as np
 
-from ..predictor import kernels
+from ...predictor import kernels
 from .graph import Tensor
 
 

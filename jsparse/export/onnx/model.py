@@ -6,8 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from .._files import PathLike, atomic_path, writing
-from ..predictor.predictor import Predictor
+from ...predictor.predictor import Predictor
 from .classes import label_array, of_several_classes, of_two_classes, scores_of_code
 from .graph import IR_VERSION, ML, ML_OPSET, OPSET, Graph, Tensor
 from .machine import values
@@ -25,15 +24,13 @@ class Output(NamedTuple):
     width: int | None
 
 
-def write(path: PathLike, predictor: Predictor) -> None:
-    """Write a predictor as an ONNX file; see `jsparse.Model.to_onnx`."""
-    data = model_proto(predictor).SerializeToString(deterministic=True)
-    with atomic_path(path) as temporary, writing(path):
-        temporary.write_bytes(data)
+def onnx_bytes(predictor: Predictor) -> bytes:
+    """Return the contents of an ONNX file. Equal predictors give equal bytes."""
+    return model_proto(predictor).SerializeToString(deterministic=True)
 
 
 def model_proto(predictor: Predictor) -> onnx.ModelProto:
-    """Return a predictor as a checked ONNX model. Equal predictors give equal bytes."""
+    """Return a predictor as an ONNX model that `onnx.checker` accepts; see `Model.to_onnx`."""
     schema, dtype = predictor.columns, predictor.dtype
     if schema is None:
         inputs = [Input("X", dtype, predictor.machine.prototypes.shape[1])]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..predictor.machine import Machine, NormalScores, Standardization
+from ...predictor.machine import Machine, NormalScores, Standardization
 from .graph import Tensor
 from .kernels import cross_gram
 

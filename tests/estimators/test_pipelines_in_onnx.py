@@ -146,7 +146,7 @@ def test_what_cannot_be_converted_is_refused(fitted, monkeypatch):
     with pytest.raises(ValueError, match=r"expected one input with all columns, got \['a', 'b'\]"):
         skl2onnx.convert_sklearn(fitted[-1], initial_types=inputs, target_opset=18)
     monkeypatch.setitem(sys.modules, "skl2onnx", None)
-    monkeypatch.delitem(sys.modules, "jsparse.onnx.pipelines")
-    monkeypatch.delattr("jsparse.onnx.pipelines")
+    monkeypatch.delitem(sys.modules, "jsparse.export.onnx.pipelines")
+    monkeypatch.delattr("jsparse.export.onnx.pipelines")
     with pytest.raises(ImportError, match=r"pip install 'jsparse\[onnx\]' skl2onnx"):
         register_onnx()

@@ -1,0 +1,236 @@
+"""A model in production: bytes, milliseconds for a few rows, and seconds from a process's start."""
+
+import ctypes
+import functools
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+import jsparse
+from jsparse import predictor
+from jsparse.model import Model
+
+from .data_sets import benchmark_set
+from .report import Report
+
+SETS, PROTOTYPES, ROWS = ("adult", "magic"), 200, (1, 100, 10_000)
+WITHIN = 0.5  # percentage points of error that count as equal
+FIRST = "first"  # name of the file with the first row
+
+
+class Deployed(NamedTuple):
+    """A model as it is served.
+
+    Attributes:
+        file: what must be stored.
+        predict: gives the labels of rows.
+        process: a command that loads the model and predicts the row in the file `FIRST`.
+    """
+
+    file: Path
+    predict: Callable[[np.ndarray], Any]
+    process: list[str]
+
+
+def _python(code: str, file: Path) -> list[str]:
+    script = f"import numpy as np; X = np.load('{FIRST}.npy'); {code}"
+    return [sys.executable, "-c", script, str(file)]
+
+
+def _by_model(model: Model, folder: Path) -> Deployed:
+    file = folder / "model.jsparse"
+    model.save(file)
+    code = (
+        "import sys, jax; jax.config.update('jax_enable_x64', True); import jsparse; "
+        "print(jsparse.load(sys.argv[1]).predict(X))"
+    )
+    return Deployed(file, jsparse.load(file).predict, _python(code, file))
+
+
+def _by_numpy(model: Model, folder: Path) -> Deployed:
+    file = folder / "numpy.jsparse"
+    model.save(file)
+    code = "import sys, jsparse.predictor as p; print(p.load(sys.argv[1]).predict(X))"
+    return Deployed(file, predictor.load(file).predict, _python(code, file))
+
+
+C_SOURCE = """
+#include <stdio.h>
+#include "model.h"
+void many(const REAL *X, int n, int *labels) {
+  int i;
+  for (i = 0; i < n; i++) { labels[i] = model_class(X + i * MODEL_INPUTS); }
+}
+int main(int count, char **files) {
+  REAL x[MODEL_INPUTS];
+  FILE *file = fopen(files[count - 1], "rb");
+  if (!file || fread(x, sizeof x, 1, file) != 1) { return 1; }
+  printf("%d\\n", model_class(x));
+  return 0;
+}
+"""
+
+
+def _by_c(model: Model, folder: Path) -> Deployed | None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    model.to_c(folder / "model.h")
+    (folder / "model.c").write_text(C_SOURCE)
+    real = {"float32": "float", "float64": "double"}[model.dtype.name]
+    command = [compiler, "-std=c99", "-O3", f"-DREAL={real}", "model.c", "-o"]
+    for name, flags in {"model.so": ["-shared", "-fPIC"], "model.out": []}.items():
+        subprocess.run([*command, name, *flags, "-lm"], cwd=folder, check=True)
+    many = ctypes.CDLL(str(folder / "model.so")).many
+    classes = model.classes
+
+    def predict(X: np.ndarray) -> Any:
+        rows, numbers = np.ascontiguousarray(X, model.dtype), np.empty(len(X), np.int32)
+        many(ctypes.c_void_p(rows.ctypes.data), len(rows), ctypes.c_void_p(numbers.ctypes.data))
+        return classes[numbers]
+
+    return Deployed(folder / "model.h", predict, [str(folder / "model.out"), f"{FIRST}.bin"])
+
+
+# Other formats add an entry: a function of the model and a folder; None where it cannot run.
+FORMATS: dict[str, Callable[[Model, Path], Deployed | None]] = {
+    "Model": _by_model,
+    "NumPy": _by_numpy,
+    "C": _by_c,
+}
+
+
+def _by_sklearn(machine: Any, folder: Path, name: str) -> Deployed:
+    file = folder / f"{name}.pickle"
+    file.write_bytes(pickle.dumps(machine))
+    code = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb')).predict(X))"
+
+    def predict(X: np.ndarray) -> Any:
+        values = machine.predict(X)
+        return np.where(values >= 0, 1, -1) if name == "KernelRidge" else values
+
+    return Deployed(file, predict, _python(code, file))
+
+
+def run(*, quick: bool) -> Report:
+    rows, data = [], {}
+    for name in SETS:
+        X, y, X_test, y_test = _parts(name, quick=quick)
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            deployed = _deployed(X, y, X_test, y_test, folder, quick=quick)
+            np.save(folder / f"{FIRST}.npy", X_test[:1])
+            (folder / f"{FIRST}.bin").write_bytes(X_test[:1].tobytes())
+            data[name] = _measured(deployed, X_test, y_test, folder, quick=quick)
+        for who, cell in data[name].items():
+            milliseconds = [f"{cell[f'{n} rows'] * 1e3:.3g}" for n in ROWS]
+            start = f"{cell['start']:.3f}"
+            rows.append([name, who, f"{cell['error']:.2f}", cell["bytes"], *milliseconds, start])
+    return Report(
+        f"A model of {PROTOTYPES} prototypes in production, float64",
+        ["set", "served by", "per cent misclassified", "bytes",
+         *(f"ms for {n:,} rows" for n in ROWS), "seconds from start to first answer"],
+        rows,
+        [
+            "Medians of calls in turn, in one process. C is called by ctypes.",
+            "The first answer is timed from the start of a process, with Python and its imports: "
+            "the least of several processes, each of which reads the model and a row from files.",
+            "SVC and KernelRidge have the smallest training set, doubled from 500 rows, with which "
+            f"their error is within {WITHIN} points, or the largest that was tried.",
+            "Model predicts one and 100 rows by NumPy, and 10,000 by a compiled program.",
+        ],
+        data,
+    )  # fmt: skip
+
+
+def _parts(name: str, *, quick: bool) -> tuple[np.ndarray, ...]:
+    """Return training and test rows, by a random split; the labels are -1 and 1."""
+    data = benchmark_set(name)
+    order = np.random.default_rng(2010).permutation(len(data.y))
+    n_test = 2_000 if quick else 10_000
+    test, train = order[:n_test], order[n_test:][: 2_000 if quick else None]
+    # 10,000 rows are predicted whatever the set's size.
+    return data.X[train], data.y[train], data.X[test], data.y[test]
+
+
+def _deployed(
+    X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray, folder: Path,
+    *, quick: bool,
+) -> dict[str, Deployed]:  # fmt: skip
+    method = jsparse.FixedSize(n_prototypes=50 if quick else PROTOTYPES)
+    trained = jsparse.train(X, y, task="classification", key=0, method=method)
+    model = trained.model
+    formats = {name: make(model, folder) for name, make in FORMATS.items()}
+    deployed = {name: each for name, each in formats.items() if each is not None}
+    wanted = _error(model.predict, X_test, y_test) + WITHIN
+    gamma = 0.5 / float(model.expansion.kernel.lengthscale) ** 2  # type: ignore[attr-defined]
+    makers: dict[str, Callable[[], Any]] = {
+        "SVC": lambda: SVC(C=1.0, gamma=gamma),
+        "KernelRidge": lambda: KernelRidge(alpha=1.0, kernel="rbf", gamma=gamma),
+    }
+    for name, make in makers.items():
+        n = 500
+        while True:
+            machine = make_pipeline(StandardScaler(), make()).fit(X[:n], y[:n])
+            each = _by_sklearn(machine, folder, name)
+            largest = min(len(X), 1_000 if quick else 8_000)
+            if _error(each.predict, X_test, y_test) <= wanted or n >= largest:
+                break
+            n *= 2
+        deployed[f"{name}, {n} rows"] = each
+    return deployed
+
+
+def _error(predict: Callable[[np.ndarray], Any], X: np.ndarray, y: np.ndarray) -> float:
+    return 100 * float(np.mean(np.asarray(predict(X)) != y))
+
+
+def _measured(
+    deployed: dict[str, Deployed], X: np.ndarray, y: np.ndarray, folder: Path, *, quick: bool
+) -> dict[str, dict[str, float]]:
+    cells: dict[str, dict[str, float]] = {
+        who: {"error": _error(each.predict, X, y), "bytes": each.file.stat().st_size}
+        for who, each in deployed.items()
+    }
+    repeats = 3 if quick else 7
+    for n in ROWS:
+        rows = np.resize(X, (n, X.shape[1]))
+        calls = {who: functools.partial(each.predict, rows) for who, each in deployed.items()}
+        for who, seconds in _in_turn(calls, repeats).items():
+            cells[who][f"{n} rows"] = seconds
+    for who, each in deployed.items():
+        cells[who]["start"] = np.inf
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            subprocess.run(each.process, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+            cells[who]["start"] = min(cells[who]["start"], time.perf_counter() - begin)
+    return cells
+
+
+def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Return median seconds of warm calls in turn; short calls are repeated in a loop."""
+    counts, seconds = {}, {who: [] for who in calls}
+    for who, call in calls.items():
+        call()
+        begin = time.perf_counter()
+        call()
+        counts[who] = max(1, int(0.01 / (time.perf_counter() - begin)))
+    for _ in range(repeats):
+        for who, call in calls.items():
+            begin = time.perf_counter()
+            for _ in range(counts[who]):
+                call()
+            seconds[who].append((time.perf_counter() - begin) / counts[who])
+    return {who: float(np.median(each)) for who, each in seconds.items()}

@@ -1,0 +1,50 @@
+"""The formats of `jsparse export`: a table, to which a new format adds an entry."""
+
+import argparse
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import predictor
+from .._files import OutputError, named, writing
+from ..model import Model
+from .files import check_output
+
+
+class Exporter(NamedTuple):
+    """A format in which a model can be deployed.
+
+    Attributes:
+        what: what is written, in words.
+        suffix: of the name of the file; "" for a folder.
+        write: writes the model to a path, by the options of the command line.
+    """
+
+    what: str
+    suffix: str
+    write: Callable[[Model, str, argparse.Namespace], None]
+
+
+def _to_c(model: Model, path: str, options: argparse.Namespace) -> None:
+    check_output(path, options.model)
+    model.to_c(path, prefix=options.prefix)
+
+
+def _to_numpy(model: Model, path: str, options: argparse.Namespace) -> None:
+    """Write a folder that Python imports: the modules of `jsparse.predictor`, and the model."""
+    if os.path.exists(path):
+        raise OutputError(f"{named(path)}: expected a folder to make, but it exists")
+    with writing(path):
+        sources = Path(predictor.__file__).parent
+        shutil.copytree(sources, path, ignore=shutil.ignore_patterns("__pycache__"))
+    model.save(os.path.join(path, "model.jsparse"))
+
+
+EXPORTERS = {
+    "c": Exporter("a header of C99 that needs math.h alone", ".h", _to_c),
+    "numpy": Exporter(
+        "a folder that Python imports, with the model file, which needs NumPy alone", "", _to_numpy
+    ),
+}

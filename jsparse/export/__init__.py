@@ -1,0 +1,1 @@
+"""Writers of models in other formats, which read the plain structure of `jsparse.predictor`."""

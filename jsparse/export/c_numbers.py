@@ -1,0 +1,92 @@
+"""Numbers, arrays and texts as C writes them."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+WIDTH = 100  # number of characters of a line
+_LITERAL = re.compile(r"(?<![\w.])(\d+\.\d+)(?![\w.])")
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """Writes numbers in the precision of a model, with as many digits as give the number back.
+
+    Attributes:
+        dtype: float32 or float64.
+    """
+
+    dtype: np.dtype
+
+    @property
+    def type(self) -> str:
+        """The type of C."""
+        return "float" if self.dtype == np.float32 else "double"
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """Names of the functions of `math.h` in this precision."""
+        suffix = "f" if self.dtype == np.float32 else ""
+        return {name: name + suffix for name in ("exp", "sqrt", "log1p", "fabs")}
+
+    def one(self, value: float | np.ndarray) -> str:
+        """Return a number.
+
+        Raises:
+            ValueError: if it is too large for the precision.
+        """
+        with np.errstate(over="ignore"):
+            number = self.dtype.type(value)
+        if not np.isfinite(number):
+            raise ValueError(f"dtype: {self.dtype} does not hold {float(value):g}")
+        return f"{number}f" if self.dtype == np.float32 else str(number)
+
+    def literals(self, line: str) -> str:
+        """Return a statement whose decimal literals have the precision of the model."""
+        suffix = "f" if self.dtype == np.float32 else ""
+        return _LITERAL.sub(rf"\1{suffix}", line)
+
+    def array(self, name: str, values: np.ndarray) -> str:
+        """Return the declaration of a constant array."""
+        sizes = "".join(f"[{n}]" for n in values.shape)
+        return f"static const {self.type} {name}{sizes} = {self._braces(np.asarray(values))};"
+
+    def _braces(self, values: np.ndarray) -> str:
+        if values.ndim == 1:
+            return f"{{\n{wrapped(map(self.one, values))}}}"
+        return "{" + ",\n".join(self._braces(row) for row in values) + "}"
+
+
+def int_array(name: str, values: Sequence[int]) -> str:
+    """Return the declaration of a constant array of whole numbers."""
+    return f"static const int {name}[{len(values)}] = {{\n{wrapped(map(str, values))}}};"
+
+
+def wrapped(words: Iterable[str]) -> str:
+    """Return words with commas between them, in lines of at most `WIDTH` characters."""
+    lines, line = [], ""
+    for word in words:
+        if line and len(line) + len(word) + 1 > WIDTH:
+            lines.append(line)
+            line = ""
+        line += f"{word},"
+    return "\n".join([*lines, line]).removesuffix(",")
+
+
+def text(value: str) -> str:
+    """Return a text in quotation marks; bytes beyond ASCII are written in octal digits."""
+    safe = {ord(c) for c in " !#$%&'()*+,-./:;<=>@[]^_`{|}~"}  # no ?, for trigraphs
+    characters = (
+        chr(b) if (chr(b).isalnum() and b < 128) or b in safe else f"\\{b:03o}"
+        for b in value.encode()
+    )
+    return '"' + "".join(characters) + '"'
+
+
+def comment(lines: Iterable[str]) -> str:
+    """Return a comment of several lines, which none of them can end."""
+    safe = (line.replace("*/", "* /").replace("/*", "/ *").replace("??/", "?? /") for line in lines)
+    printable = (line.encode("unicode_escape").decode() for line in safe)
+    return "\n".join(["/*", *(f" * {line}".rstrip().rstrip("\\") for line in printable), " */"])

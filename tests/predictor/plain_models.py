@@ -1,0 +1,89 @@
+"""Models of every kernel, task, code and precision, made without training."""
+
+import jax
+import numpy as np
+
+from jsparse import Model, kernels
+from jsparse.conformal import ConformalScores
+from jsparse.expansion import KernelExpansion
+from jsparse.multiclass import output_code
+from jsparse.scaling import Standardization, normal_scores
+
+M, D = 80, 4  # 1,000 rows are too many for NumPy, so a `Model` predicts them by JAX
+
+
+def every_kernel():
+    """Each kernel, alone and in combinations that a search or a user makes."""
+    rng = np.random.default_rng(0)
+    by_column = kernels.RBF(np.linspace(0.8, 2.5, D))
+    which = np.arange(M) % 3
+    several = (kernels.RBF(1.5), kernels.Laplacian(2.0), kernels.Matern32(1.1))
+    return {
+        "rbf": by_column,
+        "laplacian": kernels.Laplacian(2.0),
+        "matern32": kernels.Matern32(1.3),
+        "matern52": kernels.Matern52(np.linspace(1.0, 2.0, D)),
+        "rational": kernels.RationalQuadratic(1.1, 0.6),
+        "linear": kernels.Linear(0.3),
+        "polynomial": kernels.Polynomial(3, 0.4, 1.2),
+        "composed": 0.3 * (by_column + kernels.Linear(0.1) * kernels.Polynomial(2, 0.4, 1.2)),
+        "mixed": kernels.Mixed(kernels.Matern52(np.linspace(1.0, 2.0, D)), (1, 3)),
+        "mixed cusp": 2.0 * kernels.Mixed(kernels.Laplacian(1.5), (2,)),
+        "projected": kernels.Projected(kernels.RBF(1.3), rng.normal(size=(2, D))),
+        "projected linear": kernels.Projected(kernels.Polynomial(2), rng.normal(size=(5, D))),
+        "mixture": kernels.Mixture(several, which),
+    }
+
+
+TASKS = {
+    "regression": (None, "loss"),
+    "targets": (None, "loss"),
+    "two": (None, "loss"),
+    "one_versus_one": ("one_versus_one", "loss"),
+    "hamming": ("one_versus_one", "hamming"),
+    "one_versus_rest": ("one_versus_rest", "loss"),
+    "rest by hamming": ("one_versus_rest", "hamming"),
+    "minimum_output": ("minimum_output", "hamming"),
+    "output by loss": ("minimum_output", "loss"),
+}
+
+
+def a_model(kernel, task="regression", dtype="float64", *, scaling="standard", folds=0):
+    """Return a model with random prototypes and coefficients, probabilities, and errors."""
+    scheme, decoding = TASKS[task]
+    code = None if scheme is None else output_code(scheme, 4)
+    classes = {"regression": 0, "targets": 0, "two": 2}.get(task, 4)
+    outputs = (2,) if task == "targets" else () if code is None else code.matrix.shape[1:]
+    rng = np.random.default_rng(1)
+
+    def array(values):
+        return jax.device_put(np.asarray(values, dtype))
+
+    with jax.enable_x64(dtype == "float64"):
+        prototypes = np.round(rng.normal(size=(M, D)), 1)
+        scale = {
+            "standard": lambda: Standardization(array(rng.normal(size=D)), array(np.full(D, 1.5))),
+            "ranks": lambda: normal_scores(rng.normal(size=(50, D)).astype(dtype), n_knots=9),
+            "none": lambda: None,
+        }[scaling]()
+        parts = array(rng.normal(size=(M, *outputs))), array(rng.normal(size=outputs))
+        expansion = KernelExpansion(kernel, array(prototypes), *parts, scale)
+        errors = np.abs(rng.normal(size=(30, *(() if classes else outputs)))).astype(dtype)
+        conformal = ConformalScores(errors)
+        if folds:
+            columns = folds * max(1, int(np.prod(outputs)))
+            machines = KernelExpansion(
+                kernel, array(prototypes), array(rng.normal(size=(M, columns))),
+                array(rng.normal(size=columns)),
+            )  # fmt: skip
+            conformal = ConformalScores(errors, np.arange(30, dtype=np.int32) % folds, machines)
+    labels = tuple("abcd"[:classes]) or None
+    temperatures = np.linspace(0.5, 2.0, classes) if classes else None
+    return Model(
+        expansion, None, temperatures, conformal, code, decoding, labels, "<U1" if labels else ""
+    )
+
+
+def rows(n=1000, dtype="float64"):
+    """Return rows, of which some are equal to others in some columns, as categories are."""
+    return np.round(np.random.default_rng(2).normal(size=(n, D)), 1).astype(dtype)
