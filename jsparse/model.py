@@ -19,15 +19,18 @@ from .conformal import (
     errors_of_classes,
     errors_of_numbers,
     kept_errors,
+    plain_scores,
 )
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .export.c import c_header
 from .export.stablehlo import FUNCTIONS, stablehlo_bytes
 from .machines.family import Family
-from .model_answers import ModelAnswers
+from .model_answers import ModelAnswers, inputs_of, scorer_of, scores_of_rows
 from .model_contents import Contents, write
 from .multiclass import Code, Decoding
+from .plain import plain_expansion
+from .predictor import Predictor
 from .relevance import Relevance, relevance_of
 
 
@@ -84,6 +87,11 @@ class Model(eqx.Module, ModelAnswers):
         return None if self.labels is None else np.array(self.labels, dtype=self.label_dtype)
 
     @property
+    def dtype(self) -> np.dtype:
+        """Return the dtype in which the model computes."""
+        return np.dtype(self.expansion.prototypes.dtype)
+
+    @property
     def size(self) -> int:
         """Return the number of prototypes."""
         return self.expansion.prototypes.shape[0]
@@ -122,9 +130,9 @@ class Model(eqx.Module, ModelAnswers):
             UnusableJaxError: in a process forked after JAX had started.
         """
         with count_compilations() as compiled:
-            self._scorer().warm_up()
+            scorer_of(self).warm_up()
             if self.conformal is not None and self.conformal.machines is not None:
-                self._machines().warm_up()
+                scorer_of(self, by_fold=True).warm_up()
         return compiled
 
     def calibrated(self, X: Any, y: Any) -> "Model":
@@ -139,7 +147,7 @@ class Model(eqx.Module, ModelAnswers):
         Raises:
             ValueError: for targets that do not fit the rows or the model.
         """
-        inputs, single = self._inputs(X)
+        inputs, single = inputs_of(self, X)
         truth = on_host("y", y)[None] if single else on_host("y", y)
         scores = self.scores(inputs)
         if self.labels is None:
@@ -187,6 +195,41 @@ class Model(eqx.Module, ModelAnswers):
         """
         expansion = self.expansion
         return relevance_of(expansion.kernel, expansion.prototypes.shape[1], self.columns, names)
+
+    def scores(
+        self, inputs: Float[np.ndarray, "n d"], *, first: int = 0, by_fold: bool = False
+    ) -> np.ndarray:
+        """Return the scores of an array of finite inputs, shape `n *k`.
+
+        Args:
+            inputs: raw inputs.
+            first: number of the first row in error messages.
+            by_fold: return the scores of each fold's machine, shape `n v *k`, if there are any.
+        """
+        return scores_of_rows(self, inputs, first=first, by_fold=by_fold)
+
+    def to_numpy(self) -> Predictor:
+        """Return the model as arrays of NumPy that predict without JAX, see `jsparse.predictor`.
+
+        The predictor has this size alone: for another size, convert `model.at(size)`.
+
+        Raises:
+            ValueError: for a kernel that is not one of this package's, such as a `Custom` kernel,
+                which holds a Python function of JAX.
+        """
+        machine, code = plain_expansion(self.expansion), self.code
+        temperatures = self.inverse_temperatures
+        return Predictor(
+            machine,
+            None if temperatures is None else np.asarray(temperatures, float),
+            plain_scores(self.conformal, machine),
+            None if code is None else np.asarray(code.matrix, float),
+            self.decoding,
+            self.labels,
+            self.label_dtype,
+            self.columns,
+            dict(self.about),
+        )
 
     def to_c(
         self,

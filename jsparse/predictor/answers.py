@@ -22,19 +22,27 @@ class Answers(abc.ABC):
     def classes(self) -> np.ndarray | None:
         """Return the labels in sorted order."""
 
+    # These functions are static, because `equinox` makes a pytree of each method that is read from
+    # a module, which takes as long as a prediction.
+
+    @staticmethod
     @abc.abstractmethod
-    def _answer(self, X: Any, answer: Callable[[Any, Any], Any], *, by_fold: bool = False) -> Any:
+    def _answer(
+        model: Any, X: Any, answer: Callable[[Any, Any], Any], *, by_fold: bool = False
+    ) -> Any:
         """Return `answer(scores, xp)` for rows or one row; `xp` is the scores' array library.
 
         With `by_fold` the scores come from the machines of the folds, if the model has any, and
         have an axis of machines after the axis of rows.
         """
 
-    def _labels_in(self, xp: Any, classes: np.ndarray) -> Any:
+    @staticmethod
+    def _labels_in(xp: Any, classes: np.ndarray) -> Any:
         """Return the labels as an array of `xp`."""
         return classes
 
-    def _map_blocks_in(self, xp: Any) -> Callable[..., Any]:
+    @staticmethod
+    def _map_blocks_in(xp: Any) -> Callable[..., Any]:
         """Return the function of `xp` that applies a function to blocks of rows."""
         return in_blocks
 
@@ -55,7 +63,7 @@ class Answers(abc.ABC):
             ValueError: for inputs that are not finite, or that have other columns.
             NumericalError: if a value of the model is not finite; the message names the row.
         """
-        return self._answer(X, lambda scores, xp: scores)
+        return self._answer(self, X, lambda scores, xp: scores)
 
     def predict(self, X: Any) -> Any:
         """Return predicted labels or values; see `decision_function` for the arguments.
@@ -70,7 +78,7 @@ class Answers(abc.ABC):
                 return scores
             return self._labels_in(xp, classes)[decisions(scores)]
 
-        return self._answer(X, decide)
+        return self._answer(self, X, decide)
 
     def predict_proba(self, X: Any) -> Any:
         """Return the probabilities of the classes in their order, shape `n k`.
@@ -88,7 +96,9 @@ class Answers(abc.ABC):
             hint = "train with out_of_fold=True; only the selected size has calibrated scores"
             hint = "this model has no classes" if self.labels is None else hint
             raise ValueError(f"predict_proba: expected a model with calibrated scores; {hint}")
-        return self._answer(X, lambda scores, xp: probabilities(scores, inverse_temperatures, xp))
+        return self._answer(
+            self, X, lambda scores, xp: probabilities(scores, inverse_temperatures, xp)
+        )
 
     def interval(self, X: Any, coverage: float = 0.9) -> Any:
         """Return the ends of intervals that hold a new row's target with probability `coverage`.
@@ -124,13 +134,13 @@ class Answers(abc.ABC):
         """
         if self.labels is not None:
             raise ValueError("interval: expected a regression; of classes see `predict_set`")
-        conformal = self._conformal_scores("interval")
+        conformal = _known_errors(self.conformal, "interval")
 
         def ends(values: Any, xp: Any) -> Any:
             values = _by_machine(values, conformal)
             return intervals(values, conformal, coverage, xp, self._map_blocks_in(xp))
 
-        return self._answer(X, ends, by_fold=True)
+        return self._answer(self, X, ends, by_fold=True)
 
     def predict_set(self, X: Any, coverage: float = 0.9) -> Any:
         """Return sets of classes that hold a new row's class with probability `coverage`.
@@ -153,7 +163,7 @@ class Answers(abc.ABC):
         """
         if self.labels is None:
             raise ValueError("predict_set: expected a classifier; of numbers see `interval`")
-        conformal, k = self._conformal_scores("predict_set"), len(self.labels)
+        conformal, k = _known_errors(self.conformal, "predict_set"), len(self.labels)
 
         def in_set(scores: Any, xp: Any) -> Any:
             scores = _by_machine(scores, conformal)
@@ -162,15 +172,17 @@ class Answers(abc.ABC):
             deficits = deficits.reshape(n, machines, k)
             return sets(deficits, conformal, coverage, xp, self._map_blocks_in(xp))
 
-        return self._answer(X, in_set, by_fold=True)
+        return self._answer(self, X, in_set, by_fold=True)
 
-    def _conformal_scores(self, what: str) -> Any:
-        if self.conformal is None:
-            raise ValueError(
-                f"{what}: expected a model with errors on held-out rows; train with "
-                "out_of_fold=True or see `calibrated`; only the selected size has such errors"
-            )
-        return self.conformal
+
+def _known_errors(conformal: Any, what: str) -> Any:
+    """Return the errors on held-out rows; raise ValueError naming the method if there are none."""
+    if conformal is None:
+        raise ValueError(
+            f"{what}: expected a model with errors on held-out rows; train with out_of_fold=True "
+            "or see `calibrated`; only the selected size has such errors"
+        )
+    return conformal
 
 
 def _by_machine(values: Any, conformal: Any) -> Any:

@@ -101,13 +101,20 @@ class Predictor(Answers):
         check_scores(values, first=first)
         return values
 
-    def _answer(self, X: Any, answer: Callable[[Any, Any], Any], *, by_fold: bool = False) -> Any:
-        inputs, single = self._inputs(X)
-        result = answer(self.scores(inputs, by_fold=by_fold), np)
+    @staticmethod
+    def _answer(
+        model: "Predictor", X: Any, answer: Callable[[Any, Any], Any], *, by_fold: bool = False
+    ) -> Any:
+        inputs, single = model.inputs(X)
+        result = answer(model.scores(inputs, by_fold=by_fold), np)
         return result[0, ...] if single else result
 
-    def _inputs(self, X: Any) -> tuple[np.ndarray, bool]:
-        """Return the rows of an input as an array, and whether the input was one row."""
+    def inputs(self, X: Any) -> tuple[np.ndarray, bool]:
+        """Return the rows of an input as an array, and whether the input was one row.
+
+        Raises:
+            ValueError: as `decision_function`.
+        """
         table = is_table(X)
         if table and self.columns is not None:
             return encode_table(self.columns, X, self.dtype), False

@@ -235,8 +235,10 @@ class TableInMemory(Columns):
         if kind == "text" or (kind == "time") is not times:
             row = int(np.argmin(missing))
             expected = "dates or times" if times else "numbers"
+            advice = "; turn texts into times, as pandas.to_datetime does" if times else ""
             raise TableError(
                 f"column {name!r}: expected {expected}, got {raw[row]!r:.80} in row {row + 1}"
+                f"{advice}"
             )
         if times:
             array = array - column.origin
