@@ -12,7 +12,9 @@ from predictor.plain_models import TASKS, D, M, a_model, every_kernel, rows
 
 from jsparse import Model, kernels
 from jsparse._files import OutputError
+from jsparse.cli.main import main
 from jsparse.expansion import KernelExpansion
+from jsparse.multiclass import output_code
 from jsparse.scaling import Standardization
 
 SLOW = pytest.mark.slow
@@ -201,6 +203,31 @@ def test_a_file_holds_every_array_once(tmp_path):
         parts = (jax.device_put(a) for a in (Z, beta, np.zeros(())))
         Model(KernelExpansion(kernel, *parts)).to_onnx(path)
     assert path.stat().st_size < 1.3 * (Z.nbytes + beta.nbytes)
+
+
+def test_two_classes_may_have_an_output_code(tmp_path):
+    model, X = a_model(RBF, "one_versus_rest"), rows(50)
+    code = output_code(np.array([[1, -1, 1, -1], [-1, 1, -1, 1]]), 2)
+    model = dataclasses.replace(
+        model, code=code, labels=("no", "yes"), label_dtype="<U3", inverse_temperatures=np.ones(2)
+    )
+    answers = program(model, tmp_path)(X=X)
+    close(answers["scores"], model.decision_function(X), "float64")
+    close(answers["probabilities"], model.predict_proba(X), "float64")
+    np.testing.assert_array_equal(answers["label"], model.predict(X))
+
+
+@pytest.mark.parametrize("format", ["onnx", "stablehlo"])
+def test_the_command_line_writes_the_file(format, tmp_path):
+    model, path = a_model(RBF, "one_versus_one"), tmp_path / "m.jsparse"
+    model.save(path)
+    assert main(["export", str(path), "--to", format, "--function", "predict_proba"]) == 0
+    if format == "onnx":
+        model.to_onnx(tmp_path / "again")
+    else:
+        model.to_stablehlo(tmp_path / "again", "predict_proba")
+    written = (tmp_path / f"m.{format}").read_bytes()
+    assert written == (tmp_path / "again").read_bytes()
 
 
 def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):

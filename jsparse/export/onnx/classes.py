@@ -4,7 +4,7 @@ The formulas are those of `predictor.codes`, in the precision of the model. If a
 scores and probabilities of the row are NaN, and its label is the first class.
 """
 
-import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,13 +14,12 @@ from .graph import Tensor
 _LEAD = 4  # lead of the predicted class at a tie, in units of rounding
 
 
-@dataclasses.dataclass(frozen=True)
-class Classes:
+class Classes(NamedTuple):
     """What a classifier answers.
 
     Attributes:
         label: shape `n`.
-        scores: shape `n` for two classes, else `n k`.
+        scores: shape `n` without an output code, else `n k`.
         probabilities: shape `n k`; None without inverse temperatures.
     """
 

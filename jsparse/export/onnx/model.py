@@ -65,26 +65,20 @@ def answers(predictor: Predictor, X: Tensor) -> list[Output]:
     They are `variable` of a regression; `label`, `probabilities` if the model has them, and
     `scores` of a classifier.
     """
-    dtype = predictor.dtype
+    dtype, f = predictor.dtype, values(predictor.machine, X)
     if predictor.labels is None:
-        width = predictor.machine.intercept.size
-        return [Output("variable", values(predictor.machine, X), dtype, width)]
-    f, labels, slopes = (
-        values(predictor.machine, X),
-        label_array(predictor),
-        predictor.inverse_temperatures,
-    )
+        return [Output("variable", f, dtype, predictor.machine.intercept.size)]
+    labels, slopes = label_array(predictor), predictor.inverse_temperatures
+    k, scores_width = len(labels), None
     if predictor.code is None:
         classes = of_two_classes(f, labels, slopes)
     else:
-        class_scores = scores_of_code(f, predictor.code, predictor.decoding)
-        classes = of_several_classes(class_scores, labels, slopes)
-    k = len(labels)
+        scores, scores_width = scores_of_code(f, predictor.code, predictor.decoding), k
+        classes = of_several_classes(scores, labels, slopes)
     outputs = [Output("label", classes.label, labels.dtype, None)]
     if classes.probabilities is not None:
         outputs.append(Output("probabilities", classes.probabilities, dtype, k))
-    outputs.append(Output("scores", classes.scores, dtype, None if k == 2 else k))
-    return outputs
+    return [*outputs, Output("scores", classes.scores, dtype, scores_width)]
 
 
 def _value_info(name: str, dtype: np.dtype, width: int | None) -> onnx.ValueInfoProto:
