@@ -9,7 +9,7 @@ import onnxruntime
 import pandas as pd
 import pytest
 import skl2onnx
-from skl2onnx.common.data_types import FloatTensorType
+from skl2onnx.common.data_types import FloatTensorType, StringTensorType
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.model_selection import GridSearchCV
@@ -114,8 +114,12 @@ def test_a_table_by_a_transformer_of_columns():
             ("towns", OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["town"]),
         ]
     )
-    model = make_pipeline(columns, classifier()).fit(frame, NAMES)
-    check(model, frame)
+    for output in ("default", "pandas"):  # a table within the pipeline has the names of columns
+        model = make_pipeline(columns.set_output(transform=output), classifier()).fit(frame, NAMES)
+        check(model, frame)
+    model, inputs = classifier().fit(frame, NAMES), [("X", StringTensorType([None, 3]))]
+    with pytest.raises(ValueError, match=r"one that encodes the columns \['town'\]"):
+        skl2onnx.convert_sklearn(model, initial_types=inputs, target_opset=18)
 
 
 def test_outliers():

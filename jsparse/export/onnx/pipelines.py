@@ -15,6 +15,7 @@ from .graph import OPSET, Graph, Tensor, tensor_proto
 from .machine import values
 from .model import answers
 
+_TABLES = "for a model of a table write estimator.model_.to_onnx(path)"
 _TYPES = {
     "U": data_types.StringTensorType,
     "b": data_types.BooleanTensorType,
@@ -40,7 +41,7 @@ def register_classifier(estimator: type, predictor_of: Callable[[Any], Predictor
 
     def convert(scope: Any, operator: Any, container: Any) -> None:
         predictor = predictor_of(operator.raw_operator)
-        graph, X = _input(scope, operator, container, predictor.dtype)
+        graph, X = _rows(predictor, operator, container)
         label, odds, *_ = (output.tensor for output in answers(predictor, X))
         _append(graph, [label, odds.cast(_number_dtype(operator))], scope, operator, container)
 
@@ -59,7 +60,7 @@ def register_regressor(estimator: type, predictor_of: Callable[[Any], Predictor]
 
     def convert(scope: Any, operator: Any, container: Any) -> None:
         predictor = predictor_of(operator.raw_operator)
-        graph, X = _input(scope, operator, container, predictor.dtype)
+        graph, X = _rows(predictor, operator, container)
         (variable,) = (output.tensor for output in answers(predictor, X))
         _append(graph, [variable.cast(_number_dtype(operator))], scope, operator, container)
 
@@ -82,7 +83,7 @@ def register_outliers(estimator: type, machine_of: Callable[[Any], tuple[Machine
 
     def convert(scope: Any, operator: Any, container: Any) -> None:
         machine, noise = machine_of(operator.raw_operator)
-        graph, X = _input(scope, operator, container, machine.dtype)
+        graph, X = _input(operator, container, machine.dtype)
         f = values(machine, X)
         is_noise = graph.op("LessOrEqual", graph.op("Abs", f), noise)
         score = graph.op("Where", is_noise, 0.0, f)
@@ -119,16 +120,24 @@ def _number_type(operator: Any) -> type:
     return data_types.DoubleTensorType if double else data_types.FloatTensorType
 
 
-def _input(scope: Any, operator: Any, container: Any, dtype: np.dtype) -> tuple[Graph, Tensor]:
+def _rows(predictor: Predictor, operator: Any, container: Any) -> tuple[Graph, Tensor]:
+    """Return a graph, and the rows of a predictor, all of whose columns must be numbers."""
+    columns = () if predictor.columns is None else predictor.columns.columns
+    encoded = [c.name for c in columns if (c.categories, c.origin, c.fill) != (None, None, None)]
+    if encoded:
+        raise ValueError(
+            f"expected a model of numbers, got one that encodes the columns {encoded}; {_TABLES}"
+        )
+    return _input(operator, container, predictor.dtype)
+
+
+def _input(operator: Any, container: Any, dtype: np.dtype) -> tuple[Graph, Tensor]:
     """Return a graph, and the rows that come into an operator in the machine's dtype."""
     if container.target_opset < OPSET:
         raise ValueError(f"target_opset: expected at least {OPSET}, got {container.target_opset}")
     if len(operator.inputs) > 1:
         names = [variable.raw_name for variable in operator.inputs]
-        raise ValueError(
-            f"expected one input with all columns, got {names}; for a model of a table write "
-            "estimator.model_.to_onnx(path)"
-        )
+        raise ValueError(f"expected one input with all columns, got {names}; {_TABLES}")
     graph = Graph(dtype, {operator.inputs[0].full_name})
     return graph, Tensor(graph, operator.inputs[0].full_name).cast()
 

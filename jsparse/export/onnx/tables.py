@@ -47,16 +47,17 @@ def encoded(schema: Schema, graph: Graph) -> Tensor:
 
 def _encoded_column(column: Column, values: Tensor, schema: Schema) -> Tensor:
     graph = values.graph
+    fill = column.fill if schema.impute else None
+    if column.origin is not None:
+        missing = graph.op("Equal", values, np.array(_NOT_A_TIME))
+        # Float64 holds the difference even if the model's dtype does not.
+        elapsed = (values - np.array(column.origin)).cast(np.float64)
+        filler = np.array(np.nan if fill is None else fill)
+        return graph.op("Where", missing, filler, elapsed).cast()
     if column.categories is None:
-        fill = column.fill if schema.impute and column.fill is not None else np.nan
-        if column.origin is not None:
-            missing = graph.op("Equal", values, np.array(_NOT_A_TIME))
-            # Float64 holds the difference even if the model's dtype does not.
-            elapsed = (values - np.array(column.origin)).cast(np.float64)
-            return graph.op("Where", missing, np.array(float(fill)), elapsed).cast()
-        return (
-            graph.op("Where", graph.op("IsNaN", values), fill, values) if fill == fill else values
-        )
+        if fill is None:
+            return values
+        return graph.op("Where", graph.op("IsNaN", values), fill, values)
     indicators = _indicators(column, values).cast()
     if not column.coded:
         return indicators
