@@ -31,7 +31,7 @@ class Numbers:
         suffix = "f" if self.dtype == np.float32 else ""
         return {name: name + suffix for name in ("exp", "sqrt", "log1p", "fabs")}
 
-    def one(self, value: float | np.ndarray) -> str:
+    def one(self, value: float | np.floating | np.ndarray) -> str:
         """Return a number.
 
         Raises:
