@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import importlib.util
 import pickle
 import resource
 import shutil
@@ -105,11 +106,28 @@ def _by_c(model: Model, folder: Path) -> Deployed | None:
     return Deployed(folder / "model.h", predict, [str(folder / "model.out"), f"{FIRST}.bin"])
 
 
+def _by_onnx(model: Model, folder: Path) -> Deployed | None:
+    if importlib.util.find_spec("onnx") is None or importlib.util.find_spec("onnxruntime") is None:
+        return None
+    import onnxruntime
+
+    file = folder / "model.onnx"
+    model.to_onnx(file)
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    code = (
+        "import sys, onnxruntime as o; "
+        "s = o.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider']); "
+        "print(s.run(['label'], {'X': X})[0])"
+    )
+    return Deployed(file, lambda X: session.run(["label"], {"X": X})[0], _python(code, file))
+
+
 # Other formats add an entry: a function of the model and a folder; None where it cannot run.
 FORMATS: dict[str, Callable[[Model, Path], Deployed | None]] = {
     "Model": _by_model,
     "NumPy": _by_numpy,
     "C": _by_c,
+    "ONNX": _by_onnx,
 }
 
 
@@ -145,7 +163,8 @@ def run(*, quick: bool) -> Report:
          *(f"ms for {n:,} rows" for n in ROWS), "seconds to first answer", "of the processor"],
         rows,
         [
-            "Medians of calls in turn, in one process. C is called by ctypes.",
+            "Medians of calls in turn, in one process. C is called by ctypes; ONNX is run by "
+            "onnxruntime, which is asked for the label alone.",
             "The first answer is timed from the start of a process, with Python and its imports: "
             "the least of several processes, each of which reads the model and a row from files.",
             "SVC and KernelRidge have the model's lengthscale, C = 1, and the smallest set of rows,"

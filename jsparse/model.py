@@ -25,6 +25,7 @@ from .conformal import (
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .export.c import c_header
+from .export.stablehlo import FUNCTIONS, stablehlo_bytes
 from .machines.family import Family
 from .model_answers import ModelAnswers, inputs_of, scorer_of, scores_of_rows
 from .model_contents import Contents, write
@@ -270,8 +271,7 @@ class Model(eqx.Module, ModelAnswers):
             OutputError: if the file cannot be written.
         """
         text = c_header(self.to_numpy(), prefix=prefix, dtype=dtype)
-        with atomic_path(path) as temporary, writing(path):
-            temporary.write_text(text, encoding="ascii", newline="\n")
+        _write_bytes(path, text.encode("ascii"))
 
     def save(self, path: PathLike) -> None:
         """Write the model to a file for `jsparse.load`; `jsparse.save` describes the contents.
@@ -285,6 +285,65 @@ class Model(eqx.Module, ModelAnswers):
             self.decoding, self.labels, self.label_dtype, self.quantiles, self.columns, self.about,
         )  # fmt: skip
         write(path, contents)
+
+    def to_stablehlo(self, path: PathLike, function: str = "decision_function") -> None:
+        """Write one function of the model to a file that JAX runs without jsparse.
+
+        The file holds a StableHLO program for CPU, CUDA and TPU, for any number of rows. To run it:
+        `jax.export.deserialize(bytearray(Path(path).read_bytes())).call(X)`, with `X` in the
+        model's dtype; for float64 switch on `jax_enable_x64`. A JAX that is up to 6 months newer,
+        or 3 weeks older, than the JAX that wrote the file can run it. A model of a table takes the
+        encoded columns, `model.columns.features`. The program does not check inputs: of a row
+        with NaN, scores and probabilities are NaN.
+
+        Args:
+            path: the file to write. An existing file is replaced once the new file is complete.
+            function: "decision_function", "predict_proba", or "predict", whose labels must be
+                numbers.
+
+        Raises:
+            ValueError: for another function, or a function that the model lacks.
+            ImportError: without flatbuffers; `pip install "jsparse[stablehlo]"`.
+            OutputError: if the file cannot be written.
+        """
+        if function not in FUNCTIONS:
+            raise ValueError(f"function: expected one of {', '.join(FUNCTIONS)}, got {function!r}")
+        columns = self.expansion.prototypes.shape[1]
+        _write_bytes(path, stablehlo_bytes(getattr(self, function), columns, self.dtype))
+
+    def to_onnx(self, path: PathLike) -> None:
+        """Write the model to an ONNX file, which programs of many languages run.
+
+        The file holds standard operators (opset 18) in the model's precision, for any number of
+        rows. It needs no jsparse, JAX or Python. Its inputs are
+
+        - `X`, shape `n d`, in the model's dtype;
+        - for a model of a table, each column by its name, shape `n 1`: numbers in the model's
+          dtype, texts, whole numbers and booleans for categories, and dates and times as int64,
+          microseconds since 1970 in UTC.
+
+        Its outputs have the names that skl2onnx gives them: `variable`, shape `n c`, of a
+        regression; `label`, `probabilities` (if the model has them) and `scores` (those of
+        `decision_function`) of a classifier. Equal models give equal bytes.
+
+        The program cannot raise errors. If a number is NaN or infinite, the row's values, scores
+        and probabilities are NaN or infinite, and its label is of no use. A missing number is NaN;
+        it is filled in if the model imputes. A category that training did not see is treated as by
+        the model, and so is a missing one: the empty text.
+
+        Args:
+            path: the file to write. An existing file is replaced once the new file is complete.
+
+        Raises:
+            ValueError: for a kernel that is not one of this package's, such as a `Custom` kernel.
+            ImportError: without onnx; `pip install "jsparse[onnx]"`.
+            OutputError: if the file cannot be written.
+        """
+        try:
+            from .export.onnx import onnx_bytes
+        except ImportError as error:
+            raise ImportError("ONNX files need onnx: pip install 'jsparse[onnx]'") from error
+        _write_bytes(path, onnx_bytes(self.to_numpy()))
 
     def __repr__(self) -> str:
         d = self.expansion.prototypes.shape[1]
@@ -307,6 +366,11 @@ class Model(eqx.Module, ModelAnswers):
             lines.append(f"  {what}: by {_EVIDENCE[self.conformal.guarantee]}")
         lines += [f"  {name}: {value}" for name, value in self.about.items() if value is not None]
         return few_lines(lines)
+
+
+def _write_bytes(path: PathLike, data: bytes) -> None:
+    with atomic_path(path) as temporary, writing(path):
+        temporary.write_bytes(data)
 
 
 def _sizes_in_words(family: Family) -> str:

@@ -42,9 +42,23 @@ def _to_numpy(model: Model, path: str, options: argparse.Namespace) -> None:
     model.save(os.path.join(path, "model.jsparse"))
 
 
+def _to_onnx(model: Model, path: str, options: argparse.Namespace) -> None:
+    check_output(path, options.model)
+    model.to_onnx(path)
+
+
+def _to_stablehlo(model: Model, path: str, options: argparse.Namespace) -> None:
+    check_output(path, options.model)
+    model.to_stablehlo(path, options.function)
+
+
 EXPORTERS = {
     "c": Exporter("a header of C99 that needs math.h alone", ".h", _to_c),
     "numpy": Exporter(
         "a folder that Python imports, with the model file, which needs NumPy alone", "", _to_numpy
+    ),
+    "onnx": Exporter("an ONNX file, which onnxruntime runs", ".onnx", _to_onnx),
+    "stablehlo": Exporter(
+        "a file of one function, which JAX runs without jsparse", ".stablehlo", _to_stablehlo
     ),
 }

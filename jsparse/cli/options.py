@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NoReturn, get_args
 
 from .. import __version__
+from ..export.stablehlo import FUNCTIONS
 from ..machines import METHODS
 from ..machines.method import Method
 from ..training.budget import Budget, Serving
@@ -117,6 +118,7 @@ def _export_options(
     add("--to", required=True, choices=list(EXPORTERS), help=formats)
     add("--out", metavar="PATH", help="what to write; default: MODEL with the format's suffix")
     add("--prefix", default="model", metavar="NAME", help="of names in C; default: model")
+    add("--function", choices=FUNCTIONS, default=FUNCTIONS[0], help="in StableHLO")
     add(
         "--precision",
         choices=["float32", "float64"],

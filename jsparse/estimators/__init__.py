@@ -27,3 +27,4 @@ from ._named import SparseReducedLSSVMClassifier as SparseReducedLSSVMClassifier
 from ._named import SparseReducedLSSVMRegressor as SparseReducedLSSVMRegressor
 from ._named import SpSVMClassifier as SpSVMClassifier
 from ._one_class import SparseOneClassSVM as SparseOneClassSVM
+from ._onnx import register_onnx as register_onnx

@@ -17,6 +17,7 @@ from ._named import _WithMethodParameter
 from ._partial_fit import MoreRowsClassifier
 from ._partial_fit import MoreRowsRegressor
 from ._one_class import SparseOneClassSVM as SparseOneClassSVM
+from ._onnx import register_onnx as register_onnx
 
 class FixedSizeLSSVMClassifier(MoreRowsClassifier):
     """Classification by a fixed-size LS-SVM: ridge regression on features of few prototypes.

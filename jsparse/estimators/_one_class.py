@@ -195,8 +195,13 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         X = encoded_rows(self, X, self._columns, self.prototypes_.dtype)
         with jax.enable_x64(self.prototypes_.dtype == np.float64):
             values = np.asarray(self.expansion_(X))
+        return np.where(np.abs(values) <= self._rounding_error, 0, values)
+
+    @property
+    def _rounding_error(self) -> float:
+        """The size of values that are rounding."""
         terms = abs(self.offset_) + np.sum(np.abs(self.dual_coef_))
-        return np.where(np.abs(values) <= 64 * np.finfo(values.dtype).eps * terms, 0, values)
+        return float(64 * np.finfo(self.prototypes_.dtype).eps * terms)
 
     def score_samples(self, X: Any) -> np.ndarray:
         """Return the values without the offset, shape `(n_samples,)`."""

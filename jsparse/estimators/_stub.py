@@ -22,7 +22,9 @@ from ..machines.method import Method
 from ..machines.stopping import Stopping
 from ..search.strategies import Search
 """
-_ONE_CLASS = "from ._one_class import SparseOneClassSVM as SparseOneClassSVM\n"
+_OTHERS = """from ._one_class import SparseOneClassSVM as SparseOneClassSVM
+from ._onnx import register_onnx as register_onnx
+"""
 
 
 def stub() -> str:
@@ -35,7 +37,7 @@ def stub() -> str:
     ]
     bases = sorted({(base.__module__, base.__name__) for cls in classes for base in cls.__bases__})
     imports = [f"from .{module.rsplit('.', 1)[1]} import {name}\n" for module, name in bases]
-    return "".join([_HEAD, *imports, _ONE_CLASS, *map(_class_text, classes)])
+    return "".join([_HEAD, *imports, _OTHERS, *map(_class_text, classes)])
 
 
 def _class_text(estimator: type[Machine]) -> str:

@@ -43,7 +43,9 @@ TASKS = {
     "one_versus_one": ("one_versus_one", "loss"),
     "hamming": ("one_versus_one", "hamming"),
     "one_versus_rest": ("one_versus_rest", "loss"),
+    "rest by hamming": ("one_versus_rest", "hamming"),
     "minimum_output": ("minimum_output", "hamming"),
+    "output by loss": ("minimum_output", "loss"),
 }
 
 

@@ -1,0 +1,153 @@
+"""ONNX graphs as formulas: tensors with arithmetic, whose operations become nodes of a graph."""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+OPSET = 18  # of onnx 1.13, which onnxruntime reads since version 1.14
+ML_OPSET = 3  # of "ai.onnx.ml", in the same version of onnx
+ML = "ai.onnx.ml"
+IR_VERSION = 8  # the file format of the same version of onnx
+
+Operand = Union["Tensor", np.ndarray, float]
+
+
+class Graph:
+    """The nodes and constants of an ONNX graph, in the order of computation.
+
+    A constant is stored once. What depends on constants alone is computed when a program loads the
+    graph, so a formula may use the constants as they are.
+
+    Args:
+        dtype: of numbers without a dtype.
+        taken: names that neither nodes nor constants may have.
+    """
+
+    def __init__(self, dtype: np.dtype, taken: Collection[str] = ()) -> None:
+        self.dtype = np.dtype(dtype)
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self._taken = set(taken)
+        self._name_of: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def op(self, kind: str, *operands: Operand, domain: str = "", **attributes: Any) -> "Tensor":
+        """Append a node of one operator; return its only output.
+
+        Args:
+            kind: name of the operator.
+            operands: tensors, arrays, or numbers of the graph's dtype.
+            domain: "" for the operators of ONNX.
+            attributes: of the operator.
+        """
+        inputs = [self.constant(operand).name for operand in operands]
+        output = self.free_name(f"{kind.lower()}_{len(self.nodes)}")
+        node = helper.make_node(kind, inputs, [output], domain=domain, **attributes)
+        self.nodes.append(node)
+        return Tensor(self, output)
+
+    def constant(self, value: Operand) -> "Tensor":
+        """Return an array or a number as a tensor; tensors are returned unchanged."""
+        if isinstance(value, Tensor):
+            return value
+        array = np.asarray(value) if isinstance(value, np.ndarray) else self._number(value)
+        content = repr(array.tolist()).encode() if array.dtype.kind == "U" else array.tobytes()
+        key = (array.dtype.str, array.shape, content)
+        if key not in self._name_of:
+            self._name_of[key] = name = self.free_name(f"constant_{len(self.constants)}")
+            self.constants[name] = array
+        return Tensor(self, self._name_of[key])
+
+    def _number(self, value: Any) -> np.ndarray:
+        return np.asarray(value, self.dtype)
+
+    def free_name(self, name: str) -> str:
+        """Return a name, changed if it is taken."""
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+    def concatenated(self, tensors: Sequence["Tensor"], axis: int = 1) -> "Tensor":
+        """Return tensors side by side."""
+        return tensors[0] if len(tensors) == 1 else self.op("Concat", *tensors, axis=axis)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give tensors other names."""
+        for node in self.nodes:
+            for places in (node.input, node.output):
+                for i, name in enumerate(places):
+                    places[i] = names.get(name, name)
+
+    def initializers(self) -> list[onnx.TensorProto]:
+        """Return the constants as ONNX stores them."""
+        return [tensor_proto(array, name) for name, array in self.constants.items()]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tensor:
+    """A named value of a graph. Operators broadcast as those of NumPy."""
+
+    graph: Graph
+    name: str
+
+    __array_ufunc__ = None  # NumPy's arrays leave operators to this class
+
+    def __add__(self, other: Operand) -> "Tensor":
+        return self.graph.op("Add", self, other)
+
+    def __sub__(self, other: Operand) -> "Tensor":
+        return self.graph.op("Sub", self, other)
+
+    def __mul__(self, other: Operand) -> "Tensor":
+        return self.graph.op("Mul", self, other)
+
+    def __truediv__(self, other: Operand) -> "Tensor":
+        return self.graph.op("Div", self, other)
+
+    def __matmul__(self, other: Operand) -> "Tensor":
+        return self.graph.op("MatMul", self, other)
+
+    def __neg__(self) -> "Tensor":
+        return self.graph.op("Neg", self)
+
+    def __radd__(self, other: Operand) -> "Tensor":
+        return self.graph.constant(other) + self
+
+    def __rsub__(self, other: Operand) -> "Tensor":
+        return self.graph.constant(other) - self
+
+    def __rmul__(self, other: Operand) -> "Tensor":
+        return self.graph.constant(other) * self
+
+    def cast(self, dtype: Any = None) -> "Tensor":
+        """Return the tensor in another dtype of NumPy, by default the graph's."""
+        to = helper.np_dtype_to_tensor_dtype(np.dtype(dtype or self.graph.dtype))
+        return self.graph.op("Cast", self, to=to)
+
+    def columns(self, numbers: np.ndarray) -> "Tensor":
+        """Return some columns of a matrix."""
+        return self.graph.op("Gather", self, np.asarray(numbers, np.int32), axis=1)
+
+    def rows(self, numbers: np.ndarray) -> "Tensor":
+        """Return some rows of a matrix."""
+        return self.graph.op("Gather", self, np.asarray(numbers, np.int32), axis=0)
+
+    def reduced(self, kind: str, axis: int, *, keep: bool = False) -> "Tensor":
+        """Return a reduction over one axis, such as "ReduceSum"."""
+        return self.graph.op(kind, self, np.array([axis]), keepdims=int(keep))
+
+    def with_axis(self, axis: int) -> "Tensor":
+        """Return the tensor with a new axis of length 1."""
+        return self.graph.op("Unsqueeze", self, np.array([axis]))
+
+
+def tensor_proto(array: np.ndarray, name: str) -> onnx.TensorProto:
+    """Return an array as ONNX stores it; texts in UTF-8."""
+    if array.dtype.kind == "U":
+        texts = [text.encode() for text in array.reshape(-1).tolist()]
+        return helper.make_tensor(name, onnx.TensorProto.STRING, array.shape, texts)
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
