@@ -26,6 +26,10 @@ from .template import Template
 NARROWER, WIDER = np.log(10.0), np.log(100.0)
 ROWS_FOR_A_COLUMN = 100  # with this many rows per column, the steps recognise noise columns
 WORSE = 1.25  # a score this many times the best shows that a relevant column was eliminated
+# A descent starts from lengthscales of more than `LONG` times the template's only if all shorter
+# ones have a score above `HANDICAP` times theirs. With long lengthscales the machine is nearly
+# linear, and small steps do not show what short lengthscales of a few columns would give.
+LONG, HANDICAP = 2.0, 1.25
 STEPS = 60  # default number of evaluations of the gradient
 PROTOTYPE_RATE = 0.1  # length of the first steps, in standard deviations of the columns
 FEWEST_ROWS = 100  # with fewer rows, the cross-validated error is too uncertain
@@ -36,7 +40,7 @@ class Gradient(MetricSearch):
     """A search that learns a metric: it varies every positive leaf of the kernel by gradient steps.
 
     First a profile varies one factor common to all leaves, as `Profile` varies one lengthscale.
-    From the best kernels of the profile, Adam then minimises the squared error on five folds of the
+    From a good kernel of the profile, with lengthscales that are not too long, Adam then minimises the squared error on five folds of the
     rows, over the leaves and `C`. For classification this is the squared error of the
     one-versus-rest values. The best kernel of each descent is then scored in the metric. The result
     is the best of all scored kernels, so it is never worse than the best kernel of the profile.
@@ -60,7 +64,7 @@ class Gradient(MetricSearch):
             machine with one lengthscale varies most. The profile does not vary the matrix, and the
             prior pulls it towards its initial value. The matrices of a kernel object are always
             tuned. Without `tune_kernel`, `rank` has no effect.
-        starts: number of descents; they start from the best kernels of the profile.
+        starts: number of descents; they start from different kernels of the profile.
         prototypes: upper limit of the prototypes of the machine whose error is differentiated.
         rows: upper limit of the rows on which the error is differentiated. A larger table is
             sampled.
@@ -249,8 +253,16 @@ class _Descents:
             return [np.append(theta, np.log(search.start.C))], score
         held = np.full(run.template.size, np.nan)
         held[excluded] = self.highest[excluded]
-        best = scored_profile(run, held)[: 1 if len(excluded) else search.starts]
-        return [np.append(theta, np.log(run.best_C(theta))) for _, theta in best], best[0][0]
+        profile = scored_profile(run, held)
+        free = ~self.signed & np.isnan(held)
+
+        def handicapped(pair: tuple[float, np.ndarray]) -> float:
+            is_long = np.any((pair[1] - self.middle)[free] > np.log(LONG))
+            return pair[0] * (HANDICAP if is_long else 1.0)
+
+        starts = sorted(profile, key=handicapped)[: 1 if len(excluded) else search.starts]
+        begins = [np.append(theta, np.log(run.best_C(theta))) for _, theta in starts]
+        return begins, profile[0][0]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
