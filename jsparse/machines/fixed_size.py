@@ -136,7 +136,8 @@ class FixedSize(Prototypes, Ridge):
             with the same folds, retune `C` and one common factor of the lengthscales for all
             prototypes. The large machine then needs a few Cholesky factors, and no
             eigendecomposition. If it does not lower the score by one standard error of the paired
-            difference on the folds, the smaller machine is the result. None: tune the machine of all prototypes directly.
+            difference on the folds, the smaller machine is the result. None: tune the machine of
+            all prototypes directly.
     """
 
     tuned_with: int | None = option(

@@ -26,10 +26,10 @@ from .template import Template
 NARROWER, WIDER = np.log(10.0), np.log(100.0)
 ROWS_FOR_A_COLUMN = 100  # with this many rows per column, the steps recognise noise columns
 WORSE = 1.25  # a score this many times the best shows that a relevant column was eliminated
-# A descent starts from lengthscales of more than `LONG` times the template's only if all shorter
-# ones have a score above `HANDICAP` times theirs. With long lengthscales the machine is nearly
-# linear, and small steps do not show what short lengthscales of a few columns would give.
-LONG, HANDICAP = 2.0, 1.25
+# A descent starts from lengthscales of more than `LONG` times the template's only if their score is
+# below half the score of all shorter ones. With long lengthscales the machine is nearly linear, and
+# small steps do not show what short lengthscales of a few columns would give.
+LONG, HANDICAP = 2.0, 2.0
 STEPS = 60  # default number of evaluations of the gradient
 PROTOTYPE_RATE = 0.1  # length of the first steps, in standard deviations of the columns
 FEWEST_ROWS = 100  # with fewer rows, the cross-validated error is too uncertain
@@ -40,10 +40,11 @@ class Gradient(MetricSearch):
     """A search that learns a metric: it varies every positive leaf of the kernel by gradient steps.
 
     First a profile varies one factor common to all leaves, as `Profile` varies one lengthscale.
-    From a good kernel of the profile, with lengthscales that are not too long, Adam then minimises the squared error on five folds of the
-    rows, over the leaves and `C`. For classification this is the squared error of the
-    one-versus-rest values. The best kernel of each descent is then scored in the metric. The result
-    is the best of all scored kernels, so it is never worse than the best kernel of the profile.
+    From the best kernel of the profile whose lengthscales are not too long, Adam then minimises the
+    squared error on five folds of the rows, over the leaves and `C`. For classification this is the
+    squared error of the one-versus-rest values. The best kernel of each descent is then scored in
+    the metric. The result is the best of all scored kernels, so it is never worse than the best
+    kernel of the profile.
 
     A gradient costs hardly more than the error, see `validation.error_gradient.held_out_error`.
     Whatever the method, the machine whose error is differentiated has at most `prototypes`
