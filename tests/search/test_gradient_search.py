@@ -148,7 +148,7 @@ def test_few_prototypes_are_moved_if_that_is_better(as_users_call):
     still = jsparse.train(X, y, search=search, **options)
     search = dataclasses.replace(search, move_prototypes=True)
     moved = jsparse.train(X, y, search=search, **options)
-    assert moved.cv_error < 0.8 * still.cv_error
+    assert moved.cv_error < 0.9 * still.cv_error
     assert moved.point_rows is None
     np.testing.assert_array_equal(moved.kernel.lengthscale, still.kernel.lengthscale)
     Z, own = (np.asarray(t.expansion.prototypes) for t in (still, moved))
@@ -335,7 +335,7 @@ def test_columns_are_left_out_while_the_score_falls_where_rows_are_few():
     )
     assert fewer.cv_error < plain.cv_error
     relevance = np.asarray(fewer.kernel.lengthscale[0] / fewer.kernel.lengthscale)
-    assert np.count_nonzero(relevance < 1 / 20) >= 5
+    assert np.all(relevance[1:] < 1 / 8)
     assert np.argmax(relevance) == 0
     # What was done before the first column is left out is the same.
     same = len(plain.tuning.history)
