@@ -202,7 +202,7 @@ class KernelHead(eqx.Module):
         w = jnp.ones(len(features), features.dtype) if weights is None else weights
         loss = SquaredError() if self.classes is None else CrossEntropy(self._inverse_temperature)
         parts = Parts(*(_in_parts(a, n_folds) for a in (features, y.reshape(len(y), -1), w)))
-        return held_out_error(self.kernel, Z, jnp.exp(self.log_C), parts, loss)[0]
+        return held_out_error(self.kernel, Z, jnp.exp(self.log_C), parts, loss)
 
     def fit(
         self,
@@ -299,8 +299,7 @@ def _parameters(head: KernelHead) -> tuple[Any, ...]:
 
 
 def _in_parts(a: Float[Array, " n *c"], n_folds: int) -> Float[Array, "v r *c"]:
-    """Return rows as `Parts`: row `i` in fold `i mod n_folds`, and an empty validation split."""
+    """Return rows as `Parts`: row `i` in fold `i mod n_folds`."""
     rows = -(-len(a) // n_folds)
     padding = [(0, rows * n_folds - len(a)), *[(0, 0)] * (a.ndim - 1)]
-    folds = jnp.moveaxis(jnp.pad(a, padding).reshape(rows, n_folds, *a.shape[1:]), 1, 0)
-    return jnp.concatenate([folds, jnp.zeros_like(folds[:1])])
+    return jnp.moveaxis(jnp.pad(a, padding).reshape(rows, n_folds, *a.shape[1:]), 1, 0)

@@ -42,8 +42,9 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes;
             then, with the same folds, retune `C` and one common factor of the lengthscales for
             all prototypes. The large machine then needs a few Cholesky factors, and no
-            eigendecomposition. If it does not lower the score by half a standard error, the
-            smaller machine is the result. None: tune the machine of all prototypes directly.
+            eigendecomposition. If it does not lower the score by one standard error of the
+            paired difference on the folds, the smaller machine is the result. None: tune the
+            machine of all prototypes directly.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
@@ -143,8 +144,9 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes;
             then, with the same folds, retune `C` and one common factor of the lengthscales for
             all prototypes. The large machine then needs a few Cholesky factors, and no
-            eigendecomposition. If it does not lower the score by half a standard error, the
-            smaller machine is the result. None: tune the machine of all prototypes directly.
+            eigendecomposition. If it does not lower the score by one standard error of the
+            paired difference on the folds, the smaller machine is the result. None: tune the
+            machine of all prototypes directly.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For

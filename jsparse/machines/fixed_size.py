@@ -49,12 +49,12 @@ from .method import (
 )
 from .ridge import Ridge
 from .sized import Sized
-from .stages import Chosen, Outcome, Stage, better_by
+from .stages import Chosen, Outcome, Stage, better_by, better_on_folds
 
 Selection = Literal["renyi", "uniform", "pivoted_cholesky"]
-# Standard errors by which the machine of all prototypes must beat the machine of `tuned_with`
-# prototypes.
-LARGER_GAIN = 0.5
+# Standard errors of the paired difference by which the machine of all prototypes must beat the
+# machine of `tuned_with` prototypes.
+LARGER_GAIN = 1.0
 
 
 class Prototypes(Sized):
@@ -135,8 +135,9 @@ class FixedSize(Prototypes, Ridge):
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes; then,
             with the same folds, retune `C` and one common factor of the lengthscales for all
             prototypes. The large machine then needs a few Cholesky factors, and no
-            eigendecomposition. If it does not lower the score by half a standard error, the smaller
-            machine is the result. None: tune the machine of all prototypes directly.
+            eigendecomposition. If it does not lower the score by one standard error of the paired
+            difference on the folds, the smaller machine is the result. None: tune the machine of
+            all prototypes directly.
     """
 
     tuned_with: int | None = option(
@@ -228,7 +229,7 @@ class FixedSize(Prototypes, Ridge):
         near = np.abs(np.log(problem.C / first.tuning.C)) <= np.log(5.0)
         larger = problem.with_template(first.tuning.kernel)
         last = yield Stage(larger, rescaling, problem.C[near], optional=True)
-        if last is None or not better_by(first, last, LARGER_GAIN):
+        if last is None or not better_on_folds(first, last, LARGER_GAIN):
             return Chosen(first)
         return Chosen(last.with_theta(problem.theta_of(last.tuning.kernel)))
 
