@@ -294,6 +294,11 @@ class Method(eqx.Module):
         return None
 
     @property
+    def plan_arguments(self) -> dict[str, Any]:
+        """The arguments of `training.plan.plan` that the method decides."""
+        return {"n_prototypes": self.n_features}
+
+    @property
     def size_text(self) -> str:
         """The setting that decides memory, such as "candidates: 5 candidates", for messages."""
         if self.n_features == "all":
@@ -337,12 +342,12 @@ class Method(eqx.Module):
 
     def fit_and_sum(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
-        sums: Sums | None = None,
+        sums: Any = None,
     ) -> tuple[Family, Sums | None]:  # fmt: skip
         """Fit as `fit` does, and return also the sums to which later rows can be added.
 
-        The sums are None if the method needs more than sums. If the caller has the `sums` of the
-        rows, from `HeldOut.total`, they save a pass over the rows.
+        The sums are None if the method needs more than sums. If the caller has `HeldOut.total`,
+        `sums` saves passes over the rows.
         """
         return self.fit(kernel, points, C, rows, key), None
 
@@ -371,7 +376,7 @@ class Method(eqx.Module):
 
     def fold_machines(
         self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,
-        folds: Any, key: Key | None, sums: Sums | None,
+        folds: Any, key: Key | None, sums: Any,
     ) -> KernelExpansion:  # fmt: skip
         """Return the machines fitted without each fold, as one expansion; on the host.
 

@@ -19,7 +19,7 @@ from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF
 from jsparse.machines import METHODS, fixed_size
 from jsparse.machines.family import single
-from jsparse.machines.fixed_size import Prototypes
+from jsparse.machines.row_prototypes import Prototypes
 from jsparse.machines.from_sums import FromSums
 from jsparse.machines.method import Shape
 from jsparse.machines.rows import rows_of
@@ -342,7 +342,7 @@ class Shrunk(Prototypes, FromSums):
     title = "shrunk machine"
 
     def features(self, kernel, points):
-        return fixed_size.feature_map(kernel, points)
+        return row_prototypes.feature_map(kernel, points)
 
     def solve(self, sums, C, code=None, key=None):
         found = fixed_size.solve(sums.features, sums.equations, C, code)
