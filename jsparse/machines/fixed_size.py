@@ -5,7 +5,6 @@ from collections.abc import Generator
 from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh

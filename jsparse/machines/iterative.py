@@ -209,7 +209,9 @@ def held_out(
         values = machines(part.X, block_rows=rows_of_block(m)).reshape(-1, *intercepts.shape)
         return *on_fold(part, values, each_C(C)), status, last
 
-    sums, kept, statuses, last = jax.lax.map(one_fold, jnp.arange(len(parts.weights)))
+    sums, kept, statuses, last = jax.lax.map(
+        one_fold, jnp.arange(len(parts.weights), dtype=jnp.int32)
+    )
     return HeldOut(one_size(sums), kept, jnp.max(statuses, axis=0), Start(last[-1]))
 
 

@@ -53,6 +53,7 @@ from .reduction_system import (
     solve,
     target_exponent,
 )
+from .row_prototypes import Prototypes
 from .rows import Rows
 from .sized import Sized
 from .stages import Chosen, Outcome, Stage, surrogate_stages

@@ -21,8 +21,8 @@ from ..kernels import Kernel
 from ..solvers.robust import SMOOTHING, Loss, Solution, default_tolerance, solve
 from .checks import check_choice, check_penalty, check_problem, in_one_dtype
 from .family import Family, diagnostics, single
-from .row_prototypes import Prototypes, feature_map
 from .method import MANY_C, Metric, Task, check_number, option
+from .row_prototypes import Prototypes, feature_map
 from .rows import Rows
 
 

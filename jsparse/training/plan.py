@@ -23,7 +23,7 @@ from ..search.strategies import Profile, Search, check_search
 
 # Matrices of m x m in memory at a time for conjugate gradients: two Cholesky factors, a product
 # and the copies that a factorisation makes.
-FACTORS = 5
+FACTORS = 4
 SAMPLE_ROWS = 65536  # default number of rows of a stream in its sample
 
 

@@ -17,11 +17,11 @@ from jsparse import estimators
 from jsparse.cli.options import command_line, method_of
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF
-from jsparse.machines import METHODS, fixed_size
+from jsparse.machines import METHODS, fixed_size, row_prototypes
 from jsparse.machines.family import single
-from jsparse.machines.row_prototypes import Prototypes
 from jsparse.machines.from_sums import FromSums
 from jsparse.machines.method import Shape
+from jsparse.machines.row_prototypes import Prototypes
 from jsparse.machines.rows import rows_of
 from jsparse.validation.validate import validate
 
