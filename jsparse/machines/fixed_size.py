@@ -1,7 +1,7 @@
 """The fixed-size LS-SVM: ridge regression in Nystroem features of a few prototypes."""
 
 import functools
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import equinox as eqx
@@ -205,7 +205,14 @@ class FixedSize(Prototypes, Ridge):
     def validation_text(self, folds: int) -> str:
         """See `Method.validation_text`."""
         text = super().validation_text(folds)
-        return f"one of {text} held out, by conjugate gradients" if self._iterates else text
+        return f"1 of {text} held out" if self._iterates else text
+
+    def solver_text(self, info: Mapping[str, Any]) -> str | None:
+        """See `Method.solver_text`."""
+        if not self._iterates:
+            return None
+        residual = float(info["relative_residual"])
+        return f"conjugate gradients, {info['steps']} steps, residual {residual:.1g}"
 
     def fold_machines(
         self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,

@@ -34,9 +34,9 @@ from .held_out import HeldOut, OnFold, Start, each_C, one_size
 from .rows import FoldLayout, Rows
 
 MAX_ITERATIONS = 200
-# Conjugate gradients start again from a residual that is computed from the rows. In float32 each
-# round gains one or two digits, and the third gains nothing.
-ROUNDS = 3
+# Conjugate gradients start again from a residual that is computed from the rows. In float32 a round
+# divides the residual by 2 to 10.
+ROUNDS = 6
 # Kernel values in memory at one time. On a CPU they stay in the cache: with 10,000 prototypes in
 # float32 a product took a quarter of the time of blocks of 2048 rows.
 BLOCK_VALUES = {"cpu": 2**19, "other": 2**28}
@@ -54,11 +54,12 @@ class IterativeFit(NamedTuple):
 
 
 def default_tolerance(dtype: Any) -> float:
-    """Return the relative residual at which the iteration stops: 3e-3 in float32, 1e-7 in float64.
+    """Return the relative residual at which the iteration stops: 1e-2 in float32, 4e-7 in float64.
 
-    In float32 rounding leaves a residual of about 1e-3.
+    The test error changes by about the square. With 4,000 prototypes and C = 100, rounding in
+    float32 leaves a residual of 3e-3.
     """
-    return 8 * epsilon(dtype) ** 0.5
+    return 30 * epsilon(dtype) ** 0.5
 
 
 def rows_of_block(m: int) -> int:

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import operator
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
@@ -369,6 +369,10 @@ class Method(eqx.Module):
     def validation_text(self, folds: int) -> str:
         """Return in words how the method is validated, given the number of folds of the run."""
         return f"{folds} folds" if folds > 1 else "rows held out"
+
+    def solver_text(self, info: Mapping[str, Any]) -> str | None:
+        """Return in words how the fit was solved, given `Family.info`; by default None."""
+        return None
 
     def validation_folds(self, folds: Any, n: int) -> Any:
         """Return the folds that `held_out` uses for `n` rows, if the caller passes `folds`."""

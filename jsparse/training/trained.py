@@ -119,6 +119,8 @@ class Trained:
             shown["settings"] = f"{self.preset}; {ADVICE[self.preset]}"
         if (C := model.about.get("C")) is not None:
             shown["C"] = in_words(np.asarray(C))
+        if (solver := self.method.solver_text(self.fit.info)) is not None:
+            shown["solver"] = solver
         error, spread = rounded(self.cv_error, 4), rounded(self.standard_error, 2)
         shown["error"] = (
             f"{error} +- {spread} standard error ({METRIC_NAMES[self.metric]}, cross-validated)"

@@ -90,8 +90,8 @@ def test_float32_reaches_its_tolerance_or_says_that_it_does_not():
     assert machine.expansion(X).dtype == jnp.float32
     assert int(machine.status) == _status.CONVERGED
     tolerance = iterative.default_tolerance(X.dtype)
-    assert float(machine.relative_residual) <= tolerance < 3e-3
-    errors = np.sqrt(np.mean((machine.expansion(X) - expected) ** 2, axis=0))
+    assert float(machine.relative_residual) <= tolerance < 0.011
+    errors = np.sqrt(np.mean((np.asarray(machine.expansion(X)) - expected) ** 2, axis=0))
     assert (errors < 3 * tolerance * np.std(expected, axis=0)).all()
     beyond = iterative.fit(RBF(SCALE), Z, 10.0, X, y, w, tolerance=1e-9)
     assert int(beyond.status) == _status.PRECISION_LOST
@@ -109,7 +109,7 @@ def test_the_limit_of_steps_is_reported():
 def test_repeated_prototypes_change_nothing():
     X, y, w, Z = problem(m=20)
     twice = jnp.concatenate([Z, Z[:8]])
-    machine = iterative.fit(RBF(SCALE), twice, 10.0, X, y, w, tolerance=1e-11)
+    machine = iterative.fit(RBF(SCALE), twice, 10.0, X, y, w, tolerance=1e-9)
     assert int(machine.status) == _status.CONVERGED
     np.testing.assert_allclose(machine.expansion(X), direct(Z, 10.0, X, y, w)(X), atol=1e-8)
 
@@ -170,7 +170,9 @@ def classes(n=150):
 def test_three_classes_share_the_passes():
     X, labels, w, Z = classes()
     code = output_code("one_versus_rest", 3)
-    family = METHOD.fit(RBF(SCALE), Z, 10.0, rows_of(X, jnp.asarray(labels), w, code.astype(float)))
+    family = METHOD.fit(
+        RBF(SCALE), Z, 10.0, rows_of(X, jnp.asarray(labels), w, code.astype(np.dtype(float)))
+    )
     targets = np.where(labels[:, None] == np.arange(3), 1.0, -1.0)
     np.testing.assert_allclose(family.values(X)[:, 0], direct(Z, 10.0, X, targets, w)(X), atol=1e-5)
     assert int(family.status) == _status.CONVERGED
@@ -178,12 +180,12 @@ def test_three_classes_share_the_passes():
 
 def test_held_out_rows_are_those_of_the_first_fold():
     X, y, w, Z = problem()
-    folds, grid = plain_folds(0, len(X), 5), np.array([0.1, 1.0, 10.0])
+    folds, grid = plain_folds(0, len(X), 5), jnp.asarray([0.1, 1.0, 10.0])
     result = validate(METHOD, RBF(SCALE), Z, grid, X, y, folds, w, metric="mse", keep=1)
     held = np.asarray(folds.index)[0]
     out = np.isin(np.arange(len(X)), held)
     training = np.where(out, 0, w)
-    for i, C in enumerate(grid):
+    for i, C in enumerate(np.asarray(grid)):
         errors = np.asarray(y) - direct(Z, C, X, y, training)(X)
         loss = np.sum((np.asarray(w)[:, None] * errors**2)[out]) / np.sum(np.asarray(w)[out]) / 2
         np.testing.assert_allclose(result.scores[i, 0], loss, rtol=1e-5)
@@ -211,11 +213,10 @@ def test_settings_that_need_sums_are_refused():
         jsparse.train(X, labels, method=METHOD, multiclass=each, **options)
     with pytest.raises(ValueError, match=r"stream: expected .* needs the rows in every step"):
         METHOD.check_sums("stream")
-    with pytest.raises(ValueError, match="solver: expected 'cholesky' or"):
-        jsparse.train(X, labels, method=FixedSize(10, solver="lu"), **options)
-    with pytest.raises(ValueError, match=r"n_prototypes: .* of memory .*preconditioner"):
-        limited = jsparse.Resources(memory=20_000)
-        jsparse.train(X, labels, method=METHOD, resources=limited, **options)
+    with pytest.raises(ValueError, match=r"n_prototypes: .* of memory .*kernel values"):
+        jsparse.train(
+            X, labels, method=METHOD, resources=jsparse.Resources(memory=20_000), **options
+        )
 
 
 def test_the_plan_covers_what_the_program_takes():
@@ -235,23 +236,18 @@ def test_the_plan_covers_what_the_program_takes():
 
     taken = jax.jit(fit).lower(Z, C, X, y).compile().memory_analysis()
     assert 0.5 * planned.bytes < taken.temp_size_in_bytes < planned.bytes
-    with pytest.raises(ValueError, match="solver: expected"):
-        plan(n, 5, m, solver="lu")
 
 
 @pytest.fixture(scope="module")
 def trained():
-    X, labels, _, _ = classes(300)
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((300, 3))
+    labels = np.digitize(np.sin(2 * X[:, 0]) + X[:, 1], [-0.7, 0.7])
     names = np.array(["low", "middle", "high"])[labels]
     method = FixedSize(60, tuned_with=20, solver="conjugate_gradients")
     search = jsparse.Profile(max_evaluations=3)
     options = {"task": "classification", "search": search, "folds": 5, "key": 0}
-    return (
-        np.asarray(X),
-        names,
-        jsparse.train(np.asarray(X), names, method=method, **options),
-        options,
-    )
+    return X, names, jsparse.train(X, names, method=method, **options), options
 
 
 def test_training_tunes_few_prototypes_and_holds_out_one_fold(trained):
@@ -265,7 +261,8 @@ def test_training_tunes_few_prototypes_and_holds_out_one_fold(trained):
     held = np.asarray(model.folds.index)[0][np.asarray(model.folds.valid)[0]]
     predicted = np.isfinite(model.out_of_fold).all(axis=1)
     assert np.array_equal(np.flatnonzero(predicted), np.sort(held))
-    assert "one of 5 folds held out, by conjugate gradients" in str(model)
+    assert "1 of 5 folds held out" in str(model)
+    assert f"solver      conjugate gradients, {model.fit.info['steps']} steps, resid" in str(model)
     direct_method = dataclasses.replace(model.method, solver="cholesky", tuned_with=None)
     same = jsparse.train(
         X, names, method=direct_method, kernel=model.kernel, C=[model.C],

@@ -1,0 +1,120 @@
+"""Many prototypes: conjugate gradients against the direct sums, with the floor of their passes."""
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jsparse.features import Triangular
+from jsparse.kernels import RBF
+from jsparse.machines import fixed_size, iterative
+
+from .report import Report, timed
+
+D, C, LENGTHSCALE, TEST_ROWS = 10, 10.0, 3.0, 5000
+# Of Rudi, Carratino and Rosasco 2017 (Table 2 and 3, one Tesla K40c) and of Abedsoltan, Belkin and
+# Pandit 2023 (Section 5 and Appendix, NVIDIA A100 and V100), as their papers state them.
+
+
+def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs and targets: sums of functions of one and two columns, with noise 0.3."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, D)).astype(np.float32)
+    y = np.sin(2 * X[:, 0] + X[:, 1]) + X[:, 2] * X[:, 3] + np.cos(3 * X[:, 4]) + 0.5 * X[:, 5]
+    return X, (y + 0.3 * rng.standard_normal(n)).astype(np.float32)
+
+
+def conjugate_gradients(Z: jax.Array, X: jax.Array, y: jax.Array) -> Any:
+    return iterative.fit(RBF(jnp.float32(LENGTHSCALE)), Z, jnp.float32(C), X, y)
+
+
+def direct(Z: jax.Array, X: jax.Array, y: jax.Array) -> Any:
+    features = Triangular(RBF(jnp.float32(LENGTHSCALE)), Z)
+    return fixed_size.fit_features(features, jnp.float32(C), X, y)
+
+
+def run(*, quick: bool) -> Report:
+    n, sizes = (20_000, (500, 2000)) if quick else (200_000, (2000, 10_000))
+    X, y = rows(n, 0)
+    test = rows(TEST_ROWS, 1)
+    calls = [(direct, sizes[0]), (conjugate_gradients, sizes[0]), (conjugate_gradients, sizes[1])]
+    data = [measured(fit, m, X, y, test) for fit, m in calls]
+    gflops, values = rates()
+    base = data[0]["seconds"]
+    table = []
+    for entry in data:
+        m, steps = entry["m"], entry["steps"]
+        entry["direct floor"] = (
+            2 * n * m * (D + m + m / 2) + 2 * m**3 / 3
+        ) / gflops + n * m / values
+        # A step: distances and two products, and the profile of every kernel value.
+        entry["floor of a step"] = n * m * (2 * D + 4) / gflops + n * m / values
+        passes = steps + 2
+        floor = passes * entry["floor of a step"] + (8 / 3) * m**3 / gflops
+        entry["floor"] = entry["direct floor"] if steps == 0 else floor
+        table.append([
+            entry["solver"], m, steps, f"{entry['seconds']:.1f}", f"{entry['compile']:.1f}",
+            f"{entry['floor']:.1f}", f"{entry['seconds'] / base:.2f}",
+            f"{entry['memory'] / 1e6:.0f}", f"{entry['error']:.4f}", f"{entry['residual']:.1g}",
+        ])  # fmt: skip
+    notes = [
+        f"{n} made rows, {D} columns, float32, RBF of lengthscale {LENGTHSCALE}, C = {C}; "
+        f"{TEST_ROWS} test rows, whose targets have noise of variance 0.09.",
+        f"The floor counts operations at the rates of this run: {gflops / 1e9:.0f} Gflop/s of a "
+        f"matrix product, {values / 1e9:.2f} G exponentials a second.",
+        "Memory is what the compiled program takes beside its arguments and results, in MB.",
+        f"Direct sums of {sizes[1]} prototypes have a floor of {data[2]['direct floor']:.0f} s.",
+    ]
+    columns = [
+        "solver", "m", "steps", "seconds", "compile", "floor", "of direct", "MB", "test mse",
+        "residual",
+    ]  # fmt: skip
+    result = {"n": n, "d": D, "fits": data, "flops": gflops, "exponentials": values}
+    return Report("Many prototypes by conjugate gradients", columns, table, notes, result)
+
+
+def measured(
+    fit: Any, m: int, X: np.ndarray, y: np.ndarray, test: tuple[np.ndarray, np.ndarray]
+) -> dict[str, Any]:
+    """Return seconds of compilation and of one run, memory and test error of a fit."""
+    arguments = jax.device_put((X[:m], X, y))
+    start = time.perf_counter()
+    program = jax.jit(fit).lower(*arguments).compile()
+    compiled = time.perf_counter() - start
+    start = time.perf_counter()
+    machine = jax.block_until_ready(program(*arguments))
+    seconds = time.perf_counter() - start
+    predicted = np.asarray(machine.expansion(test[0]))
+    return {
+        "solver": fit.__name__.replace("_", " "),
+        "m": m,
+        "seconds": seconds,
+        "compile": compiled,
+        "memory": program.memory_analysis().temp_size_in_bytes,
+        "error": float(np.mean((predicted - test[1]) ** 2)),
+        "steps": int(getattr(machine, "steps", 0)),
+        "residual": float(machine.relative_residual),
+        "status": int(machine.status),
+    }
+
+
+def rates() -> tuple[float, float]:
+    """Return operations a second of a matrix product, and exponentials a second, in float32."""
+    size = 2048
+    A = jnp.full((size, size), 1 / size, jnp.float32)
+    product, _ = timed(lambda: _product(A), 3)
+    block = jnp.full((64, 8192), -0.5, jnp.float32)
+    repeats = 50
+    exponential, _ = timed(lambda: _exponentials(block, repeats), 3)
+    return 2 * size**3 / product, repeats * block.size / exponential
+
+
+_product = jax.jit(lambda A: jnp.matmul(A, A, precision="highest"))
+
+
+@jax.jit
+def _exponentials(block: jax.Array, repeats: int) -> jax.Array:
+    # Each round depends on the one before, so that none is left out.
+    return jax.lax.fori_loop(0, repeats, lambda _, a: -jnp.exp(a), block)
