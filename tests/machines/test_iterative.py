@@ -265,7 +265,7 @@ def test_training_tunes_few_prototypes_and_holds_out_one_fold(trained):
     assert f"solver      conjugate gradients, {model.fit.info['steps']} steps, resid" in str(model)
     direct_method = dataclasses.replace(model.method, solver="cholesky", tuned_with=None)
     same = jsparse.train(
-        X, names, method=direct_method, kernel=model.kernel, C=[model.C],
+        X, names, method=direct_method, kernel=model.kernel, C=np.array([model.C]),
         **options | {"search": jsparse.Profile(tune_kernel=False)},
     )  # fmt: skip
     np.testing.assert_allclose(
