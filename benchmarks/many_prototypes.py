@@ -25,13 +25,13 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X, (y + 0.3 * rng.standard_normal(n)).astype(np.float32)
 
 
-def conjugate_gradients(Z: jax.Array, X: jax.Array, y: jax.Array) -> Any:
-    return iterative.fit(RBF(jnp.float32(LENGTHSCALE)), Z, jnp.float32(C), X, y)
+def conjugate_gradients(Z: jax.Array, X: jax.Array, y: jax.Array, w: jax.Array) -> Any:
+    return iterative.fit(RBF(jnp.float32(LENGTHSCALE)), Z, jnp.float32(C), X, y, w)
 
 
-def direct(Z: jax.Array, X: jax.Array, y: jax.Array) -> Any:
+def direct(Z: jax.Array, X: jax.Array, y: jax.Array, w: jax.Array) -> Any:
     features = Triangular(RBF(jnp.float32(LENGTHSCALE)), Z)
-    return fixed_size.fit_features(features, jnp.float32(C), X, y)
+    return fixed_size.fit_features(features, jnp.float32(C), X, y, w)
 
 
 def run(*, quick: bool) -> Report:
@@ -58,9 +58,10 @@ def of_size(n: int, few: int, many: int) -> Report:
         floor = passes * entry["floor of a step"] + (8 / 3) * m**3 / gflops
         entry["floor"] = entry["direct floor"] if steps == 0 else floor
         table.append([
-            entry["solver"], m, steps, f"{entry['seconds']:.1f}", f"{entry['compile']:.1f}", f"{entry['core seconds']:.1f}",
-            f"{entry['floor']:.1f}", f"{entry['core seconds'] / base:.2f}",
-            f"{entry['memory'] / 1e6:.0f}", f"{entry['error']:.4f}", f"{entry['residual']:.1g}",
+            entry["solver"], m, steps,
+            *(f"{entry[name]:.1f}" for name in ("seconds", "compile", "core seconds", "floor")),
+            f"{entry['core seconds'] / base:.2f}", f"{entry['memory'] / 1e6:.0f}",
+            f"{entry['error']:.4f}", f"{entry['residual']:.1g}",
         ])  # fmt: skip
     notes = [
         f"{n} made rows, {D} columns, float32, RBF of lengthscale {LENGTHSCALE}, C = {C}; "
@@ -72,8 +73,8 @@ def of_size(n: int, few: int, many: int) -> Report:
         f"Direct sums of {many} prototypes have a floor of {data[2]['direct floor']:.0f} s.",
     ]
     columns = [
-        "solver", "m", "steps", "seconds", "compile", "core s", "floor", "of direct", "MB", "test mse",
-        "residual",
+        "solver", "m", "steps", "seconds", "compile", "core s", "floor", "of direct", "MB",
+        "test mse", "residual",
     ]  # fmt: skip
     result = {"n": n, "d": D, "fits": data, "flops": gflops, "exponentials": values}
     return Report("Many prototypes by conjugate gradients", columns, table, notes, result)
@@ -83,7 +84,7 @@ def measured(
     fit: Any, m: int, X: np.ndarray, y: np.ndarray, test: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, Any]:
     """Return seconds of compilation and of one run, memory and test error of a fit."""
-    arguments = jax.device_put((X[:m], X, y))
+    arguments = jax.device_put((X[:m], X, y, np.ones(len(X), np.float32)))
     start = time.perf_counter()
     program = jax.jit(fit).lower(*arguments).compile()
     compiled = time.perf_counter() - start

@@ -44,6 +44,14 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
             all prototypes. The large machine then needs a few Cholesky factors, and no
             eigendecomposition. If it does not lower the score by half a standard error, the
             smaller machine is the result. None: tune the machine of all prototypes directly.
+        solver: "cholesky" sums products of features over the rows and factorises the sums, in
+            `n m^2` operations. "conjugate_gradients" multiplies by the kernel matrix of rows
+            and prototypes, block by block, in some tens of passes over the rows of `n m` kernel
+            values each. It pays from some 5,000 prototypes. A machine of `tuned_with`
+            prototypes, by default 1,000, tunes the kernel and `C`. Then only `C` is retuned, on
+            one fold that is held out. The result has all prototypes. The rows must be in memory
+            on one device.
+        max_iter: limit of the steps of conjugate gradients for each `C`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -101,6 +109,8 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
         stop_when_flat: bool = False,
         selection: Literal["renyi", "uniform", "pivoted_cholesky"] = 'renyi',
         tuned_with: int | None = None,
+        solver: Literal["cholesky", "conjugate_gradients"] = 'cholesky',
+        max_iter: int = 200,
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
@@ -142,6 +152,14 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
             all prototypes. The large machine then needs a few Cholesky factors, and no
             eigendecomposition. If it does not lower the score by half a standard error, the
             smaller machine is the result. None: tune the machine of all prototypes directly.
+        solver: "cholesky" sums products of features over the rows and factorises the sums, in
+            `n m^2` operations. "conjugate_gradients" multiplies by the kernel matrix of rows
+            and prototypes, block by block, in some tens of passes over the rows of `n m` kernel
+            values each. It pays from some 5,000 prototypes. A machine of `tuned_with`
+            prototypes, by default 1,000, tunes the kernel and `C`. Then only `C` is retuned, on
+            one fold that is held out. The result has all prototypes. The rows must be in memory
+            on one device.
+        max_iter: limit of the steps of conjugate gradients for each `C`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -196,6 +214,8 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
         stop_when_flat: bool = False,
         selection: Literal["renyi", "uniform", "pivoted_cholesky"] = 'renyi',
         tuned_with: int | None = None,
+        solver: Literal["cholesky", "conjugate_gradients"] = 'cholesky',
+        max_iter: int = 200,
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
