@@ -53,6 +53,7 @@ BENCHMARKS = {
     "speed_multiclass": multiclass_speed.run,
     "dual": dual.run,
     "many_prototypes": many_prototypes.run,
+    "preconditioners": many_prototypes.preconditioners,
     "covertype": covertype.run,
     "streaming": streaming.run,
     "figure2": sizes.run,

@@ -268,9 +268,10 @@ def test_training_tunes_few_prototypes_and_holds_out_one_fold(trained):
         X, names, method=direct_method, kernel=model.kernel, C=np.array([model.C]),
         **options | {"search": jsparse.Profile(tune_kernel=False)},
     )  # fmt: skip
-    np.testing.assert_allclose(
-        model.model.decision_function(X), same.model.decision_function(X), atol=1e-4
-    )
+    values, expected = (each.model.decision_function(X) for each in (model, same))
+    errors = np.sqrt(np.mean((values - expected) ** 2, axis=0))
+    tolerance = iterative.default_tolerance(np.dtype("float32"))
+    assert (errors < 2 * tolerance * np.std(expected, axis=0)).all()
 
 
 def test_a_trained_model_is_saved_and_predicts(trained, tmp_path):
