@@ -158,7 +158,13 @@ def preconditioners(*, quick: bool) -> Report:
         f"{n} made rows, {m} prototypes, float64. Errors after so many steps are in the norm of "
         "the objective, relative to the solution's; below 1e-2 the test error hardly changes."
     )
-    return Report("Preconditioners", ["C", "", *marks], table, [note], {"n": n, "m": m, "of": data})
+    return Report(
+        "Preconditioners",
+        ["C", "preconditioner", *(f"{mark} steps" for mark in marks)],
+        table,
+        [note],
+        {"n": n, "m": m, "of": data},
+    )
 
 
 def _rbf(X: np.ndarray, Z: np.ndarray) -> np.ndarray:

@@ -63,7 +63,7 @@ class FixedSize(Prototypes, Ridge):
         solver: "cholesky" sums products of features over the rows and factorises the sums, in
             `n m^2` operations. "conjugate_gradients" multiplies by the kernel matrix of rows and
             prototypes, block by block, in some tens of passes over the rows of `n m` kernel values
-            each. It pays from some 5,000 prototypes. A machine of `tuned_with` prototypes, by
+            each. It suits 5,000 prototypes and more. A machine of `tuned_with` prototypes, by
             default 1,000, tunes the kernel and `C`. Then only `C` is retuned, on one fold that is
             held out. The result has all prototypes. The rows must be in memory on one device.
         max_iterations: limit of the steps of conjugate gradients for each `C`.

@@ -230,7 +230,7 @@ class System(NamedTuple):
     weights: Float[Array, " n"]
     mean_target: Float[Array, " l"]
     mean_column: Float[Array, " m"]  # weighted mean of k(x_i, Z)
-    cross: Float[Array, "m l"]  # K(Z, X) W y
+    cross: Float[Array, "m l"]  # K' W y
     counts: Float[Array, " m"]  # weight of the rows nearest to each prototype
     block_rows: int
 
@@ -241,7 +241,7 @@ class System(NamedTuple):
         return self.mean_target - dot(self.mean_column, beta)
 
     def back(self, beta: Float[Array, "m l"], share: float) -> Float[Array, "m l"]:
-        """Return `Phi' W (share y - K beta)` in kernel columns, with centred `K` and `y`."""
+        """Return `K' W (share y - K beta)`, where `K = K(X, Z)` less its mean row."""
         mean = dot(self.mean_column, beta)
 
         def of_block(X: Array, y: Array, w: Array) -> tuple[Array, Array]:
@@ -370,7 +370,8 @@ def solve(
     first = _Round(x, residual, jnp.zeros(len(norm), jnp.int32), jnp.int32(0))
     final = jax.lax.while_loop(unfinished, next_round, first)
     size = jnp.linalg.norm(final.residual, axis=0)
-    status = jnp.where(final.steps >= max_iterations, EXHAUSTED, PRECISION_LOST)
+    exhausted = jnp.max(final.steps) >= max_iterations
+    status = jnp.where(exhausted, EXHAUSTED, PRECISION_LOST)
     status = jnp.where(size <= target, CONVERGED, status)
     status = jnp.where(jnp.isfinite(size), status, NOT_FINITE).astype(jnp.int32)
     coefficients = coefficients_of(weights_of(final.x))
