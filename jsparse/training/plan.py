@@ -119,6 +119,8 @@ def plan(
     if m == "all":
         parts = {"rows": 3 * n * d * item, "kernel matrix": 5 * n * n * item}
         return Plan(parts, limit, None, 1, 1, block_rows)
+    if solver == "conjugate_gradients":
+        block_rows = rows_of_block(m)
     problems = 1 if code is None else code.matrix.shape[1]
     classes = 1 if code is None or code.shares_all_rows else code.matrix.shape[0]
     rounds = search.batch_sizes(n_parameters) if streamed else [1]
