@@ -45,6 +45,14 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
             eigendecomposition. If it does not lower the score by one standard error of the
             paired difference on the folds, the smaller machine is the result. None: tune the
             machine of all prototypes directly.
+        solver: "cholesky" sums products of features over the rows and factorises the sums, in
+            `n m^2` operations. "conjugate_gradients" multiplies by the kernel matrix of rows
+            and prototypes, block by block, in some tens of passes over the rows of `n m` kernel
+            values each. It suits 5,000 prototypes and more. A machine of `tuned_with`
+            prototypes, by default 1,000, tunes the kernel and `C`. Then only `C` is retuned, on
+            one fold that is held out. The result has all prototypes. The rows must be in memory
+            on one device.
+        max_iter: limit of the steps of conjugate gradients for each `C`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
@@ -105,6 +113,8 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
         stop_when_flat: bool = False,
         selection: Literal["renyi", "uniform", "pivoted_cholesky"] = 'renyi',
         tuned_with: int | None = None,
+        solver: Literal["cholesky", "conjugate_gradients"] = 'cholesky',
+        max_iter: int = 200,
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
@@ -147,6 +157,14 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
             eigendecomposition. If it does not lower the score by one standard error of the
             paired difference on the folds, the smaller machine is the result. None: tune the
             machine of all prototypes directly.
+        solver: "cholesky" sums products of features over the rows and factorises the sums, in
+            `n m^2` operations. "conjugate_gradients" multiplies by the kernel matrix of rows
+            and prototypes, block by block, in some tens of passes over the rows of `n m` kernel
+            values each. It suits 5,000 prototypes and more. A machine of `tuned_with`
+            prototypes, by default 1,000, tunes the kernel and `C`. Then only `C` is retuned, on
+            one fold that is held out. The result has all prototypes. The rows must be in memory
+            on one device.
+        max_iter: limit of the steps of conjugate gradients for each `C`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
@@ -203,6 +221,8 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
         stop_when_flat: bool = False,
         selection: Literal["renyi", "uniform", "pivoted_cholesky"] = 'renyi',
         tuned_with: int | None = None,
+        solver: Literal["cholesky", "conjugate_gradients"] = 'cholesky',
+        max_iter: int = 200,
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',

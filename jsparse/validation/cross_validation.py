@@ -1,7 +1,7 @@
 """Fast v-fold cross-validation of ridge machines, for a whole vector of `C` at once."""
 
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -140,7 +140,7 @@ def _cross_validate(
     if keep is None:
         values = jnp.moveaxis(values, 1, 0).reshape(len(C), n, *outputs)
     else:
-        values, sums = values.reshape(n, *outputs), held.total
+        values, sums = values.reshape(n, *outputs), cast(Sums | None, held.total)
     return CrossValidation(
         means.scores[:, 0], means.fold_scores[:, :, 0], values, means.status, sums
     )

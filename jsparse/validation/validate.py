@@ -17,7 +17,7 @@ from .._repr import short_repr
 from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..machines.checks import check_labels, check_problem
-from ..machines.held_out import HeldOut, Sums, Which
+from ..machines.held_out import HeldOut, Start, Sums, Which
 from ..machines.method import Method, Metric
 from ..machines.rows import FoldLayout, Rows
 from ..multiclass import Code, Decoding
@@ -87,7 +87,7 @@ class Validation(NamedTuple):
     predictions: PyTree = None  # held-out predictions of the kept machine, if one is kept
     reported: Float[Array, "s k"] | None = None  # `scores` in the reported metric, if it differs
     fold_reported: Float[Array, "s v k"] | None = None  # `fold_scores` in the reported metric
-    total: Sums | None = None  # sums over all rows, if the method computes them
+    total: Sums | Start | None = None  # see `HeldOut.total`
 
     __repr__ = short_repr
 
