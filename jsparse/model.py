@@ -97,8 +97,13 @@ class Model(eqx.Module):
         """Return the number of prototypes."""
         return self.expansion.prototypes.shape[0]
 
-    def __call__(self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Float[Array, " n *c"]:
-        """Return the expansion's values at raw inputs, shape `n` or `n c`; differentiable."""
+    def __call__(
+        self, X: Float[Array, "*n d"] | Float[np.ndarray, "*n d"]
+    ) -> Float[Array, "..."]:
+        """Return the expansion's values at raw inputs, shape `n` or `n c`; differentiable.
+
+        One row of shape `d` gives values without the axis of rows.
+        """
         return self.expansion(X)
 
     def at(self, size: int) -> "Model":

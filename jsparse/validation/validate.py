@@ -16,7 +16,7 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._types import Key
 from ..kernels import Kernel
-from ..machines.checks import check_labels, check_problem
+from ..machines.checks import check_labels, check_problem, nan_for_wrong_labels
 from ..machines.held_out import HeldOut, Sums, Which
 from ..machines.method import Method, Metric
 from ..machines.rows import FoldLayout, Rows
@@ -222,5 +222,5 @@ def checked(
         y = as_array(y).astype(jnp.int32)
         check_problem(None, C, X, jnp.zeros(y.shape), w)
         check_labels(y, code.matrix.shape[0])
-        code = code.astype(X.dtype)
+        C, code = nan_for_wrong_labels(C, y, code.matrix.shape[0]), code.astype(X.dtype)
     return C, Rows(X, y, jnp.ones(len(X), X.dtype) if w is None else w, code, mesh)
