@@ -117,9 +117,9 @@ class KernelHead(eqx.Module):
             classes: number of classes; None for real targets.
             n_folds: number of folds of the cross-validated loss, at least 2.
 
-        Works under `jit` and `vmap`. A traced leaf of the kernel has no known sign: it is stored as a
-        logarithm, unless the kernel allows other values (an offset, the matrix of
-        `kernels.Projected`, the parameters of `kernels.Custom`).
+        Works under `jit` and `vmap`. The sign of a traced leaf of the kernel is not known. Such a
+        leaf is stored as a logarithm, unless its kernel allows numbers that are not positive: an
+        offset, the matrix of `kernels.Projected`, the parameters of `kernels.Custom`.
 
         Raises:
             ValueError: for a value out of range, or a kernel with other leaves.

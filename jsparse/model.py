@@ -97,9 +97,7 @@ class Model(eqx.Module):
         """Return the number of prototypes."""
         return self.expansion.prototypes.shape[0]
 
-    def __call__(
-        self, X: Float[Array, "*n d"] | Float[np.ndarray, "*n d"]
-    ) -> Float[Array, "..."]:
+    def __call__(self, X: Float[Array, "*n d"] | Float[np.ndarray, "*n d"]) -> Float[Array, "..."]:
         """Return the expansion's values at raw inputs, shape `n` or `n c`; differentiable.
 
         One row of shape `d` gives values without the axis of rows.

@@ -97,7 +97,12 @@ def given_penalty(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] |
 
 
 def check_penalty(feature_map: FeatureMap) -> None:
-    """Raise a `ValueError` unless the feature map is penalised by the identity."""
+    """Raise a `ValueError` unless the feature map is one penalised by the identity."""
+    if not isinstance(feature_map, FeatureMap):
+        raise ValueError(
+            "feature_map: expected a map such as jsparse.features.Nystroem(kernel, prototypes), "
+            f"got {feature_map!r}"
+        )
     if feature_map.penalty() is not None:
         raise ValueError(
             "feature_map: expected one penalised by the identity (Nystroem, Linear), got "

@@ -7,7 +7,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._blocks import rows_in_block, sum_row_blocks
-from .._numerics import dot, dot_over_rows, eigh, exponents, present_rows, times_power, with_derivative
+from .._numerics import (
+    dot,
+    dot_over_rows,
+    eigh,
+    exponents,
+    present_rows,
+    times_power,
+    with_derivative,
+)
 from .._repr import short_repr
 from .._status import CONVERGED, RUNNING
 from .._types import Key
@@ -239,7 +247,7 @@ def _machines(
     their Gram matrix is well-conditioned, and so are its derivatives.
     """
     kernel, candidates, C, X, weights, nu = problem
-    k, p = len(support), 1 + len(support)
+    p = 1 + len(support)
     inside = support >= 0
     Z = candidates[jnp.maximum(support, 0)]
     R = _triangular_factor(support, *jax.lax.stop_gradient((targets, problem)), block_rows)

@@ -208,7 +208,11 @@ def checked(
     if C.ndim != 1:
         raise ValueError(f"C: expected a vector, shape (s,), got shape {C.shape}")
     w = None if weights is None else as_float(weights).astype(X.dtype)
-    folds.check(X.shape[0])
+    if not isinstance(folds, Folds | ShardedFolds):
+        raise ValueError(
+            f"folds: expected Folds, such as jsparse.plain_folds(0, {len(X)}, 5), got {folds!r}"
+        )
+    folds.check(len(X))
     if code is None:
         y = as_float(y).astype(X.dtype)
         check_problem(None, C, X, y, w)
