@@ -242,7 +242,9 @@ def as_float(x: ArrayLike) -> Array:
     """
     starting()
     if np.iscomplexobj(x):
-        raise ValueError(f"expected real numbers, got {jnp.result_type(x)} of shape {jnp.shape(x)}")
+        raise ValueError(
+            f"expected an array of real numbers, got {jnp.result_type(x)} of shape {jnp.shape(x)}"
+        )
     if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "biu":
         return as_array(x, jnp.result_type(float))
     x = as_array(x)

@@ -264,7 +264,7 @@ def test_a_machine_takes_one_row_and_works_under_jit_itself(classes):
         (lambda F, y: layers.KernelHead.from_features(F, N + 1, key=0), "n_prototypes: expected"),
     ],
 )
-def test_wrong_arguments_are_refused(change, message):
+def test_wrong_arguments_are_refused(as_users_call, change, message):
     F, y, _ = problem()
     with pytest.raises(ValueError, match=message):
         change(F, y)
