@@ -476,13 +476,13 @@ def test_mistakes_of_callers_from_jax_are_named(tmp_path):
         return jsparse.train(X, Y, task="regression", method=jsparse.FixedSize(5), key=0)
 
     for message, call in (
-        ("folds: expected Folds, such as jsparse.plain_folds\\(0, 40, 5\\), got 5",
+        (r"folds: expected Folds, such as jsparse.plain_folds.0, 40, 5., got 5",
          lambda: jsparse.cross_validate(phi, C, points, y, 5)),
         ("feature_map: expected a map such as .*Nystroem.*, got RBF",
          lambda: jsparse.cross_validate(RBF(1.0), C, points, y, folds)),
         ("X: expected values, got an array that JAX traces", lambda: jax.jit(trains)(points)),
         ("expected an array of real numbers, got complex",
-         lambda: fixed_size.fit(RBF(1.0), points[:4], 1.0, points + 1j, y)),
+         lambda: fixed_size.fit(RBF(1.0), points[:4], 1.0, points.astype(complex), y)),
         ("the path comes first", lambda: jsparse.save(expansion, tmp_path / "file")),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
