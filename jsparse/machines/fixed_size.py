@@ -31,6 +31,7 @@ from .checks import (
     check_problem,
     given_penalty,
     in_one_dtype,
+    nan_for_wrong_labels,
 )
 from .family import Family, diagnostics, single
 from .held_out import HeldOut, OnFold, Sums
@@ -410,7 +411,8 @@ def fit_classes(
         feature_map: such as `Nystroem(kernel, prototypes)`; penalised by the identity.
         C: weight of the data-fit term, or one for each problem, shape `l`.
         X: inputs, shape `n d`.
-        labels: class numbers 0..k-1, shape `n`.
+        labels: class numbers 0..k-1, shape `n`. Under `jit`, a label out of range makes the machine
+            NaN, with the status `NOT_FINITE`; outside `jit` it raises ValueError.
         code: see `multiclass.output_code`.
         weights: row weights, shape `n`, at least 0.
         intercept_penalty: see `fit`.
@@ -428,8 +430,8 @@ def fit_classes(
     check_problem(None, C, X, y, weights, intercept_penalty)
     check_labels(labels, code.matrix.shape[0])
     penalty, rows = given_penalty(intercept_penalty, X), (X, labels, weights)
-    C, code = jnp.asarray(C, X.dtype), code.astype(X.dtype)
-    return _fit(feature_map, C, rows, code, penalty, mesh, block_rows)
+    C = nan_for_wrong_labels(jnp.asarray(C, X.dtype), labels, code.matrix.shape[0])
+    return _fit(feature_map, C, rows, code.astype(X.dtype), penalty, mesh, block_rows)
 
 
 def solve(

@@ -78,7 +78,8 @@ def cross_validate(
         C: weights of the data-fit term, shape `s`.
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n c`; -1 and +1 for "misclassification". With a `code`, class
-            numbers 0..k-1, shape `n`.
+            numbers 0..k-1, shape `n`. Under `jit`, a class number out of range makes all
+            predictions NaN, with the status `NOT_FINITE`; outside `jit` it raises ValueError.
         folds: see `validation.folds`.
         weights: row weights, shape `n`, used in fitting and in scoring.
         metric: "mse", "mae", or "misclassification" (a fraction).
