@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jsparse
-from jsparse.machines.fixed_size import feature_map
 from jsparse.machines.method import MANY_C
+from jsparse.machines.row_prototypes import feature_map
 from jsparse.multiclass import Decoding, Scheme, decode, output_code
 from jsparse.prototypes import renyi
 from jsparse.training.choices import make_kernel

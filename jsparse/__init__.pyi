@@ -63,6 +63,15 @@ from . import training as training
 from . import validation as validation
 from ._files import ModelFileError as ModelFileError
 from ._runtime import UnusableJaxError as UnusableJaxError
+from ._status import COMPLETED as COMPLETED
+from ._status import CONVERGED as CONVERGED
+from ._status import EXHAUSTED as EXHAUSTED
+from ._status import INDEFINITE as INDEFINITE
+from ._status import NOT_FINITE as NOT_FINITE
+from ._status import PRECISION_LOST as PRECISION_LOST
+from ._status import RUNNING as RUNNING
+from ._status import TRUNCATED as TRUNCATED
+from ._status import VANISHED as VANISHED
 from ._status import ConvergenceWarning as ConvergenceWarning
 from ._status import PrecisionWarning as PrecisionWarning
 from .expansion import KernelExpansion as KernelExpansion

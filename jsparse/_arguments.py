@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
 from ._numerics import as_array, as_float, is_concrete, is_spread_over_processes
@@ -65,6 +66,8 @@ def as_key(key: KeyLike) -> Key:
         key = jax.random.key(as_array(np.int64(key) if isinstance(key, int) else key))
     checked: Any = key
     dtype, ndim = getattr(checked, "dtype", None), getattr(checked, "ndim", None)
+    if isinstance(key, jax.Array) and ndim == 0 and jnp.issubdtype(dtype, jnp.integer):
+        return jax.random.key(key)  # a seed, perhaps traced
     new_style = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and ndim == 0
     if not (new_style or (dtype == np.uint32 and ndim == 1)):
         raise ValueError(
@@ -137,7 +140,12 @@ def _check_one_type(name: str, labels: Collection[Any]) -> None:
 
 
 def check_held(name: str, values: Any) -> None:
-    """Raise ValueError for a JAX array that is spread over the devices of several processes."""
+    """Raise ValueError for a JAX array that is traced, or spread over several processes."""
+    if isinstance(values, Tracer):
+        raise ValueError(
+            f"{name}: expected values, got an array that JAX traces; call this function outside "
+            "jit, vmap and grad (the pure functions, such as machines.fixed_size.fit, work inside)"
+        )
     if is_spread_over_processes(values):
         raise ValueError(
             f"{name}: expected values that this process holds whole, got an array of shape "

@@ -238,8 +238,16 @@ def as_array(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
 
 
 def as_float(x: ArrayLike) -> Array:
-    """Return `x` as a JAX array of floats; integers and booleans become the default float."""
+    """Return `x` as a JAX array of floats; integers and booleans become the default float.
+
+    Raises:
+        ValueError: for complex numbers, whose imaginary parts would be lost.
+    """
     starting()
+    if np.iscomplexobj(x):
+        raise ValueError(
+            f"expected an array of real numbers, got {jnp.result_type(x)} of shape {jnp.shape(x)}"
+        )
     if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "biu":
         return as_array(x, jnp.result_type(float))
     x = as_array(x)

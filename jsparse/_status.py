@@ -9,6 +9,7 @@ import warnings
 
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
 from .predictor.checks import NumericalError as NumericalError
@@ -72,20 +73,28 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
     """Raise on failure, warn of lost precision and exhaustion; on the host, outside `jit`.
 
     Args:
-        status: one code or an array of codes. Each kind of bad status is reported.
+        status: one code or an array of codes. Each kind of bad status is reported, with the number
+            of codes of this kind and the indices of the first three.
         what: name of the computation, for the message.
 
     Raises:
+        ValueError: for a status that JAX traces.
         NumericalError: if any code is `NOT_FINITE` or `INDEFINITE`.
 
     Warns:
         PrecisionWarning: for `PRECISION_LOST`, or else for `TRUNCATED`.
         ConvergenceWarning: for `EXHAUSTED`, or else for `RUNNING`; and for `VANISHED`.
     """
-    codes_present = {int(code) for code in np.unique(np.asarray(status))}
+    if isinstance(status, Tracer):
+        raise ValueError(
+            "status: expected numbers, got an array that JAX traces; return the status from jit, "
+            "vmap or grad, and check it outside"
+        )
+    statuses = np.asarray(status)
+    codes_present = {int(code) for code in np.unique(statuses)}
     worst = max(codes_present, default=CONVERGED)
     if worst >= NOT_FINITE:
-        raise NumericalError(f"{what}: {ADVICE[worst]}")
+        raise NumericalError(f"{what}: {ADVICE[worst]}{_places(statuses, worst)}")
     for category, codes in (
         (PrecisionWarning, (PRECISION_LOST, TRUNCATED)),
         (ConvergenceWarning, (EXHAUSTED, RUNNING)),
@@ -93,4 +102,14 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
     ):
         code = next((code for code in codes if code in codes_present), None)
         if code is not None:
-            warnings.warn(f"{what}: {ADVICE[code]}", category, stacklevel=2)
+            message = f"{what}: {ADVICE[code]}{_places(statuses, code)}"
+            warnings.warn(message, category, stacklevel=2)
+
+
+def _places(statuses: Int[np.ndarray, "*b"], code: int) -> str:
+    """Return how many of several statuses are `code`, and the indices of the first three."""
+    if statuses.size <= 1:
+        return ""
+    indices = np.argwhere(statuses == code)
+    first = [str(i[0] if len(i) == 1 else tuple(i.tolist())) for i in indices[:3]]
+    return f" This concerns {len(indices)} of {statuses.size} (first {', '.join(first)})."

@@ -9,4 +9,4 @@ Status = Int[Array, "*batch"]
 CLike = ScalarLike | Float[Array, " l"]  # weight of the data fit; for a code, one per problem
 PointTable = Float[Array, "m d"] | None  # None if every row is a point
 Key = PRNGKeyArray
-KeyLike = int | Key  # an integer `i` stands for `jax.random.key(i)`
+KeyLike = int | Int[Array, ""] | Key  # an integer `i` stands for `jax.random.key(i)`

@@ -50,25 +50,31 @@ class KernelExpansion(eqx.Module):
     scaling: Scaling | None = None
 
     __repr__ = short_repr
+    # `jax.jit` identifies an expansion by object identity, not by its numbers.
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
     def __call__(
         self,
-        X: Float[Array, "n d"] | Float[np.ndarray, "n d"],
+        X: Float[Array, "*n d"] | Float[np.ndarray, "*n d"],
         *,
         block_rows: int | None = None,
-    ) -> Float[Array, " n *c"]:
+    ) -> Float[Array, "..."]:
         """Return the values of the expansion at the rows of `X`, shape `n` or `n c`.
 
         Args:
-            X: inputs in raw units, shape `n d`, which are cast to the model's dtype.
+            X: inputs in raw units, shape `n d`, which are cast to the model's dtype. One row of
+                shape `d` gives values without the axis of rows.
             block_rows: number of rows evaluated at a time. The default depends on the device.
 
         Raises:
-            ValueError: if `X` is not of shape `n d` with the model's `d`.
+            ValueError: if `X` is not of shape `n d` or `d` with the model's `d`.
         """
         check_runtime()
         if not isinstance(X, np.ndarray):
             X = as_array(X)
+        if X.ndim == 1:
+            return self(X[None], block_rows=block_rows)[0]
         if X.ndim != 2 or X.shape[1] != self.prototypes.shape[1]:
             raise ValueError(
                 f"X: expected shape (n, {self.prototypes.shape[1]}), the model's number of "

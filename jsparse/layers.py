@@ -12,15 +12,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jax.tree_util import KeyPath
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from ._arguments import whole_number
+from ._arguments import check_finite, whole_number
 from ._numerics import as_array, as_float, is_concrete
 from ._repr import short_repr
 from ._types import KeyLike
 from .expansion import KernelExpansion
 from .kernels import RBF, Kernel
 from .machines import fixed_size
+from .machines.checks import check_weights
 from .prototypes import k_means
 from .validation.error_gradient import CrossEntropy, Parts, SquaredError, held_out_error
 
@@ -31,25 +33,33 @@ class HeadMachine(eqx.Module):
     Attributes:
         expansion: the machine of features. For classes it has a column of values for each class.
         inverse_temperature: factor of the values in the exponents of the probabilities.
+        status: stop code of the fit, see `jsparse.check`.
         classes: number of classes; None for regression (static).
+
+    Every method also takes the features of one row, shape `d`. The axis of rows is then absent from
+    the result.
     """
 
     expansion: KernelExpansion
     inverse_temperature: Float[Array, ""]
+    status: Int[Array, ""]
     classes: int | None = eqx.field(static=True)
 
     __repr__ = short_repr
+    # `jax.jit` identifies a machine by object identity, not by its numbers.
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
-    def __call__(self, features: Float[Array, "n d"]) -> Float[Array, " n *c"]:
+    def __call__(self, features: Float[Array, "*n d"]) -> Float[Array, "..."]:
         """Return predicted targets, shape `n *c`, or a value for each class, shape `n k`."""
         return self.expansion(features)
 
-    def predict(self, features: Float[Array, "n d"]) -> Float[Array, " n *c"] | Int[Array, " n"]:
+    def predict(self, features: Float[Array, "*n d"]) -> Float[Array, "..."] | Int[Array, "*n"]:
         """Return predicted targets, shape `n *c`, or predicted class numbers, shape `n`."""
         values = self(features)
-        return values if self.classes is None else jnp.argmax(values, axis=1).astype(jnp.int32)
+        return values if self.classes is None else jnp.argmax(values, axis=-1).astype(jnp.int32)
 
-    def predict_proba(self, features: Float[Array, "n d"]) -> Float[Array, "n k"]:
+    def predict_proba(self, features: Float[Array, "*n d"]) -> Float[Array, "*n k"]:
         """Return class probabilities, shape `n k`. The cross-entropy loss calibrates them.
 
         Raises:
@@ -59,7 +69,7 @@ class HeadMachine(eqx.Module):
             raise ValueError(
                 "predict_proba: expected a head with classes, got a head for regression"
             )
-        return jax.nn.softmax(self.inverse_temperature * self(features), axis=1)
+        return jax.nn.softmax(self.inverse_temperature * self(features), axis=-1)
 
 
 class KernelHead(eqx.Module):
@@ -107,6 +117,10 @@ class KernelHead(eqx.Module):
             classes: number of classes; None for real targets.
             n_folds: number of folds of the cross-validated loss, at least 2.
 
+        Works under `jit` and `vmap`. The sign of a traced leaf of the kernel is not known. Such a
+        leaf is stored as a logarithm, unless its kernel allows numbers that are not positive: an
+        offset, the matrix of `kernels.Projected`, the parameters of `kernels.Custom`.
+
         Raises:
             ValueError: for a value out of range, or a kernel with other leaves.
         """
@@ -117,13 +131,13 @@ class KernelHead(eqx.Module):
             raise ValueError(f"C: expected a positive number, got {C!r}")
         if classes is not None:
             classes = whole_number("classes", classes, 2)
-        leaves, self._structure = jax.tree.flatten(kernel)
-        if not leaves or not all(eqx.is_inexact_array_like(leaf) for leaf in leaves):
+        leaves, self._structure = jax.tree_util.tree_flatten_with_path(kernel)
+        if not leaves or not all(_is_floating(leaf) for _, leaf in leaves):
             raise ValueError(f"kernel: expected floating-point leaves only, got {kernel!r}")
-        self._positive = tuple(bool(np.all(np.asarray(leaf) > 0)) for leaf in leaves)
+        self._positive = tuple(_is_positive(*leaf) for leaf in leaves)
         self.kernel_parameters = tuple(
-            jnp.asarray(np.log(leaf) if positive else leaf, Z.dtype)
-            for leaf, positive in zip(map(np.asarray, leaves), self._positive, strict=True)
+            _parameter(leaf, positive).astype(Z.dtype)
+            for (_, leaf), positive in zip(leaves, self._positive, strict=True)
         )
         self.prototypes = Z
         self.log_C = jnp.log(jnp.asarray(C, Z.dtype))
@@ -151,16 +165,17 @@ class KernelHead(eqx.Module):
                 distance of two rows of features.
             settings: further arguments of `KernelHead`.
 
+        Works under `jit` and `vmap`, also over keys.
+
         Raises:
             ValueError: for more prototypes than rows; see also `KernelHead`.
         """
-        Y = np.asarray(as_float(as_array(features)))
+        Y = as_float(as_array(features))
+        if Y.ndim != 2:
+            raise ValueError(f"features: expected shape (n, d), got {Y.shape}; the key comes first")
         n_prototypes = whole_number("n_prototypes", n_prototypes, 1, len(Y), "the number of rows")
-        centres = k_means(key, as_array(Y), n_prototypes).centres
-        if kernel is None:
-            spread = float(np.sqrt(2 * np.sum(np.var(Y, axis=0, dtype=float))))
-            kernel = RBF(spread if spread > 0 else 1.0)
-        return cls(centres, kernel, **settings)
+        centres = k_means(key, Y, n_prototypes).centres
+        return cls(centres, RBF(_distance_of_rows(Y)) if kernel is None else kernel, **settings)
 
     @property
     def kernel(self) -> Kernel:
@@ -172,7 +187,7 @@ class KernelHead(eqx.Module):
     def loss(
         self,
         features: Float[Array, "n d"],
-        targets: Float[Array, " n *c"] | Int[Array, " n"],
+        targets: Float[Array, " n *c"] | Int[Array, " n"] | Bool[Array, " n"],
         weights: Float[Array, " n"] | None = None,
         *,
         prototypes: Float[Array, "m d"] | None = None,
@@ -185,7 +200,9 @@ class KernelHead(eqx.Module):
 
         Args:
             features: shape `n d`; at least `n_folds` rows.
-            targets: real targets, shape `n` or `n c`, or class numbers, shape `n`.
+            targets: real targets, shape `n` or `n c`, or class numbers, shape `n`. Of two classes,
+                booleans are class numbers, too. Under `jit`, a class number out of range gives NaN;
+                outside `jit` it raises ValueError.
             weights: row weights, shape `n`, at least 0.
             prototypes: points that replace the head's prototypes, such as the network's features of
                 fixed inputs. Pass `jax.lax.stop_gradient(head.prototypes)` to hold them fixed.
@@ -198,21 +215,25 @@ class KernelHead(eqx.Module):
             ValueError: for shapes that do not fit, or (outside `jit`) values out of range.
         """
         features, y, Z = self._problem(features, targets, prototypes)
+        check_weights(weights)
         n_folds = whole_number("n_folds", self.n_folds, 2, len(features), "the number of rows")
         w = jnp.ones(len(features), features.dtype) if weights is None else weights
         loss = SquaredError() if self.classes is None else CrossEntropy(self._inverse_temperature)
         parts = Parts(*(_in_parts(a, n_folds) for a in (features, y.reshape(len(y), -1), w)))
-        return held_out_error(self.kernel, Z, jnp.exp(self.log_C), parts, loss)[0]
+        return held_out_error(self.kernel, Z, jnp.exp(self.log_C), parts, loss)
 
     def fit(
         self,
         features: Float[Array, "n d"],
-        targets: Float[Array, " n *c"] | Int[Array, " n"],
+        targets: Float[Array, " n *c"] | Int[Array, " n"] | Bool[Array, " n"],
         weights: Float[Array, " n"] | None = None,
         *,
         prototypes: Float[Array, "m d"] | None = None,
     ) -> HeadMachine:
         """Return the closed-form machine of all rows; `loss` describes the arguments.
+
+        Under `jit`, a class number out of range gives a machine of NaN, with the status
+        `NOT_FINITE`.
 
         Differentiable any number of times in both modes, in the arguments and parameters in which
         `loss` is differentiable. Works under `jit` and `vmap`.
@@ -222,7 +243,9 @@ class KernelHead(eqx.Module):
         """
         features, y, Z = self._problem(features, targets, prototypes)
         machine = fixed_size.fit(self.kernel, Z, jnp.exp(self.log_C), features, y, weights)
-        return HeadMachine(machine.expansion, self._inverse_temperature, self.classes)
+        return HeadMachine(
+            machine.expansion, self._inverse_temperature, machine.status, self.classes
+        )
 
     @property
     def _inverse_temperature(self) -> Float[Array, ""]:
@@ -238,8 +261,13 @@ class KernelHead(eqx.Module):
             raise ValueError(
                 f"features: expected shape (n, {Z.shape[1]}), got {tuple(features.shape)}"
             )
+        check_finite("features", features)
         if self.classes is None:
-            return features, as_float(y), Z
+            y = as_float(y)
+            check_finite("targets", y)
+            return features, y, Z
+        if y.dtype == bool and self.classes == 2:
+            y = y.astype(jnp.int32)
         if y.ndim != 1 or not jnp.issubdtype(y.dtype, jnp.integer):
             raise ValueError(
                 f"targets: expected class numbers, integers of shape (n,), got {y.dtype} of shape "
@@ -247,7 +275,9 @@ class KernelHead(eqx.Module):
             )
         if is_concrete(y) and not ((np.asarray(y) >= 0) & (np.asarray(y) < self.classes)).all():
             raise ValueError(f"targets: expected class numbers from 0 to {self.classes - 1}")
-        return features, 2 * jax.nn.one_hot(y, self.classes, dtype=features.dtype) - 1, Z
+        codes = 2 * jax.nn.one_hot(y, self.classes, dtype=features.dtype) - 1
+        valid = (y >= 0) & (y < self.classes)  # a traced class number may be out of range
+        return features, jnp.where(valid[:, None], codes, jnp.nan), Z
 
 
 class PureHead(NamedTuple):
@@ -291,6 +321,7 @@ def pure_head(n_prototypes: int, kernel: Kernel | None = None, **settings: Any) 
     return PureHead(init, loss, fit)
 
 
+_OF_ANY_SIGN = ("offset", "matrix", "params")  # attributes of kernels
 _NAMES = ("prototypes", "log_C", "kernel_parameters", "log_inverse_temperature")
 
 
@@ -298,9 +329,32 @@ def _parameters(head: KernelHead) -> tuple[Any, ...]:
     return tuple(getattr(head, name) for name in _NAMES)
 
 
+def _is_floating(leaf: Any) -> bool:
+    is_number = isinstance(leaf, jax.Array | np.ndarray | np.generic | float)
+    return is_number and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+
+
+def _is_positive(path: KeyPath, leaf: ArrayLike) -> bool:
+    """Return whether a kernel's leaf is positive; a traced leaf, whether its kernel asks for it."""
+    if is_concrete(leaf):
+        return bool(np.all(np.asarray(leaf) > 0))
+    return not any(getattr(key, "name", "") in _OF_ANY_SIGN for key in path)
+
+
+def _parameter(leaf: ArrayLike, positive: bool) -> Array:
+    """Return a leaf of a kernel as an unconstrained parameter."""
+    leaf = leaf if isinstance(leaf, jax.Array) else as_array(leaf)
+    return jnp.log(leaf) if positive else leaf
+
+
+def _distance_of_rows(Y: Float[Array, "n d"]) -> Float[Array, ""]:
+    """Return the root mean squared distance of two rows, or 1 if all rows are equal."""
+    distance = jnp.sqrt(2 * jnp.sum(jnp.var(Y, axis=0)))
+    return jnp.where(distance > 0, distance, 1)
+
+
 def _in_parts(a: Float[Array, " n *c"], n_folds: int) -> Float[Array, "v r *c"]:
-    """Return rows as `Parts`: row `i` in fold `i mod n_folds`, and an empty validation split."""
+    """Return rows as `Parts`: row `i` in fold `i mod n_folds`."""
     rows = -(-len(a) // n_folds)
     padding = [(0, rows * n_folds - len(a)), *[(0, 0)] * (a.ndim - 1)]
-    folds = jnp.moveaxis(jnp.pad(a, padding).reshape(rows, n_folds, *a.shape[1:]), 1, 0)
-    return jnp.concatenate([folds, jnp.zeros_like(folds[:1])])
+    return jnp.moveaxis(jnp.pad(a, padding).reshape(rows, n_folds, *a.shape[1:]), 1, 0)

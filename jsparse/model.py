@@ -102,10 +102,11 @@ class Model(eqx.Module, ModelAnswers):
         """Return the number of prototypes."""
         return self.expansion.prototypes.shape[0]
 
-    def __call__(self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Float[Array, " n *c"]:
+    def __call__(self, X: Float[Array, "*n d"] | Float[np.ndarray, "*n d"]) -> Float[Array, "..."]:
         """Return the values at raw inputs, shape `n` or `n c`; differentiable.
 
-        They are the expansion's values; several quantiles are sorted in each row.
+        They are the expansion's values; several quantiles are sorted in each row. One row of shape
+        `d` gives values without the axis of rows.
         """
         values = self.expansion(X)
         return jnp.sort(values, axis=-1) if self._in_order else values

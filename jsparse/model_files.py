@@ -44,7 +44,7 @@ def save(
     if not isinstance(model, Model):
         raise ValueError(
             "model: expected a Model (such as `train(..).model`) or a KernelExpansion, got "
-            f"{type(model).__name__}"
+            f"{type(model).__name__}; the path comes first: save(path, model)"
         )
     if metadata:
         model = dataclasses.replace(model, about=About({**model.about, **metadata}))

@@ -43,8 +43,17 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes;
             then, with the same folds, retune `C` and one common factor of the lengthscales for
             all prototypes. The large machine then needs a few Cholesky factors, and no
-            eigendecomposition. If it does not lower the score by half a standard error, the
-            smaller machine is the result. None: tune the machine of all prototypes directly.
+            eigendecomposition. If it does not lower the score by one standard error of the
+            paired difference on the folds, the smaller machine is the result. None: tune the
+            machine of all prototypes directly.
+        solver: "cholesky" sums products of features over the rows and factorises the sums, in
+            `n m^2` operations. "conjugate_gradients" multiplies by the kernel matrix of rows
+            and prototypes, block by block, in some tens of passes over the rows of `n m` kernel
+            values each. It suits 5,000 prototypes and more. A machine of `tuned_with`
+            prototypes, by default 1,000, tunes the kernel and `C`. Then only `C` is retuned, on
+            one fold that is held out. The result has all prototypes. The rows must be in memory
+            on one device.
+        max_iter: limit of the steps of conjugate gradients for each `C`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
@@ -105,6 +114,8 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
         stop_when_flat: bool = False,
         selection: Literal["renyi", "uniform", "pivoted_cholesky"] = 'renyi',
         tuned_with: int | None = None,
+        solver: Literal["cholesky", "conjugate_gradients"] = 'cholesky',
+        max_iter: int = 200,
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
@@ -144,8 +155,17 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes;
             then, with the same folds, retune `C` and one common factor of the lengthscales for
             all prototypes. The large machine then needs a few Cholesky factors, and no
-            eigendecomposition. If it does not lower the score by half a standard error, the
-            smaller machine is the result. None: tune the machine of all prototypes directly.
+            eigendecomposition. If it does not lower the score by one standard error of the
+            paired difference on the folds, the smaller machine is the result. None: tune the
+            machine of all prototypes directly.
+        solver: "cholesky" sums products of features over the rows and factorises the sums, in
+            `n m^2` operations. "conjugate_gradients" multiplies by the kernel matrix of rows
+            and prototypes, block by block, in some tens of passes over the rows of `n m` kernel
+            values each. It suits 5,000 prototypes and more. A machine of `tuned_with`
+            prototypes, by default 1,000, tunes the kernel and `C`. Then only `C` is retuned, on
+            one fold that is held out. The result has all prototypes. The rows must be in memory
+            on one device.
+        max_iter: limit of the steps of conjugate gradients for each `C`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
@@ -202,6 +222,8 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
         stop_when_flat: bool = False,
         selection: Literal["renyi", "uniform", "pivoted_cholesky"] = 'renyi',
         tuned_with: int | None = None,
+        solver: Literal["cholesky", "conjugate_gradients"] = 'cholesky',
+        max_iter: int = 200,
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',

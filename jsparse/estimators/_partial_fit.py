@@ -1,6 +1,6 @@
 """Estimators with `partial_fit`, which adds rows after the fit."""
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +18,8 @@ class _MoreRows(Machine):
 
     def _add(self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> None:
         """Sum more rows, solve again and publish; after an error nothing has changed."""
+        method: FixedSize = self._method.check_sums("partial_fit")
         assert self._sums is not None
-        method = cast(FixedSize, self._method)
         model, sums, status = with_more_rows(
             method, self.model_, self._sums, self.C_, X, targets, weights
         )

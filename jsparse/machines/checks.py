@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._arguments import check_finite
-from .._numerics import as_array, as_float, is_concrete, like
+from .._numerics import as_array, as_float, is_concrete, is_traced, like
 from .._runtime import check_runtime
 from .._types import ScalarLike
 from ..features import FeatureMap
@@ -97,7 +97,12 @@ def given_penalty(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] |
 
 
 def check_penalty(feature_map: FeatureMap) -> None:
-    """Raise a `ValueError` unless the feature map is penalised by the identity."""
+    """Raise a `ValueError` unless the feature map is one penalised by the identity."""
+    if not isinstance(feature_map, FeatureMap):
+        raise ValueError(
+            "feature_map: expected a map such as jsparse.features.Nystroem(kernel, prototypes), "
+            f"got {feature_map!r}"
+        )
     if feature_map.penalty() is not None:
         raise ValueError(
             "feature_map: expected one penalised by the identity (Nystroem, Linear), got "
@@ -108,7 +113,7 @@ def check_penalty(feature_map: FeatureMap) -> None:
 def check_labels(labels: Array, k: int) -> None:
     """Raise a `ValueError` unless labels are class numbers 0..k-1, at least one.
 
-    Traced values are not checked.
+    Traced values are not checked; see `nan_for_wrong_labels`.
     """
     if labels.ndim != 1 or not jnp.issubdtype(labels.dtype, jnp.integer):
         raise ValueError(
@@ -123,6 +128,16 @@ def check_labels(labels: Array, k: int) -> None:
             f"labels: expected class numbers 0 to {k - 1}, got "
             f"numbers from {values.min()} to {values.max()}"
         )
+
+
+def nan_for_wrong_labels(values: Float[Array, "*s"], labels: Array, k: int) -> Float[Array, "*s"]:
+    """Return `values`, or NaN if a traced label is not a class number 0..k-1.
+
+    JAX clips or drops an index out of range, so a wrong label would go unnoticed under `jit`.
+    """
+    if not is_traced(labels):
+        return values
+    return jnp.where(jnp.all((labels >= 0) & (labels < k)), values, jnp.nan)
 
 
 def check_problem(
@@ -164,6 +179,11 @@ def check_problem(
     check_finite("X", X)
     check_finite("y", y)
     check_penalties(C, intercept_penalty)
+    check_weights(weights)
+
+
+def check_weights(weights: Array | None) -> None:
+    """Raise a `ValueError` for weights that are negative, infinite or all zero."""
     if weights is not None and is_concrete(weights):
         w = np.asarray(weights)
         if not np.all((w >= 0) & np.isfinite(w)):

@@ -30,7 +30,7 @@ from ..kernels import Kernel
 from ..multiclass import Code
 from ..solvers import conjugate_gradients
 from ..solvers.definite import factorise
-from .checks import check_choice, check_labels, check_problem, in_one_dtype
+from .checks import check_choice, check_labels, check_problem, in_one_dtype, nan_for_wrong_labels
 from .dual_leave_one_out import leave_one_out as leave_one_out
 from .dual_leave_one_out import leave_one_out_of, machines_without_each
 from .dual_system import (
@@ -292,7 +292,8 @@ def fit_classes(
         kernel: kernel of two points.
         C: weight of the data-fit term, or one for each problem, shape `l`.
         X: inputs, shape `n d`.
-        labels: class numbers 0..k-1, shape `n`.
+        labels: class numbers 0..k-1, shape `n`. Under `jit`, a label out of range makes the machine
+            NaN; outside `jit` it raises ValueError.
         code: see `multiclass.output_code`.
         weights: row weights, shape `n`, at least 0.
         method: see `fit`.
@@ -305,6 +306,7 @@ def fit_classes(
     """
     check_labels(labels, code.matrix.shape[0])
     X = as_float(X)
+    C = nan_for_wrong_labels(jnp.asarray(C, X.dtype), labels, code.matrix.shape[0])
     targets = jnp.asarray(code.matrix, X.dtype)[labels]
     if code.shares_all_rows and jnp.ndim(C) == 0:
         return fit(kernel, C, X, targets, weights, method=method)

@@ -1,11 +1,10 @@
 """The fixed-size LS-SVM: ridge regression in Nystroem features of a few prototypes."""
 
 import functools
-from collections.abc import Generator
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from collections.abc import Generator, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
@@ -13,19 +12,17 @@ from jaxtyping import Array, Float, Int
 
 from .._agreement import same_rows
 from .._arguments import whole_number
-from .._numerics import as_array, as_float, like
+from .._numerics import as_float, like
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, TRUNCATED
-from .._types import CLike, Key, ScalarLike
+from .._types import CLike, Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap, Nystroem, Triangular
-from ..features import Linear as LinearFeatures
 from ..kernels import Kernel, Linear
 from ..multiclass import Code, accumulate_code, solve_code
 from ..normal_equations import NormalEquations, accumulate
-from ..prototypes import interleaved, pivoted_cholesky
-from ..prototypes.choice import choose_rows
+from . import iterative
 from .checks import (
     check_choice,
     check_labels,
@@ -34,94 +31,21 @@ from .checks import (
     check_problem,
     given_penalty,
     in_one_dtype,
+    nan_for_wrong_labels,
 )
 from .family import Family, diagnostics, single
-from .held_out import Sums
-from .method import (
-    Points,
-    Shape,
-    Task,
-    TrainingRows,
-    at_most,
-    option,
-    replaced,
-    setting,
-)
+from .held_out import HeldOut, OnFold, Sums
+from .method import Shape, Task, at_most, option, replaced, setting, sums_needed
 from .ridge import Ridge
-from .sized import Sized
-from .stages import Chosen, Outcome, Stage, better_by
+from .row_prototypes import Prototypes, feature_map
+from .rows import FoldLayout, Rows
+from .stages import Chosen, Outcome, Stage, better_by, better_on_folds
 
-Selection = Literal["renyi", "uniform", "pivoted_cholesky"]
-# Standard errors by which the machine of all prototypes must beat the machine of `tuned_with`
-# prototypes.
-LARGER_GAIN = 0.5
-
-
-class Prototypes(Sized):
-    """The settings of methods whose prototypes are rows chosen before anything is fitted.
-
-    `Sized` describes the settings that are not listed.
-
-    Args:
-        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky" for
-            the rows with the largest residual variance under the untuned kernel, whatever the
-            class.
-    """
-
-    selection: Selection = setting("renyi")
-
-    @property
-    def nested(self) -> bool:
-        """Whether, for every `s`, the first `s` prototypes must be a good choice of `s` rows."""
-        return len(self.sizes) > 0
-
-    def check(self, task: Task) -> None:
-        """See `Method.check`."""
-        super().check(task)
-        check_choice("selection", self.selection, Selection)
-
-    def resolve(self, shape: Shape) -> "Prototypes":
-        """See `Method.resolve`: for the linear kernel one point is enough."""
-        if shape.linear and self.n_prototypes == "auto":
-            return replaced(self, n_prototypes=1)
-        if shape.linear and self.sizes:
-            raise ValueError(
-                "n_prototypes: expected one number for the linear kernel, whose features are the "
-                f"inputs, got {self.sizes}"
-            )
-        return cast(Prototypes, super().resolve(shape))
-
-    def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Return rows chosen by `selection`; for the linear kernel, the first rows."""
-        m = self.largest
-        if isinstance(kernel, Linear):  # the features are the inputs: points have no effect
-            return rows.points_at(np.arange(m))
-        if self.selection == "pivoted_cholesky":  # the order of the pivots is nested already
-            weights = as_array(rows.weights, rows.X.dtype)
-            pivots = pivoted_cholesky(key, kernel, rows.kernel_inputs, m, weights).indices
-            return rows.points_at(np.asarray(pivots))
-        return self.chosen_rows(key, rows)
-
-    def chosen_rows(self, key: Key, rows: TrainingRows) -> Points:
-        """Return rows chosen by entropy or at random.
-
-        If `nested`, the first `s` of these rows are a good choice of `s` rows, for every `s`.
-        """
-        m, labels = self.largest, rows.labels
-        numbers, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights, rows.n)
-        if self.nested:
-            label = None if labels is None else labels[numbers]
-            numbers = numbers[interleaved(jax.random.fold_in(key, 1), m, label)]
-        return rows.points_at(numbers, status)
-
-
-@compiled
-def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> FeatureMap:
-    """Return Nystroem features of the prototypes; for the linear kernel, the inputs."""
-    if isinstance(kernel, Linear):
-        return LinearFeatures(jnp.zeros(prototypes.shape[1], prototypes.dtype))
-    return Nystroem(kernel, prototypes)
-
+Solver = Literal["cholesky", "conjugate_gradients"]
+# Standard errors of the paired difference by which the machine of all prototypes must beat the
+# machine of `tuned_with` prototypes.
+LARGER_GAIN = 1.0
+TUNED_WITH = 1000  # prototypes that tune the kernel for conjugate gradients
 
 _triangular = compiled(Triangular)
 
@@ -135,8 +59,16 @@ class FixedSize(Prototypes, Ridge):
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes; then,
             with the same folds, retune `C` and one common factor of the lengthscales for all
             prototypes. The large machine then needs a few Cholesky factors, and no
-            eigendecomposition. If it does not lower the score by half a standard error, the smaller
-            machine is the result. None: tune the machine of all prototypes directly.
+            eigendecomposition. If it does not lower the score by one standard error of the paired
+            difference on the folds, the smaller machine is the result. None: tune the machine of
+            all prototypes directly.
+        solver: "cholesky" sums products of features over the rows and factorises the sums, in
+            `n m^2` operations. "conjugate_gradients" multiplies by the kernel matrix of rows and
+            prototypes, block by block, in some tens of passes over the rows of `n m` kernel values
+            each. It suits 5,000 prototypes and more. A machine of `tuned_with` prototypes, by
+            default 1,000, tunes the kernel and `C`. Then only `C` is retuned, on one fold that is
+            held out. The result has all prototypes. The rows must be in memory on one device.
+        max_iterations: limit of the steps of conjugate gradients for each `C`.
     """
 
     tuned_with: int | None = option(
@@ -145,6 +77,13 @@ class FixedSize(Prototypes, Ridge):
         kind="count",
         metavar="M",
     )
+    solver: Solver = option(
+        "cholesky",
+        "how the system is solved; conjugate_gradients suits 5,000 prototypes and more",
+        choices=get_args(Solver),
+        kw_only=True,
+    )
+    max_iterations: int = setting(iterative.MAX_ITERATIONS, kw_only=True)
 
     name: ClassVar[str] = "fixed-size"
     title: ClassVar[str] = "fixed-size LS-SVM"
@@ -152,7 +91,17 @@ class FixedSize(Prototypes, Ridge):
     @property
     def nested(self) -> bool:
         """See `Prototypes.nested`."""
-        return super().nested or self.tuned_with is not None
+        return super().nested or self.tuned_with is not None or self._iterates
+
+    @property
+    def _iterates(self) -> bool:
+        """Whether the solver needs all rows in every step."""
+        return self.solver == "conjugate_gradients"
+
+    @property
+    def plan_arguments(self) -> dict[str, Any]:
+        """See `Method.plan_arguments`."""
+        return super().plan_arguments | {"solver": self.solver}
 
     @property
     def shares_work_over_C(self) -> bool:
@@ -172,6 +121,38 @@ class FixedSize(Prototypes, Ridge):
                 raise ValueError("tuned_with: expected None with several n_prototypes")
             most = 2**31 - 1 if self.n_prototypes is None else self.largest
             whole_number("tuned_with", self.tuned_with, 1, most, "n_prototypes")
+        check_choice("solver", self.solver, Solver)
+        whole_number("max_iterations", self.max_iterations, 1)
+        if self._iterates and (self.sizes or self.n_prototypes == "auto"):
+            raise ValueError("solver: expected 'cholesky' with several n_prototypes")
+
+    def check_sums(self, argument: str) -> Any:
+        """See `Method.check_sums`."""
+        if self._iterates:
+            why = " with solver='conjugate_gradients', which needs the rows in every step"
+            raise sums_needed(self, argument, why)
+        return super().check_sums(argument)
+
+    def check_code(self, argument: str, code: Code | None) -> None:
+        """See `Method.check_code`: conjugate gradients have one system for all problems."""
+        if self._iterates and code is not None and not code.shares_all_rows:
+            raise ValueError(
+                f"{argument}: expected a scheme in which every problem sees every class, such as "
+                "'one_versus_rest', with solver='conjugate_gradients'"
+            )
+
+    def check_C_per_problem(self) -> None:
+        """See `Method.check_C_per_problem`: conjugate gradients have one system for all."""
+        if self._iterates:
+            raise ValueError("C_per_problem: expected False with solver='conjugate_gradients'")
+
+    def resolve(self, shape: Shape) -> "FixedSize":
+        """See `Method.resolve`."""
+        if shape.linear and self._iterates:
+            raise ValueError(
+                "solver: expected 'cholesky' with the linear kernel, whose features are the inputs"
+            )
+        return cast(FixedSize, super().resolve(shape))
 
     def capped(self, shape: Shape) -> "FixedSize":
         """See `Method.capped`."""
@@ -191,6 +172,58 @@ class FixedSize(Prototypes, Ridge):
         machine = solve(sums.features, sums.equations, C, code)
         return single(machine.expansion, machine.status, diagnostics(machine))
 
+    def fit_and_sum(
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
+        sums: Any = None,
+    ) -> tuple[Family, Sums | None]:  # fmt: skip
+        """See `Method.fit_and_sum`; conjugate gradients start from a `Start`."""
+        if not self._iterates:
+            return super().fit_and_sum(kernel, points, C, rows, key, sums)
+        return iterative.fit_rows(kernel, points, C, rows, sums, self.max_iterations), None
+
+    def fit(
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
+    ) -> Family:
+        """See `Method.fit`."""
+        return self.fit_and_sum(kernel, points, C, rows, key)[0]
+
+    def held_out(
+        self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
+        folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
+    ) -> HeldOut:  # fmt: skip
+        """See `Method.held_out`; conjugate gradients hold out only the first fold."""
+        if not self._iterates:
+            return super().held_out(kernel, points, C, rows, folds, on_fold, key)
+        assert points is not None
+        folds = self.validation_folds(folds, len(rows))
+        return iterative.held_out(kernel, points, C, rows, folds, on_fold, self.max_iterations)
+
+    def validation_folds(self, folds: Any, n: int) -> Any:
+        """See `Method.validation_folds`: the first fold, for conjugate gradients."""
+        if not self._iterates:
+            return folds
+        return folds._replace(index=folds.index[:1], valid=folds.valid[:1])
+
+    def validation_text(self, folds: int) -> str:
+        """See `Method.validation_text`."""
+        text = super().validation_text(folds)
+        return f"1 of {text} held out" if self._iterates else text
+
+    def solver_text(self, info: Mapping[str, Any]) -> str | None:
+        """See `Method.solver_text`."""
+        if not self._iterates:
+            return None
+        residual = float(info["relative_residual"])
+        return f"conjugate gradients, {info['steps']} steps, residual {residual:.1g}"
+
+    def fold_machines(
+        self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,
+        folds: Any, key: Key | None, sums: Any,
+    ) -> KernelExpansion:  # fmt: skip
+        """See `Method.fold_machines`."""
+        sums = None if self._iterates else sums
+        return super().fold_machines(kernel, points, C, size, rows, folds, key, sums)
+
     def stages_of_one_size(
         self, problem: Any, search: Any
     ) -> Generator[Stage, Outcome | None, Chosen]:
@@ -200,6 +233,8 @@ class FixedSize(Prototypes, Ridge):
         after the kernel is tuned.
         """
         small = self._small()
+        if self._iterates:
+            return (yield from self._iterated(cast(FixedSize, small), problem, search))
         if small is not None and search.tune_kernel:
             return (yield from self._grown(small, problem, search))
         best = yield from super().stages_of_one_size(problem, search)
@@ -225,20 +260,41 @@ class FixedSize(Prototypes, Ridge):
         later = rescaling.planned(problem.template, problem.rows_scored)
         first = yield Stage(smaller, search, planned_later=later)
         assert first is not None
-        near = np.abs(np.log(problem.C / first.tuning.C)) <= np.log(5.0)
         larger = problem.with_template(first.tuning.kernel)
-        last = yield Stage(larger, rescaling, problem.C[near], optional=True)
-        if last is None or not better_by(first, last, LARGER_GAIN):
+        near = _near(problem.C, first.tuning.C)
+        last = yield Stage(larger, rescaling, near, optional=True)
+        if last is None or not better_on_folds(first, last, LARGER_GAIN):
             return Chosen(first)
         return Chosen(last.with_theta(problem.theta_of(last.tuning.kernel)))
 
+    def _iterated(
+        self, small: "FixedSize", problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """Tune the smaller machine; then `C` alone for all prototypes, by conjugate gradients."""
+        smaller = problem.with_method(small).at_size(small.largest)
+        first = yield Stage(smaller, search, planned_later=1)
+        assert first is not None
+        larger = problem.with_kernel(first.tuning.kernel)
+        last = yield Stage(larger, search.of_C_alone(), _near(problem.C, first.tuning.C))
+        assert last is not None
+        return Chosen(last.with_theta(first.tuning.theta))
+
     def _small(self) -> "FixedSize | None":
         """Return the smaller machine for which the kernel is tuned; None if there is none."""
+        if self._iterates:
+            m = TUNED_WITH if self.tuned_with is None else self.tuned_with
+            few = m if self.n_prototypes is None else min(m, self.largest)
+            return replaced(self, n_prototypes=few, tuned_with=None, solver="cholesky")
         if self.tuned_with is None:
             return None
         if self.n_prototypes is not None and self.tuned_with >= self.largest:
             return None
         return replaced(self, n_prototypes=self.tuned_with, tuned_with=None)
+
+
+def _near(grid: Float[np.ndarray, " s"], C: float) -> Float[np.ndarray, " t"]:
+    """Return the values of the grid within a factor of 5 of `C`, increasing."""
+    return np.sort(grid[np.abs(np.log(grid / C)) <= np.log(5.0)])
 
 
 class FixedSizeFit(NamedTuple):
@@ -355,7 +411,8 @@ def fit_classes(
         feature_map: such as `Nystroem(kernel, prototypes)`; penalised by the identity.
         C: weight of the data-fit term, or one for each problem, shape `l`.
         X: inputs, shape `n d`.
-        labels: class numbers 0..k-1, shape `n`.
+        labels: class numbers 0..k-1, shape `n`. Under `jit`, a label out of range makes the machine
+            NaN, with the status `NOT_FINITE`; outside `jit` it raises ValueError.
         code: see `multiclass.output_code`.
         weights: row weights, shape `n`, at least 0.
         intercept_penalty: see `fit`.
@@ -373,8 +430,8 @@ def fit_classes(
     check_problem(None, C, X, y, weights, intercept_penalty)
     check_labels(labels, code.matrix.shape[0])
     penalty, rows = given_penalty(intercept_penalty, X), (X, labels, weights)
-    C, code = jnp.asarray(C, X.dtype), code.astype(X.dtype)
-    return _fit(feature_map, C, rows, code, penalty, mesh, block_rows)
+    C = nan_for_wrong_labels(jnp.asarray(C, X.dtype), labels, code.matrix.shape[0])
+    return _fit(feature_map, C, rows, code.astype(X.dtype), penalty, mesh, block_rows)
 
 
 def solve(

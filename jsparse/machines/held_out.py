@@ -62,13 +62,21 @@ class Sums(NamedTuple):
     __repr__ = short_repr
 
 
+class Start(NamedTuple):
+    """Coefficients from which an iterative fit starts."""
+
+    coefficients: Float[Array, "m l"]
+
+    __repr__ = short_repr
+
+
 class HeldOut(NamedTuple):
     """The results of `on_fold` for `v` folds of `r` rows, `s` values of `C` and `k` sizes."""
 
     sums: PyTree  # sums over the rows of each fold, shape `v s .. k`
     kept: PyTree  # results for each row, the second pytree of `OnFold`, shape `v r ..`
     statuses: Int[Array, " s"]  # for each `C`, the worst stop code over folds
-    total: Sums | None = None  # normal equations of all rows, if the method computed them
+    total: Sums | Start | None = None  # what a fit to all rows can start from, if it is known
 
     __repr__ = short_repr
 

@@ -111,13 +111,16 @@ class KMP(Pursuit):
 
 def _with_coefficients_from_rows(path: Path, design: Design, ridge: Array) -> Path:
     """Return the paths with coefficients computed by QR from the selected atoms at the rows."""
-    k, dtype = path.support.shape[1], design.D.dtype
+    k = path.support.shape[1]
+    # The root has no derivative at 0.
+    root = jnp.where(ridge > 0, jnp.sqrt(jnp.where(ridge > 0, ridge, 1)), 0)
 
     def factors(machine: tuple[Array, Array]) -> tuple[Array, Array]:
         support, y = machine
         inside = support >= 0
         atoms = jnp.where(inside[None, :], design.D[:, jnp.maximum(support, 0)], 0)
-        penalty = jnp.sqrt(ridge) * jnp.eye(k, k + 1, dtype=dtype)
+        # A one at an unused place keeps R invertible, and so its derivative finite.
+        penalty = jnp.pad(jnp.diag(jnp.where(inside, root, 1)), ((0, 0), (0, 1)))
         both = jnp.concatenate([jnp.concatenate([atoms, y[:, None]], axis=1), penalty])
         R = jnp.linalg.qr(both, mode="r")
         return R[:k, :k], R[:k, k:]

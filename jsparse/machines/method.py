@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import operator
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
@@ -328,6 +328,11 @@ class Method(eqx.Module):
         return None
 
     @property
+    def plan_arguments(self) -> dict[str, Any]:
+        """The arguments of `training.plan.plan` that the method decides."""
+        return {"n_prototypes": self.n_features}
+
+    @property
     def size_text(self) -> str:
         """The setting that decides memory, such as "candidates: 5 candidates", for messages."""
         if self.n_features == "all":
@@ -371,12 +376,12 @@ class Method(eqx.Module):
 
     def fit_and_sum(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
-        sums: Sums | None = None,
+        sums: Any = None,
     ) -> tuple[Family, Sums | None]:  # fmt: skip
         """Fit as `fit` does, and return also the sums to which later rows can be added.
 
-        The sums are None if the method needs more than sums. If the caller has the `sums` of the
-        rows, from `HeldOut.total`, they save a pass over the rows.
+        The sums are None if the method needs more than sums. If the caller has `HeldOut.total`,
+        `sums` saves passes over the rows.
         """
         return self.fit(kernel, points, C, rows, key), None
 
@@ -399,13 +404,17 @@ class Method(eqx.Module):
         """Return in words how the method is validated, given the number of folds of the run."""
         return f"{folds} folds" if folds > 1 else "rows held out"
 
+    def solver_text(self, info: Mapping[str, Any]) -> str | None:
+        """Return in words how the fit was solved, given `Family.info`; by default None."""
+        return None
+
     def validation_folds(self, folds: Any, n: int) -> Any:
         """Return the folds that `held_out` uses for `n` rows, if the caller passes `folds`."""
         return folds
 
     def fold_machines(
         self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,
-        folds: Any, key: Key | None, sums: Sums | None,
+        folds: Any, key: Key | None, sums: Any,
     ) -> KernelExpansion:  # fmt: skip
         """Return the machines fitted without each fold, as one expansion; on the host.
 

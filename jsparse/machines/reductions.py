@@ -25,7 +25,7 @@ from . import dual
 from .candidates import check_candidates
 from .checks import check_problem, in_one_dtype
 from .family import Family, diagnostics, single
-from .fixed_size import FixedSize, Prototypes
+from .fixed_size import FixedSize
 from .from_sums import FromSums
 from .held_out import HeldOut, OnFold, Sums, each_fold
 from .method import (
@@ -53,6 +53,7 @@ from .reduction_system import (
     solve,
     target_exponent,
 )
+from .row_prototypes import Prototypes
 from .rows import Rows
 from .sized import Sized
 from .stages import Chosen, Outcome, Stage, surrogate_stages

@@ -23,8 +23,8 @@ from ..kernels import Kernel
 from ..solvers.robust import SMOOTHING, Solution, default_tolerance, slopes, solve
 from .checks import check_choice, check_penalty, check_problem, in_one_dtype
 from .family import Family, diagnostics, single
-from .fixed_size import Prototypes, feature_map
 from .method import MANY_C, Metric, Task, as_python, check_number, option
+from .row_prototypes import Prototypes, feature_map
 from .rows import Rows
 
 Loss = Literal["absolute", "huber", "quantile"]

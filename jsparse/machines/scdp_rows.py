@@ -6,14 +6,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._blocks import rows_in_block
-from .._numerics import dot, eigh, exponents, times_power
+from .._blocks import rows_in_block, sum_row_blocks
+from .._numerics import (
+    dot,
+    dot_over_rows,
+    eigh,
+    exponents,
+    present_rows,
+    times_power,
+    with_derivative,
+)
 from .._repr import short_repr
 from .._status import CONVERGED, RUNNING
 from .._types import Key
 from ..kernels import Kernel
 from ..pursuit import probabilistic
 from ..pursuit.path import Path, assemble, from_directions
+from ..solvers.nested_systems import inverse_factor, nested_solutions
 from ..solvers.streaming_qr import streaming_qr
 
 _BLOCK = 32  # images in a block; a step reads only the blocks that hold an image
@@ -169,23 +178,93 @@ def solve_again(
     path: Path, targets: Float[Array, "n c"], problem: Problem, block_rows: int | None
 ) -> Path:
     """Return a path with coefficients computed from the QR factor of the rows `[1 K(X, Z) y]`."""
+    k = path.support.shape[0]
+    R = _triangular_factor(path.support, targets, problem, block_rows)
+    factor, along = R[1 : 1 + k, 1 : 1 + k], R[1 : 1 + k, 1 + k :]
+    parts = path.support, factor, along, jnp.sum(jnp.square(factor), axis=0)
+    batch = (a[None] for a in (*parts, path.residual_norm, path.size, path.status))
+    return jax.tree.map(lambda a: a[0], assemble(*batch, on_rows=True))
+
+
+def _triangular_factor(
+    support: Int[Array, " k"],
+    targets: Float[Array, "n c"],
+    problem: Problem,
+    block_rows: int | None,
+) -> Float[Array, "q q"]:
+    """Return the QR factor of the weighted rows `[1 K(X, Z) y]` and of the penalty's root."""
     kernel, candidates, C, X, weights, nu = problem
-    k, c = path.support.shape[0], targets.shape[1]
-    inside = path.support >= 0
-    Z = candidates[jnp.maximum(path.support, 0)]
-    gram = kernel.gram(Z)
+    k, c = len(support), targets.shape[1]
+    inside = support >= 0
+    Z = candidates[jnp.maximum(support, 0)]
 
     def rows_of(X: Array, y: Array, w: Array) -> Float[Array, "r q"]:
         columns = jnp.where(inside[None, :], kernel.cross_gram(X, Z), 0)
         extended = jnp.concatenate([jnp.ones_like(w)[:, None], columns, y], axis=1)
         return jnp.where(w[:, None] > 0, jnp.sqrt(w)[:, None] * extended, 0)
 
-    values, vectors = eigh(jnp.where(inside[:, None] & inside[None, :], gram, 0))
+    values, vectors = eigh(jnp.where(inside[:, None] & inside[None, :], kernel.gram(Z), 0))
     root = jnp.sqrt(jnp.maximum(values, 0) / C)[:, None] * vectors.T
     first = jnp.zeros((1, 1 + k + c), X.dtype).at[0, 0].set(jnp.sqrt(nu))
     start = jnp.concatenate([first, jnp.pad(root, ((0, 0), (1, c)))])
-    R = streaming_qr(rows_of, (X, targets, weights), start, rows_in_block(block_rows))
-    factor, along = R[1 : 1 + k, 1 : 1 + k], R[1 : 1 + k, 1 + k :]
-    parts = path.support, factor, along, jnp.sum(jnp.square(factor), axis=0)
-    batch = (a[None] for a in (*parts, path.residual_norm, path.size, path.status))
-    return jax.tree.map(lambda a: a[0], assemble(*batch, on_rows=True))
+    return streaming_qr(rows_of, (X, targets, weights), start, rows_in_block(block_rows))
+
+
+def differentiable(
+    path: Path,
+    intercepts: Float[Array, "g k c"],
+    targets: Float[Array, "g n c"],
+    problem: Problem,
+    block_rows: int | None,
+) -> tuple[Float[Array, "g k k c"], Float[Array, "g k c"]]:
+    """Return coefficients and intercepts of `g` paths with derivatives in targets and problem.
+
+    The derivatives are those of the machines on the selected prototypes, in both modes. A pursuit
+    has no reverse mode, as its number of steps depends on values. A QR factorisation has no
+    derivative where the factor is singular, as it is for the first rows or unused places.
+    """
+
+    def machines(support: Array, targets: Array, problem: Problem) -> Float[Array, "g k p c"]:
+        def machines_of(group: tuple[Array, Array]) -> Float[Array, "k p c"]:
+            return _machines(*group, problem, block_rows)
+
+        return jax.lax.map(machines_of, (support, targets))
+
+    values = jnp.concatenate([intercepts[:, :, None], path.coefficients], axis=2)
+    values = with_derivative(
+        lambda _: values,
+        lambda _, primals, tangents: jax.jvp(machines, primals, tangents)[1],
+        (path.support, targets, problem),
+    )
+    return values[:, :, 1:], values[:, :, 0]
+
+
+def _machines(
+    support: Int[Array, " k"],
+    targets: Float[Array, "n c"],
+    problem: Problem,
+    block_rows: int | None,
+) -> Float[Array, "k p c"]:
+    """Return intercept and coefficients of the machines on the first 1, 2, .. selected prototypes.
+
+    The columns times the inverse of their QR factor, a constant, are orthonormal to rounding. So
+    their Gram matrix is well-conditioned, and so are its derivatives.
+    """
+    kernel, candidates, C, X, weights, nu = problem
+    p = 1 + len(support)
+    inside = support >= 0
+    Z = candidates[jnp.maximum(support, 0)]
+    R = _triangular_factor(support, *jax.lax.stop_gradient((targets, problem)), block_rows)
+    basis = inverse_factor(R[:p, :p], jnp.concatenate([jnp.ones(1, bool), inside]))
+
+    def sums(X: Array, y: Array, w: Array) -> Float[Array, "p q"]:
+        rows = jnp.concatenate([jnp.ones_like(w)[:, None], kernel.cross_gram(X, Z)], axis=1)
+        rows = dot(rows, basis)
+        return dot_over_rows(rows, w[:, None] * jnp.concatenate([rows, y], axis=1))
+
+    zero = jnp.zeros((p, p + targets.shape[1]), X.dtype)
+    rows = present_rows(X, weights), targets, weights
+    total = sum_row_blocks(sums, rows, zero, rows_in_block(block_rows))
+    penalty = jnp.zeros((p, p), X.dtype).at[0, 0].set(nu).at[1:, 1:].set(kernel.gram(Z) / C)
+    gram = total[:, :p] + dot(basis.T, dot(penalty, basis))
+    return nested_solutions(gram, total[:, p:], basis)[1:]

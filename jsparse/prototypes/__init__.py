@@ -16,3 +16,23 @@ from .renyi import renyi as renyi
 from .uniform import interleaved as interleaved
 from .uniform import stratified as stratified
 from .uniform import uniform as uniform
+
+# `help` of the package shows these names.
+__all__ = [
+    "RULES",
+    "Bandwidth",
+    "KCenterResult",
+    "KMeansResult",
+    "PivotedCholeskyResult",
+    "RenyiResult",
+    "RenyiState",
+    "interleaved",
+    "k_center",
+    "k_means",
+    "normal_reference_bandwidth",
+    "pivoted_cholesky",
+    "plug_in_bandwidth",
+    "renyi",
+    "stratified",
+    "uniform",
+]

@@ -1,6 +1,5 @@
 """Gradient descent on the cross-validated error, over the leaves of a kernel and `C`."""
 
-import dataclasses
 import itertools
 from typing import Any, NamedTuple
 
@@ -15,12 +14,14 @@ from .._numerics import like
 from .._programs import compiled
 from .._repr import short_repr
 from .._types import Key, ScalarLike
-from ..validation.error_gradient import FoldErrors, Parts, held_out_error
+from ..validation.error_gradient import Parts, held_out_error
 from ..validation.folds import Folds
 from .strategies import Evaluator
 from .template import Template
 
-FOLDS = 5  # cross-validation folds, which share five sixths of the rows; the rest is validation
+FOLDS = 5  # of the cross-validated error
+FEWEST_ROWS = 12  # two rows and more in every fold
+DECAY = 0.4  # share of the evaluations, at the end, over which the learning rate falls to zero
 
 
 class DescentObjective(eqx.Module):
@@ -34,77 +35,52 @@ class DescentObjective(eqx.Module):
 
 
 class Slope(NamedTuple):
-    """The objective of the descent at one point: its value and gradient, and two errors."""
+    """The objective of the descent at one point: its value and gradient, and the error."""
 
     value: float  # log of the cross-validated error, plus the penalty of the prior
     gradient: Float[np.ndarray, " q"]  # of `value`, in theta and log C
     error: float  # cross-validated error
-    validation_error: float  # error on the validation split
 
     __repr__ = short_repr
 
 
-class Batches:
-    """The rows of each step of a descent: all rows, or a new sample for each step.
-
-    The rows of a step are divided into six parts of about equal size: five folds, and the
-    validation split. All steps have the same validation split.
-
-    Attributes:
-        points: prototypes of the machine, shape `m d`.
-        resampled: whether each step has a new sample.
+def folds_and_prototypes(
+    key: Key,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n c"],
+    weights: Float[Array, " n"],
+    points: Float[Array, "k d"] | None,
+    *,
+    rows: int,
+    prototypes: int,
+) -> tuple[Parts, Float[Array, "m d"]]:
+    """Return the rows on which a descent measures the error, in five folds, and the prototypes.
 
     Args:
-        key: PRNG key of the samples.
+        key: PRNG key of the draws.
         X: inputs, shape `n d`.
         y: targets, shape `n c`.
         weights: row weights, shape `n`; rows of weight 0 are never drawn.
         points: candidates for the prototypes, shape `k d`; None to draw prototypes from the rows.
-        rows: upper limit of the number of rows in a step.
+        rows: upper limit of the number of rows. A larger table is sampled.
         prototypes: upper limit of the number of prototypes.
 
     Raises:
         ValueError: if fewer than 12 rows have a positive weight, or `rows` is below 12.
     """
-
-    def __init__(
-        self,
-        key: Key,
-        X: Float[Array, "n d"],
-        y: Float[Array, "n c"],
-        weights: Float[Array, " n"],
-        points: Float[Array, "k d"] | None,
-        *,
-        rows: int,
-        prototypes: int,
-    ) -> None:
-        self._data = X, y, weights
-        self._seed = np.asarray(jax.random.key_data(key)).astype(np.uint32).tolist()
-        rng = np.random.default_rng(self._seed)
-        self._shuffled_rows = rng.permutation(np.flatnonzero(np.asarray(weights) > 0))
-        n_rows, n_parts = min(rows, len(self._shuffled_rows)), FOLDS + 1
-        if n_rows < 2 * n_parts:
-            raise ValueError(
-                f"search: expected at least {2 * n_parts} rows with weight, got {n_rows}"
-            )
-        self._n_rows, self._rows_in_part = n_rows, -(-capacity(n_rows) // n_parts)  # padded
-        self.resampled = n_rows < len(self._shuffled_rows)
-        if points is None:  # at most half as many prototypes as rows in a step
-            candidates, numbers = X, self._shuffled_rows[: max(1, rounded_down(n_rows // 2))]
-        else:
-            candidates, numbers = points, np.arange(len(points))
-        if len(numbers) > prototypes:
-            numbers = np.sort(rng.permutation(numbers)[:prototypes])
-        self.points = _rows_at(candidates, numbers.astype(np.int32))
-
-    def at(self, step: int) -> Parts:
-        """Return the rows of a step in five folds and the validation split."""
-        validation, others = np.split(self._shuffled_rows, [self._n_rows // (FOLDS + 1)])
-        if self.resampled:
-            rng = np.random.default_rng([*self._seed, step])
-            others = rng.choice(others, self._n_rows - len(validation), replace=False)
-        parts = Folds.of([*np.array_split(others, FOLDS), validation], self._rows_in_part)
-        return _parts(*self._data, *parts)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).astype(np.uint32).tolist())
+    numbers = rng.permutation(np.flatnonzero(np.asarray(weights) > 0))[:rows]
+    if len(numbers) < FEWEST_ROWS:
+        raise ValueError(
+            f"search: expected at least {FEWEST_ROWS} rows with weight, got {len(numbers)}"
+        )
+    folds = Folds.of(np.array_split(numbers, FOLDS), -(-capacity(len(numbers)) // FOLDS))
+    half = max(1, rounded_down(len(numbers) // 2))
+    candidates = numbers[:half] if points is None else np.arange(len(points))
+    if len(candidates) > prototypes:
+        candidates = np.sort(rng.permutation(candidates)[:prototypes])
+    Z = _rows_at(X if points is None else points, candidates.astype(np.int32))
+    return _parts(X, y, weights, *folds), Z
 
 
 _rows_at = compiled(lambda X, numbers: X[numbers])
@@ -124,15 +100,15 @@ def _parts(
 @compiled
 def error_and_gradient(
     objective: DescentObjective, theta: Float[Array, " q"], prior_strength: ScalarLike
-) -> tuple[Float[Array, ""], Float[Array, " q"], FoldErrors]:
-    """Return the objective of the descent, its gradient, and the errors.
+) -> tuple[Float[Array, ""], Float[Array, " q"], Float[Array, ""]]:
+    """Return the objective of the descent, its gradient, and the cross-validated error.
 
     The objective is the log of the cross-validated error plus the penalty of the prior.
 
     The last element of `theta` is the log of `C`; `Template` describes the other elements.
     """
 
-    def error(theta: Float[Array, " q"]) -> tuple[Float[Array, ""], FoldErrors]:
+    def error(theta: Float[Array, " q"]) -> Float[Array, ""]:
         kernel = objective.template.at(theta[:-1])
         return held_out_error(kernel, objective.points, jnp.exp(theta[-1]), objective.parts)
 
@@ -151,15 +127,16 @@ def error_and_gradient(
         n_rows = jnp.sum(objective.parts.w > 0).astype(total.dtype)
         return 2 * like(prior_strength, total) * total / n_rows
 
-    gradient, errors = jax.grad(error, has_aux=True)(theta)
+    error_there, gradient = jax.value_and_grad(error)(theta)
     penalty, penalty_gradient = jax.value_and_grad(prior_penalty)(theta)
-    value = jnp.log(errors.error) + penalty
-    return value, gradient / errors.error + penalty_gradient, errors
+    value = jnp.log(error_there) + penalty
+    return value, gradient / error_there + penalty_gradient, error_there
 
 
 def descend(
     run: Evaluator,
-    batches: Batches,
+    parts: Parts,
+    points: Float[Array, "m d"],
     begin: Float[np.ndarray, " q"],
     low: Float[np.ndarray, " q"],
     high: Float[np.ndarray, " q"],
@@ -170,22 +147,23 @@ def descend(
     """Run Adam (Kingma and Ba 2015) within a box until the budget or the patience is spent.
 
     The vectors are short, so Adam runs on the host, in float64. The Adam of optax would add 0.2 s
-    of import and compilation to a first search of 4 s, and 50 us to each step. The learning rate
-    falls to zero along half a cosine wave.
+    of import and compilation to a first search of 4 s, and 50 us to each step. Both averages have
+    the decay 0.9. With the usual 0.999 of the squares, one steep step, as outliers give, would
+    shorten all later steps.
 
     Args:
         run: evaluates and records the slopes.
-        batches: the rows of each step.
+        parts: the rows on which the error is measured.
+        points: the prototypes.
         begin: initial theta and log C.
         low: lower bounds of theta and log C.
         high: upper bounds; an element whose bounds are equal is held fixed.
         search: the `Gradient` with the learning rate, the patience and the prior.
         budget: upper limit of the number of evaluations.
-        trail: list to which the theta of every evaluation and its validation error are appended.
+        trail: list to which the theta and the objective of every evaluation are appended.
     """
     theta, dtype, template = np.clip(begin, low, high), run.dtype, run.template
-    free = (low < high)[:-1]
-    objective = DescentObjective(template, batches.points, batches.at(0), free, template.theta)
+    objective = DescentObjective(template, points, parts, (low < high)[:-1], template.theta)
     strength = np.asarray(search.prior_strength, dtype)
 
     def slope(theta: np.ndarray) -> Slope:
@@ -194,14 +172,14 @@ def descend(
 
         def evaluate() -> Slope:
             point = np.append(leaves, np.log(C)).astype(dtype)
-            value, gradient, errors = error_and_gradient(objective, point, strength)
+            value, gradient, error = error_and_gradient(objective, point, strength)
             value, gradient = float(value), np.asarray(gradient, float)
             if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
-                return Slope(np.inf, np.zeros(len(point)), np.inf, np.inf)
-            return Slope(value, gradient, float(errors.error), float(errors.validation))
+                return Slope(np.inf, np.zeros(len(point)), np.inf)
+            return Slope(value, gradient, float(error))
 
         result = run.slope(leaves, C, evaluate)
-        trail.append((leaves, result.validation_error))
+        trail.append((leaves, result.value))
         return result
 
     # The profile chose `C` for the metric. The best `C` for the squared error may be far smaller.
@@ -213,37 +191,24 @@ def descend(
             break
         current, theta = lower, theta - tenth
     mean, square = np.zeros_like(theta), np.zeros_like(theta)
-    least, steps_without_improvement = np.inf, 0
-    for i in range(budget - len(trail)):
-        steps_without_improvement += 1
-        if current.validation_error < least:
-            least, steps_without_improvement = current.validation_error, 0
+    least, steps_without_improvement, steps = current.value, 0, budget - len(trail)
+    for i in range(steps):
         if steps_without_improvement >= search.patience or not np.isfinite(current.value):
             return
         mean = 0.9 * mean + 0.1 * current.gradient
-        square = 0.999 * square + 0.001 * np.square(current.gradient)
-        size = np.sqrt(square / (1 - 0.999 ** (i + 1))) + 1e-8
-        rate = search.learning_rate * (1 + np.cos(np.pi * i / budget)) / 2
+        square = 0.9 * square + 0.1 * np.square(current.gradient)
+        size = np.sqrt(square / (1 - 0.9 ** (i + 1))) + 1e-8
+        rate = search.learning_rate * decay(i / steps)
         theta = np.clip(theta - rate * mean / (1 - 0.9 ** (i + 1)) / size, low, high)
-        if batches.resampled:
-            objective = dataclasses.replace(objective, parts=batches.at(i + 1))
-        current = slope(theta)
+        current, steps_without_improvement = slope(theta), steps_without_improvement + 1
+        if current.value < least:
+            least, steps_without_improvement = current.value, 0
 
 
-def worth_scoring(trail: list[tuple[np.ndarray, float]]) -> list[np.ndarray]:
-    """Return the kernels of a descent to score: the best in validation error, and the last.
+def decay(progress: float) -> float:
+    """Return the factor of the learning rate: 1, and over the last `DECAY` of the steps to 0.
 
-    A kernel is left out if its validation error is above the validation error of the first kernel.
-    The first kernel itself is left out because it has a score already.
-
-    Args:
-        trail: theta and validation error of every evaluation.
+    A column that does not count needs a lengthscale some hundred times the one that all columns
+    have at the beginning. Steps that shrink from the start do not get there.
     """
-    if len(trail) < 2:
-        return []
-    first = trail[0][0].tobytes()  # perhaps evaluated several times, with different `C`
-    bound = min(error for theta, error in trail if theta.tobytes() == first)
-    candidates = [min(trail, key=lambda step: step[1]), trail[-1]]
-    kernels = {theta.tobytes(): theta for theta, error in candidates if error <= bound}
-    kernels.pop(first, None)
-    return list(kernels.values())
+    return min(1.0, (1 - progress) / DECAY)

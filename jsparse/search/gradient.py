@@ -15,8 +15,8 @@ from .._arguments import real, whole_number
 from .._programs import compiled
 from ..kernels import Kernel
 from ..machines.method import Method
-from ..validation.error_gradient import FoldErrors, Parts, held_out_error
-from .descent import Batches, descend, worth_scoring
+from ..validation.error_gradient import Parts, held_out_error
+from .descent import decay, descend, folds_and_prototypes
 from .metric import MetricSearch, scored_profile
 from .strategies import LINE_EVALUATIONS, Evaluator, Profile, Search, line_rounds
 from .template import Template
@@ -26,9 +26,13 @@ from .template import Template
 LOWER_MARGIN, UPPER_MARGIN = np.log(10.0), np.log(100.0)
 ROWS_FOR_A_COLUMN = 100  # with this many rows per column, the steps recognise noise columns
 WORSE = 1.25  # a score this many times the best shows that a relevant column was eliminated
+# A descent starts from lengthscales of more than `LONG` times the template's only if their score is
+# below half the score of all shorter ones. With long lengthscales the machine is nearly linear, and
+# small steps do not show what short lengthscales of a few columns would give.
+LONG, HANDICAP = 2.0, 2.0
 STEPS = 60  # default number of evaluations of the gradient
 PROTOTYPE_RATE = 0.1  # length of the first steps, in standard deviations of the columns
-FEWEST_ROWS = 100  # with fewer rows, the error on the validation split is too uncertain
+FEWEST_ROWS = 100  # with fewer rows, the cross-validated error is too uncertain
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -36,17 +40,17 @@ class Gradient(MetricSearch):
     """A search that learns a metric: it varies every positive leaf of the kernel by gradient steps.
 
     First a profile varies one factor common to all leaves, as `Profile` varies one lengthscale.
-    From the best kernels of the profile, Adam then minimises the squared error on held-out folds
-    over the leaves and `C`. For classification this is the squared error of the one-versus-rest
-    values. The last kernel and the kernel of least validation error are then scored in the metric.
-    The result is the best of all scored kernels, so it is never worse than the best kernel of the
-    profile.
+    From the best kernel of the profile whose lengthscales are not too long, Adam then minimises the
+    squared error on five folds of the rows, over the leaves and `C`. For classification this is the
+    squared error of the one-versus-rest values. The best kernel of each descent is then scored in
+    the metric. The result is the best of all scored kernels, so it is never worse than the best
+    kernel of the profile.
 
     A gradient costs hardly more than the error, see `validation.error_gradient.held_out_error`.
     Whatever the method, the machine whose error is differentiated has at most `prototypes`
-    prototypes and at most `rows` rows. Two things prevent overfitting when there are many columns:
-    a Cauchy prior that pulls the logs of the lengthscales towards their mean, and early stopping on
-    a validation split of a sixth of the rows.
+    prototypes and at most `rows` rows. A Cauchy prior pulls the logs of the lengthscales towards
+    their mean, which prevents overfitting when there are many columns. Every row is in a fold: a
+    descent that stops by the error of few rows is stopped by the outliers among them.
 
     With fewer than 100 rows for each column, overfitting remains. Then recursive feature
     elimination (Guyon et al. 2002) repeats profile and steps, each time without the least
@@ -61,19 +65,21 @@ class Gradient(MetricSearch):
             machine with one lengthscale varies most. The profile does not vary the matrix, and the
             prior pulls it towards its initial value. The matrices of a kernel object are always
             tuned. Without `tune_kernel`, `rank` has no effect.
-        starts: number of descents; they start from the best kernels of the profile.
+        starts: number of descents; they start from different kernels of the profile.
         prototypes: upper limit of the prototypes of the machine whose error is differentiated.
-        rows: upper limit of the rows of a step. From a larger table, each step draws a new sample.
+        rows: upper limit of the rows on which the error is differentiated. A larger table is
+            sampled.
         prior_strength: 0 for no prior; 1 for a Cauchy prior of scale 1 on the natural log.
-        patience: stop when the validation error has not fallen for this many evaluations.
-        learning_rate: length of the first steps, in logs of lengthscales; it falls to zero.
+        patience: stop when the error has not fallen for this many evaluations.
+        learning_rate: length of the steps, in logs of lengthscales; over the last 40 % of the steps
+            it falls to zero.
         elimination: eliminate columns if fewer than 100 rows for each column are in memory and
             there is no `start`.
         move_prototypes: after the kernel, tune the prototypes of a `FixedSize` of one size by as
             many steps on the gradient of the same error. The moved prototypes are used if their
             score is better. For machines of few prototypes.
         max_evaluations: budget of gradient evaluations for all starts together, and again for each
-            elimination; 60 by default. The evaluations of the profile, and two for each start, come
+            elimination; 60 by default. The evaluations of the profile, and one for each start, come
             in addition.
     """
 
@@ -107,11 +113,11 @@ class Gradient(MetricSearch):
         if p == 0:
             return [1]
         line = [1] if self.start is not None else line_rounds(LINE_EVALUATIONS)
-        return [*line, *[1] * ((self.max_evaluations or STEPS) + 2 * self.starts)]
+        return [*line, *[1] * ((self.max_evaluations or STEPS) + self.starts)]
 
     def planned(self, template: Template, n_rows: int) -> int:
         """See `Search.planned`."""
-        again = LINE_EVALUATIONS + (self.max_evaluations or STEPS) + 2
+        again = LINE_EVALUATIONS + (self.max_evaluations or STEPS) + 1
         return sum(self.batch_sizes(template.size)) + again * len(
             self.columns_left(template, n_rows)
         )
@@ -149,8 +155,8 @@ class Gradient(MetricSearch):
 class Automatic(Search):
     """The search of `search="auto"`: `Gradient` for 100 rows or more on one device, else `Profile`.
 
-    Fewer than 100 rows are too few for a validation split, and `Gradient` does not run on a mesh.
-    If gradient steps do not reduce the error, early stopping ends them soon.
+    On fewer than 100 rows many lengthscales overfit, and `Gradient` does not run on a mesh. If
+    gradient steps do not reduce the error, `patience` ends them soon.
     """
 
     def resolve(self, n_rows: int, *, on_mesh: bool) -> Search:
@@ -180,7 +186,7 @@ class _Descents:
         self.search, self.evaluator = search, run
         template, problem = run.template, run.problem
         self.middle, self.signed = template.theta.astype(float), template.signed
-        self.batches = Batches(
+        self.parts, self.points = folds_and_prototypes(
             run.key, *problem.source.rows_in_memory(), points=problem.points, rows=search.rows,
             prototypes=search.prototypes,
         )  # fmt: skip
@@ -204,10 +210,10 @@ class _Descents:
             low[excluded] = self.highest[excluded]
             begins, score = self._begin(excluded)
             budget = max(1, steps // len(begins))
-            ends = [end for begin in begins for end in self._descend(begin, low, budget)]
-            if not ends:
-                return  # no step was taken, so nothing ranks the columns
+            ends = [self._descend(begin, low, budget) for begin in begins]
             lower, theta = min(ends, key=lambda end: end[0])
+            if not np.isfinite(lower):
+                return  # no step lowered the error, so nothing ranks the columns
             score = min(score, lower)
             best = min(best, score)
             if not score <= WORSE * best:
@@ -215,25 +221,25 @@ class _Descents:
 
     def _descend(
         self, begin: np.ndarray, low: np.ndarray, budget: int
-    ) -> list[tuple[float, np.ndarray]]:
-        """Return the score and theta of each kernel that a descent found worth scoring.
+    ) -> tuple[float, Float[np.ndarray, " p"]]:
+        """Return the score and theta of the best kernel of a descent.
 
-        If no kernel is worth scoring, return the step of least validation error with an infinite
-        score. If no step changed theta, return an empty list.
+        If no step is better than the first kernel, the score is infinite.
         """
-        run, trail = self.evaluator, []
+        run, trail, score = self.evaluator, [], np.inf
         stop: BaseException | None = None
         try:
-            descend(run, self.batches, begin, low, self.highest, self.search, budget, trail)
-        except (KeyboardInterrupt, *run.stops) as error:  # score the best steps before stopping
+            descend(
+                run, self.parts, self.points, begin, low, self.highest, self.search, budget, trail
+            )
+        except (KeyboardInterrupt, *run.stops) as error:  # score the best step before stopping
             stop = error
-        scored = [(run.scores(kernel[None])[0], kernel) for kernel in worth_scoring(trail)]
+        theta, _ = min(trail, key=lambda step: step[1], default=(begin[:-1], np.inf))
+        if trail and not np.array_equal(theta, trail[0][0]):  # the first kernel has its score
+            score = run.scores(theta[None])[0]
         if stop is not None:
             raise stop
-        if scored:
-            return scored
-        moved = [step for step in trail if not np.array_equal(step[0], trail[0][0])]
-        return [(np.inf, min(moved, key=lambda step: step[1])[0])] if moved else []
+        return score, theta
 
     def _begin(self, excluded: np.ndarray) -> tuple[list[np.ndarray], float]:
         """Return the initial points of the descents (theta and log C), and the least score.
@@ -248,16 +254,24 @@ class _Descents:
             return [np.append(theta, np.log(search.start.C))], score
         held = np.full(run.template.size, np.nan)
         held[excluded] = self.highest[excluded]
-        best = scored_profile(run, held)[: 1 if len(excluded) else search.starts]
-        return [np.append(theta, np.log(run.best_C(theta))) for _, theta in best], best[0][0]
+        profile = scored_profile(run, held)
+        free = ~self.signed & np.isnan(held)
+
+        def handicapped(pair: tuple[float, np.ndarray]) -> float:
+            is_long = np.any((pair[1] - self.middle)[free] > np.log(LONG))
+            return pair[0] * (HANDICAP if is_long else 1.0)
+
+        starts = sorted(profile, key=handicapped)[: 1 if len(excluded) else search.starts]
+        begins = [np.append(theta, np.log(run.best_C(theta))) for _, theta in starts]
+        return begins, profile[0][0]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PrototypeDescent(Search):
     """A search that moves the prototypes by Adam on the cross-validated squared error.
 
-    The kernel is fixed. A sixth of the rows is the validation split. The prototypes of least
-    validation error, perhaps the initial prototypes, are scored with every `C`.
+    The kernel is fixed. The prototypes of least error, perhaps the initial prototypes, are scored
+    with every `C`.
     """
 
     moves_points: ClassVar[bool] = True
@@ -276,40 +290,37 @@ class PrototypeDescent(Search):
         run.scores(np.zeros((1, 0)))
 
     def _moved(self, run: Evaluator) -> Float[Array, "m d"]:
-        """Return the prototypes of least validation error."""
+        """Return the prototypes of least error."""
         problem, settings, kernel = run.problem, self.settings, self.tuning.kernel
-        Z = best = problem.points
-        batches = Batches(
-            jax.random.fold_in(run.key, 2), *problem.source.rows_in_memory(), points=Z,
-            rows=settings.rows, prototypes=len(Z),
+        parts, Z = folds_and_prototypes(
+            jax.random.fold_in(run.key, 2), *problem.source.rows_in_memory(),
+            points=problem.points, rows=settings.rows, prototypes=len(problem.points),
         )  # fmt: skip
-        C, parts = np.asarray(self.tuning.C, run.dtype), batches.at(0)
+        C, best = np.asarray(self.tuning.C, run.dtype), Z
         init, move = _adam()
         state = init(Z)
         least, steps_without_improvement = np.inf, 0
         steps = settings.max_evaluations or STEPS
         for i in range(steps + 1):
-            gradient, errors = _prototype_gradient(kernel, Z, C, parts)
+            error, gradient = _error_and_gradient(kernel, Z, C, parts)
             steps_without_improvement += 1
-            if (validation_error := float(errors.validation)) < least:
-                least, steps_without_improvement, best = validation_error, 0, Z
+            if float(error) < least:
+                least, steps_without_improvement, best = float(error), 0, Z
             out_of_time = time.perf_counter() > run.deadline
             if steps_without_improvement >= settings.patience or i == steps or out_of_time:
                 break
-            rate = np.asarray(PROTOTYPE_RATE * (1 + np.cos(np.pi * i / steps)) / 2, run.dtype)
+            rate = np.asarray(PROTOTYPE_RATE * decay(i / steps), run.dtype)
             Z, state = move(Z, gradient, state, rate)
-            if batches.resampled:
-                parts = batches.at(i + 1)
         return best
 
 
 @compiled
-def _prototype_gradient(
+def _error_and_gradient(
     kernel: Kernel, Z: Float[Array, "m d"], C: Float[Array, ""], parts: Parts
-) -> tuple[Float[Array, "m d"], FoldErrors]:
-    """Return the gradient of the error in the prototypes, 0 where not finite, and the errors."""
-    gradient, errors = jax.grad(held_out_error, argnums=1, has_aux=True)(kernel, Z, C, parts)
-    return jnp.where(jnp.isfinite(gradient), gradient, 0), errors
+) -> tuple[Float[Array, ""], Float[Array, "m d"]]:
+    """Return the error, and its gradient in the prototypes, 0 where it is not finite."""
+    error, gradient = jax.value_and_grad(held_out_error, argnums=1)(kernel, Z, C, parts)
+    return error, jnp.where(jnp.isfinite(gradient), gradient, 0)
 
 
 @functools.cache

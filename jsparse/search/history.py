@@ -11,7 +11,7 @@ from .._repr import ShortList, short_repr
 from .._status import PRECISION_LOST
 
 _NO_SLOPE = np.zeros(0)
-_KIND = "tuning history 4"  # formats 1 to 3 had other stop codes, or no stages
+_KIND = "tuning history 5"  # formats 1 to 4 had other stop codes, no stages, or a longer `slope`
 
 
 class Evaluation(NamedTuple):
@@ -24,8 +24,8 @@ class Evaluation(NamedTuple):
     status: np.ndarray  # stop codes, the worst over folds, shape `s`
     seconds: float  # from the beginning of the stage to the end of the evaluation
     # Empty, except that a step of `Gradient` stores here the objective (the log of the error plus
-    # the penalty of the prior), the validation error, and the gradient in theta and log C, shape
-    # `p + 3`. In such a step, `C` and `scores` each repeat one number.
+    # the penalty of the prior), and its gradient in theta and log C, shape `p + 2`. In such a step,
+    # `C` and `scores` each repeat one number.
     slope: np.ndarray = _NO_SLOPE
     stage: int = 0  # number of the stage, see `machines.stages`
 
@@ -122,7 +122,7 @@ def _evaluations(path: PathLike, stage: int, arrays: dict[str, np.ndarray]) -> l
         "seconds": ("f", (n,)),
     }
     if "slope" in kinds and len(theta[1]) == 2:  # the stage was a gradient search
-        expected["slope"] = ("f", (n, theta[1][1] + 3))
+        expected["slope"] = ("f", (n, theta[1][1] + 2))
     if n == 0 or kinds != expected:
         raise ModelFileError(
             f"{named(path)}: expected {', '.join(Evaluation._fields)} of n evaluations, n at least "

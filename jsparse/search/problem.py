@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -131,7 +131,7 @@ class Source(_Scored, Protocol):
         problem: "Problem",
         kernel: Kernel,
         C: Float[Array, ""] | Float[Array, " l"],
-        sums: Sums | None,
+        sums: Any,
     ) -> tuple[Family, Sums | None]:
         """Fit to all rows; return the machines and the sums over the rows, if the method has sums.
 

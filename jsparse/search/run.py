@@ -137,19 +137,19 @@ class Run:
         name = self._name(theta, every_C, is_slope=True)
         step = self.known.get(name)
         if step is None:
-            # Leave time to score the kernels at the end of the steps.
-            if time.perf_counter() + 2 * self.seconds_each > self.deadline:
+            # Leave time to score the kernel at the end of the steps.
+            if time.perf_counter() + self.seconds_each > self.deadline:
                 raise _Stop
             slope, self.goes_on = evaluate(), True
             zeros = np.zeros(len(every_C))
             step = Evaluation(
                 theta, every_C, zeros + slope.error, zeros + np.nan, zeros.astype(np.int32),
                 time.perf_counter() - self.start,
-                np.array([slope.value, slope.validation_error, *slope.gradient]), self.stage,
+                np.array([slope.value, *slope.gradient]), self.stage,
             )  # fmt: skip
         self._record([name], [step])
-        value, validation_error, *gradient = step.slope.tolist()
-        return Slope(value, np.array(gradient), float(step.scores[0]), validation_error)
+        value, *gradient = step.slope.tolist()
+        return Slope(value, np.array(gradient), float(step.scores[0]))
 
     def best_C(self, theta: np.ndarray) -> float:
         """See `Evaluator.best_C`."""

@@ -44,9 +44,14 @@ class State(NamedTuple):
 
 
 def init(
-    rhs: Float[Array, "n k"], tolerance: ScalarLike, preconditioner: Operator = lambda r: r
+    rhs: Float[Array, "n k"],
+    tolerance: ScalarLike | Float[Array, " k"],
+    preconditioner: Operator = lambda r: r,
 ) -> State:
-    """Return the state at `x = 0`. A column whose right-hand side is 0 has converged."""
+    """Return the state at `x = 0`. A column whose right-hand side is 0 has converged.
+
+    The tolerance is one number, or one for each column; see `solve`.
+    """
     z = preconditioner(rhs)
     target = tolerance * jnp.linalg.norm(rhs, axis=0)
     return State(

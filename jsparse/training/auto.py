@@ -18,7 +18,7 @@ from ..kernels.stationary import Stationary
 from ..machines import dual, fixed_size
 from ..machines.dual import leave_one_out
 from ..machines.gradient_product import agop
-from ..search.descent import Batches
+from ..search.descent import folds_and_prototypes
 from ..search.recursive import lengthscales_of
 from ..validation.error_gradient import Parts, held_out_error
 
@@ -61,7 +61,7 @@ def _errors(
     """Return the cross-validated errors of one family, for every lengthscale and `C`."""
 
     def error(lengthscale: Array, C: Array) -> Float[Array, ""]:
-        return held_out_error(_SelectedFamily(lengthscale, weights), points, C, parts)[1].error
+        return held_out_error(_SelectedFamily(lengthscale, weights), points, C, parts)
 
     return jax.lax.map(lambda a: jax.lax.map(lambda c: error(a, c), C), lengthscales)
 
@@ -233,9 +233,8 @@ def main_directions(
 def _fold_sample(
     key: Key, X: Float[Array, "n d"], y: Float[Array, "n c"], weights: Float[Array, " n"]
 ) -> tuple[Parts, Float[Array, "m d"]]:
-    """Return a sample of the rows, arranged by folds, and prototypes drawn from the sample."""
-    batches = Batches(key, X, y, weights, None, rows=ROWS, prototypes=PROTOTYPES)
-    return batches.at(0), batches.points
+    """Return a sample of the rows laid out by folds, and prototypes drawn from the sample."""
+    return folds_and_prototypes(key, X, y, weights, None, rows=ROWS, prototypes=PROTOTYPES)
 
 
 def _least_error(

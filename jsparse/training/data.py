@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 
 from .._repr import short_repr
 from .._types import Key
@@ -39,10 +39,12 @@ class TrainingData(NamedTuple):
 
     __repr__ = short_repr
 
-    @property
-    def predicted(self) -> slice | np.ndarray:
-        """Index of the validation rows that are in a fold: a full slice, or a mask."""
-        return slice(None) if self.weights is None else self.weights > 0
+    def predicted(self, method: Method) -> Bool[np.ndarray, " n"]:
+        """Return which validation rows have weight and are in a fold that the method validates."""
+        folds = method.validation_folds(self.folds, len(self.truth))
+        predicted = np.zeros(len(self.truth), bool)
+        predicted[np.asarray(folds.index)[np.asarray(folds.valid)]] = True
+        return predicted if self.weights is None else predicted & (self.weights > 0)
 
     def plan(self, method: Method, config: Config, n_parameters: int) -> Plan | None:
         """Return the memory plan of a run; None if the method needs little more than the rows.

@@ -13,11 +13,17 @@ from .._arguments import real, whole_number
 from .._blocks import default_block_rows, systems_at_once
 from .._repr import short_repr
 from ..data.streams import BATCH_ROWS
+from ..machines.checks import check_choice
+from ..machines.fixed_size import Solver
+from ..machines.iterative import rows_of_block
 from ..machines.method import Method
 from ..machines.ridge import cheaper
 from ..multiclass import Code
 from ..search.strategies import Profile, Search, check_search
 
+# Matrices of m x m in memory at a time for conjugate gradients: two Cholesky factors, a product
+# and the copies that a factorisation makes.
+FACTORS = 4
 SAMPLE_ROWS = 65536  # default number of rows in the sample of a stream
 
 
@@ -74,6 +80,7 @@ def plan(
     search: Search = Profile(),
     n_parameters: int = 1,
     memory: int | None = None,
+    solver: Solver = "cholesky",
 ) -> Plan:
     """Estimate the memory and the passes of `train`, for rows in memory or a stream.
 
@@ -91,6 +98,8 @@ def plan(
         search: see `tune`.
         n_parameters: number of tuned elements of the kernel.
         memory: bytes that may be used; by default the free memory of the device.
+        solver: of `FixedSize`. For "conjugate_gradients" the plan is of the machine of all
+            prototypes, not of the smaller machine that tunes the kernel.
 
     Raises:
         ValueError: for arguments out of range.
@@ -99,6 +108,7 @@ def plan(
     folds = whole_number("folds", folds, 2)
     if isinstance(n_prototypes, str) and n_prototypes != "all":
         raise ValueError(f"n_prototypes: expected a number or 'all', got {n_prototypes!r}")
+    check_choice("solver", solver, Solver)
     m = n_prototypes if n_prototypes == "all" else whole_number("n_prototypes", n_prototypes, 1)
     batch_rows = whole_number("batch_rows", batch_rows, 1)
     sample_rows = whole_number("sample_rows", sample_rows, 1)
@@ -109,12 +119,21 @@ def plan(
     if m == "all":
         parts = {"rows": 3 * n * d * item, "kernel matrix": 5 * n * n * item}
         return Plan(parts, limit, None, 1, 1, block_rows)
+    if solver == "conjugate_gradients":
+        block_rows = rows_of_block(m)
     problems = 1 if code is None else code.matrix.shape[1]
     classes = 1 if code is None or code.shares_all_rows else code.matrix.shape[0]
     rounds = search.batch_sizes(n_parameters) if streamed else [1]
     fold_rows = -(-(sample_rows if streamed else n) // folds)
 
     def parts_of(m: int, kernels: int) -> dict[str, int]:
+        if solver == "conjugate_gradients":
+            return {
+                "rows": 4 * n * (d + problems + 2) * item,
+                "preconditioner": FACTORS * m * m * item,
+                "block of kernel values": 3 * rows_of_block(m) * m * item,
+                "vectors": 10 * m * problems * n_C * item,
+            }
         separate_sums = folds + 1
         if streamed:
             # A batch exists four times: as read, padded, on the device, and sorted by groups. Raw
@@ -152,7 +171,7 @@ def plan(
 
 def plan_of(method: Method, **arguments: Any) -> Plan | None:
     """Return the `plan` of a resolved method; None if it needs little more than the rows."""
-    return None if method.n_features is None else plan(n_prototypes=method.n_features, **arguments)
+    return None if method.n_features is None else plan(**method.plan_arguments, **arguments)
 
 
 def check_fits(planned: Plan | None, method: Method) -> None:

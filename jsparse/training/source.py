@@ -267,7 +267,7 @@ class InMemory(TrainingSource):
         return [validation._replace(predictions=None, total=None) for validation in validations]
 
     def fit(
-        self, problem: Problem, kernel: Kernel, C: Float[Array, "*l"], sums: Sums | None
+        self, problem: Problem, kernel: Kernel, C: Float[Array, "*l"], sums: Any
     ) -> tuple[Family, Sums | None]:
         """See `Source`."""
         arguments = kernel, problem.points, C, self.placed, problem.key, sums
@@ -296,7 +296,7 @@ class InMemory(TrainingSource):
         kernel: Kernel,
         C: Float[Array, "*l"],
         size: int | None,
-        sums: Sums | None,
+        sums: Any,
     ) -> tuple[KernelExpansion, Int[np.ndarray, " n"]]:
         """Return the machines fitted without each fold as one expansion, and the fold of each row.
 

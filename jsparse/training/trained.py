@@ -127,10 +127,12 @@ class Trained:
             shown["costs"] = self.costs_in_words
         if (C := model.about.get("C")) is not None:
             shown["C"] = in_words(np.asarray(C))
-        error, spread = rounded(self.cv_error, 4), rounded(self.standard_error, 2)
-        shown["error"] = (
-            f"{error} +- {spread} standard error ({METRIC_NAMES[self.metric]}, cross-validated)"
-        )
+        if (solver := self.method.solver_text(self.fit.info)) is not None:
+            shown["solver"] = solver
+        error = rounded(self.cv_error, 4)
+        if np.isfinite(self.standard_error):  # not known from one fold
+            error += f" +- {rounded(self.standard_error, 2)} standard error"
+        shown["error"] = f"{error} ({METRIC_NAMES[self.metric]}, cross-validated)"
         tuning, folds, seconds = self.tuning, len(self.folds.index), self.seconds
         shown["chosen by"] = (
             f"{type(self.search).__name__} search, {len(tuning.history)} evaluations "

@@ -1,6 +1,6 @@
 """The choice of a machine by cross-validation, its held-out predictions, and its final fit."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -134,10 +134,11 @@ def _C_per_problem(outcome: Outcome) -> Float[np.ndarray, " l"]:
     return best_per_problem(grid, errors / total, status, outcome.tuning.C)
 
 
-def predict_held_out(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, Sums | None]:
+def predict_held_out(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, Any]:
     """Return the held-out values of the chosen machine, shape `n *c`, in the caller's units.
 
-    Also return the sums over all rows, if the validation program computes them; else None.
+    Also return what the fit to all rows can start from, if the validation program computes it: sums
+    over all rows, or coefficients; else None.
     """
     problem, C = choice.problem, np.asarray(choice.C)
     grid = problem.method.C_to_validate(C, choice.outcome.C)
@@ -150,7 +151,7 @@ def predict_held_out(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, Su
 
 
 def calibrate(
-    values: np.ndarray, choice: Choice, data: TrainingData, sums: Sums | None, *, machines: bool
+    values: np.ndarray, choice: Choice, data: TrainingData, sums: Any, *, machines: bool
 ) -> tuple[Float[np.ndarray, " k"] | None, ConformalScores]:
     """Return the inverse temperatures (None for regression) and the conformal scores.
 
@@ -158,10 +159,11 @@ def calibrate(
         values: held-out values, from `predict_held_out`.
         choice: the chosen kernel, `C` and size.
         data: the rows.
-        sums: sums over all rows, from `predict_held_out`; None if not available.
+        sums: from `predict_held_out`.
         machines: whether to keep the machines of the folds with the errors.
     """
-    problem, encoding, rows, weights = choice.problem, data.encoding, data.predicted, data.weights
+    problem, encoding, weights = choice.problem, data.encoding, data.weights
+    rows = data.predicted(problem.method)
     truth, inverse_temperatures = data.truth[rows], None
     if encoding.classes is None:
         errors = errors_of_numbers(values[rows], truth)
@@ -181,13 +183,10 @@ def calibrate(
     )
 
 
-def fit_all_rows(
-    choice: Choice, units: TargetUnits, sums: Sums | None
-) -> tuple[Family, Sums | None]:
-    """Fit to all rows; return the machines in the caller's units, and the sums of the method.
+def fit_all_rows(choice: Choice, units: TargetUnits, sums: Any) -> tuple[Family, Sums | None]:
+    """Fit to all rows; return the machines in the caller's units, and the sums, if there are any.
 
-    The sums are None for a method that needs the rows. `sums` from `predict_held_out` save a pass
-    over the rows.
+    `sums` from `predict_held_out` save passes over the rows.
     """
     problem = choice.problem
     family, sums = problem.source.fit(problem, choice.tuning.kernel, choice.C_array, sums)

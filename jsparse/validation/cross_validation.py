@@ -1,7 +1,7 @@
 """Fast v-fold cross-validation of ridge machines, for a whole vector of `C` at once."""
 
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -78,7 +78,8 @@ def cross_validate(
         C: weights of the data-fit term, shape `s`.
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n c`; -1 and +1 for "misclassification". With a `code`, class
-            numbers 0..k-1, shape `n`.
+            numbers 0..k-1, shape `n`. Under `jit`, a class number out of range makes all
+            predictions NaN, with the status `NOT_FINITE`; outside `jit` it raises ValueError.
         folds: see `validation.folds`.
         weights: row weights, shape `n`, used in fitting and in scoring.
         metric: "mse", "mae", or "misclassification" (a fraction).
@@ -140,7 +141,7 @@ def _cross_validate(
     if keep is None:
         values = jnp.moveaxis(values, 1, 0).reshape(len(C), n, *outputs)
     else:
-        values, sums = values.reshape(n, *outputs), held.total
+        values, sums = values.reshape(n, *outputs), cast(Sums | None, held.total)
     return CrossValidation(
         means.scores[:, 0], means.fold_scores[:, :, 0], values, means.status, sums
     )

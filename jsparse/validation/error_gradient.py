@@ -16,7 +16,7 @@ from ..normal_equations import NormalEquations
 
 
 class Parts(NamedTuple):
-    """Rows in `v` parts: `v - 1` cross-validation folds, and then the validation split."""
+    """Rows in `v` cross-validation folds."""
 
     X: Float[Array, "v r d"]
     y: Float[Array, "v r c"]
@@ -52,15 +52,6 @@ class CrossEntropy(RowLoss):
         return -jnp.sum(jnp.where(y > 0, logs, 0), axis=1)
 
 
-class FoldErrors(NamedTuple):
-    """Mean losses. The loss `SquaredError` has the squared unit of the targets in `Parts`."""
-
-    error: Float[Array, ""]  # on every fold, of the machine fitted to the other folds
-    validation: Float[Array, ""]  # on the validation split, of the machine fitted to all folds
-
-    __repr__ = short_repr
-
-
 class _Machine(NamedTuple):
     """Coefficients of the prototypes (or of their features), and intercepts."""
 
@@ -74,14 +65,14 @@ def held_out_error(
     C: Float[Array, ""],
     parts: Parts,
     loss: RowLoss = SquaredError(),  # noqa: B008 (a module without leaves)
-) -> tuple[Float[Array, ""], FoldErrors]:
-    """Return a scalar whose gradient is the gradient of the cross-validated error, and both errors.
+) -> Float[Array, ""]:
+    """Return the cross-validated error: the mean loss on every fold, fitted to the other folds.
 
-    The scalar is the error on the folds plus a term that is zero up to rounding. The `FoldErrors`
-    have no derivatives. The gradient costs hardly more than the error. A machine
-    `f = K(., Z) a + b` minimises `J = 1/2 a'K(Z, Z)a + C/2 sum_i w_i (y_i - f(x_i))^2`. So the
-    machine depends on the kernel and `C` through `dJ = 0`. The derivative of an error `E` therefore
-    equals the derivative of the Lagrangian
+    `SquaredError` gives the squared unit of the targets in `parts`. The gradient costs hardly more
+    than the error. A machine `f = K(., Z) a + b` minimises
+    `J = 1/2 a'K(Z, Z)a + C/2 sum_i w_i (y_i - f(x_i))^2`. So the machine depends on the kernel and
+    `C` through `dJ = 0`. The derivative of an error `E` therefore equals the derivative of the
+    Lagrangian
 
         E(a, b) - u' dJ(a, b),      d^2J u = dE/d(a, b),
 
@@ -95,31 +86,22 @@ def held_out_error(
     gram = kernel.gram(prototypes)
     machines, adjoints = _solutions(*jax.lax.stop_gradient((K, gram, C, parts, loss)))
 
-    # Evaluate every machine and every adjoint at every row. There are `v` machines. The last one is
-    # fitted to all folds and has no adjoint.
-    a, u = machines.weights, adjoints.weights
-    columns = jnp.concatenate([a, u])  # q m c
-    q = len(columns)
-    flat = jnp.moveaxis(columns, 0, 1).reshape(-1, q * c)
-    at_rows = jnp.moveaxis(dot(K, flat).reshape(v, r, q, c), 2, 0)
-    f = at_rows[:v] + machines.intercept[:, None, None, :]
-    g = at_rows[v:] + adjoints.intercept[:, None, None, :]
-    residuals = parts.y[None] - f  # machine, part, row, target
-    left_out = jnp.arange(v)[:, None] == jnp.arange(v)[None, :]  # machine, part
-    weight = parts.w[:, :, None]
-    held_out = jnp.diagonal(f, axis1=0, axis2=1)  # values of each part, by the machine without it
+    # Evaluate the machine and the adjoint of every fold at every row.
+    a, u = (jnp.moveaxis(part.weights, 0, 1).reshape(-1, v * c) for part in (machines, adjoints))
+    at_rows = dot(K, jnp.concatenate([a, u], axis=1)).reshape(v, r, 2 * v, c)
+    values = jnp.moveaxis(at_rows, 2, 0)
+    f = values[:v] + machines.intercept[:, None, None, :]
+    g = values[v:] + adjoints.intercept[:, None, None, :]
+    residuals = parts.y[None] - f  # machine, fold, row, target
+    held_out = jnp.diagonal(f, axis1=0, axis2=1)  # values of each fold, by the machine without it
     losses = jax.vmap(loss)(parts.y, jnp.moveaxis(held_out, -1, 0))
-    sums, counts = jnp.sum(losses * parts.w, axis=1), jnp.sum(parts.w, axis=1)
-    fold_error = jnp.sum(sums[:-1]) / jnp.sum(counts[:-1])
-    validation = sums[-1] / jnp.maximum(counts[-1], 1)
+    error = jnp.sum(losses * parts.w) / jnp.sum(parts.w)
 
-    in_gram = dot(gram, jnp.moveaxis(a[: v - 1], 0, 1).reshape(-1, (v - 1) * c))
-    penalty_term = jnp.sum(in_gram * jnp.moveaxis(u, 0, 1).reshape(-1, (v - 1) * c))
-    trained_on = ~left_out[: v - 1] & (jnp.arange(v) < v - 1)[None, :]
-    products = residuals[: v - 1] * g * weight[None]
-    data_term = jnp.sum(jnp.where(trained_on[:, :, None, None], products, 0))
-    errors = FoldErrors(*jax.lax.stop_gradient((fold_error, validation)))
-    return fold_error - (penalty_term - C * data_term), errors
+    penalty_term = jnp.sum(dot(gram, a) * u)
+    trained_on = ~jnp.eye(v, dtype=bool)[:, :, None, None]
+    data_term = jnp.sum(jnp.where(trained_on, residuals * g * parts.w[None, :, :, None], 0))
+    stationarity = penalty_term - C * data_term  # u' dJ(a, b), which is 0 up to rounding
+    return error - (stationarity - jax.lax.stop_gradient(stationarity))
 
 
 def _solutions(
@@ -129,11 +111,7 @@ def _solutions(
     parts: Parts,
     loss: RowLoss,
 ) -> tuple[_Machine, _Machine]:
-    """Return `v` machines and `v - 1` adjoints.
-
-    Each of the first `v - 1` machines is fitted without one fold; the last machine is fitted to all
-    folds. The adjoints belong to the first `v - 1` machines.
-    """
+    """Return the machine fitted without each fold, and its adjoint."""
     (v, r, c), m = parts.y.shape, len(gram)
     identity = jnp.eye(m, dtype=K.dtype)
     lower = jnp.linalg.cholesky(gram + cholesky_shift(gram) * identity)
@@ -148,9 +126,9 @@ def _solutions(
             dot(w, y), jnp.sum(w),
         )  # fmt: skip
 
-    folds = (phi[:-1], parts.y[:-1], parts.w[:-1])
+    folds = (phi, parts.y, parts.w)
     fold_sums = jax.lax.map(sums_of, folds)
-    total, count = fold_sums.joined, jnp.sum(parts.w[:-1])
+    total, count = fold_sums.joined, jnp.sum(parts.w)
 
     def without(
         fold: tuple[NormalEquations, tuple[Array, Array, Array]],
@@ -165,13 +143,10 @@ def _solutions(
         return machine, adjoint
 
     machines, adjoints = map_systems(without, (fold_sums, folds))
-    of_all = _solve(_factor(total, C), total, total.cross, total.target_sum[None])
-    machines = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), machines, of_all)
 
     def at_prototypes(machine: _Machine) -> _Machine:
-        q = len(machine.weights)
-        flat = dot(transform, jnp.moveaxis(machine.weights, 0, 1).reshape(m, q * c))
-        return machine._replace(weights=jnp.moveaxis(flat.reshape(m, q, c), 1, 0))
+        flat = dot(transform, jnp.moveaxis(machine.weights, 0, 1).reshape(m, v * c))
+        return machine._replace(weights=jnp.moveaxis(flat.reshape(m, v, c), 1, 0))
 
     return at_prototypes(machines), at_prototypes(adjoints)
 

@@ -16,8 +16,8 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._types import Key, ScalarLike
 from ..kernels import Kernel
-from ..machines.checks import check_labels, check_problem
-from ..machines.held_out import HeldOut, Sums, Which
+from ..machines.checks import check_labels, check_problem, nan_for_wrong_labels
+from ..machines.held_out import HeldOut, Start, Sums, Which
 from ..machines.method import Method, Metric
 from ..machines.rows import FoldLayout, Rows
 from ..multiclass import Code, Decoding
@@ -87,7 +87,7 @@ class Validation(NamedTuple):
     predictions: PyTree = None  # held-out predictions of the kept machine, if one is kept
     reported: Float[Array, "s k"] | None = None  # `scores` in the reported metric, if it differs
     fold_reported: Float[Array, "s v k"] | None = None  # `fold_scores` in the reported metric
-    total: Sums | None = None  # sums over all rows, if the method computes them
+    total: Sums | Start | None = None  # see `HeldOut.total`
 
     __repr__ = short_repr
 
@@ -213,7 +213,11 @@ def checked(
     if C.ndim != 1:
         raise ValueError(f"C: expected a vector, shape (s,), got shape {C.shape}")
     w = None if weights is None else as_float(weights).astype(X.dtype)
-    folds.check(X.shape[0])
+    if not isinstance(folds, Folds | ShardedFolds):
+        raise ValueError(
+            f"folds: expected Folds, such as jsparse.plain_folds(0, {len(X)}, 5), got {folds!r}"
+        )
+    folds.check(len(X))
     if code is None:
         y = as_float(y).astype(X.dtype)
         check_problem(None, C, X, y, w)
@@ -227,5 +231,5 @@ def checked(
         y = as_array(y).astype(jnp.int32)
         check_problem(None, C, X, jnp.zeros(y.shape), w)
         check_labels(y, code.matrix.shape[0])
-        code = code.astype(X.dtype)
+        C, code = nan_for_wrong_labels(C, y, code.matrix.shape[0]), code.astype(X.dtype)
     return C, Rows(X, y, jnp.ones(len(X), X.dtype) if w is None else w, code, mesh)

@@ -27,8 +27,9 @@ from jsparse.estimators import (
     SCDPRegressor,
     SpSVMClassifier,
 )
+from jsparse.features import Nystroem
 from jsparse.kernels import RBF
-from jsparse.machines import one_class, spsvm
+from jsparse.machines import fixed_size, one_class, spsvm
 from jsparse.solvers import conjugate_gradients
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
@@ -465,6 +466,28 @@ def test_concrete_values_are_checked_inside_a_callers_jit():
         jax.eval_shape(lambda x, call=call, good=good: call(good, x), 1.0)
         with pytest.raises(ValueError, match=f"{name}: expected"):
             jax.eval_shape(lambda x, call=call, bad=bad: call(bad, x), 1.0)
+
+
+def test_mistakes_of_callers_from_jax_are_named(tmp_path):
+    points, y, C = jnp.asarray(X), jnp.asarray(Y), jnp.ones(1)
+    phi, folds = Nystroem(RBF(1.0), points[:4]), jsparse.plain_folds(0, 40, 5)
+    expansion = fixed_size.fit_features(phi, 1.0, points, y).expansion
+
+    def trains(X):
+        return jsparse.train(X, Y, task="regression", method=jsparse.FixedSize(5), key=0)
+
+    for message, call in (
+        (r"folds: expected Folds, such as jsparse.plain_folds.0, 40, 5., got 5",
+         lambda: jsparse.cross_validate(phi, C, points, y, 5)),
+        ("feature_map: expected a map such as .*Nystroem.*, got RBF",
+         lambda: jsparse.cross_validate(RBF(1.0), C, points, y, folds)),
+        ("X: expected values, got an array that JAX traces", lambda: jax.jit(trains)(points)),
+        ("expected an array of real numbers, got complex",
+         lambda: fixed_size.fit(RBF(1.0), points[:4], 1.0, points.astype(complex), y)),
+        ("the path comes first", lambda: jsparse.save(expansion, tmp_path / "file")),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 @pytest.mark.slow

@@ -17,11 +17,11 @@ from jsparse import estimators
 from jsparse.cli.options import command_line, method_of
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF
-from jsparse.machines import METHODS, fixed_size
+from jsparse.machines import METHODS, fixed_size, row_prototypes
 from jsparse.machines.family import single
-from jsparse.machines.fixed_size import Prototypes
 from jsparse.machines.from_sums import FromSums
 from jsparse.machines.method import Shape
+from jsparse.machines.row_prototypes import Prototypes
 from jsparse.machines.rows import rows_of
 from jsparse.validation.validate import validate
 
@@ -346,7 +346,7 @@ class Shrunk(Prototypes, FromSums):
     title = "shrunk machine"
 
     def features(self, kernel, points):
-        return fixed_size.feature_map(kernel, points)
+        return row_prototypes.feature_map(kernel, points)
 
     def solve(self, sums, C, code=None, key=None):
         fitted = fixed_size.solve(sums.features, sums.equations, C, code)

@@ -818,7 +818,7 @@ CLAIMED_ELSEWHERE = {
     "layers.py": "the loss and the fit against differences: tests/layers/test_layers.py",
     "calibration.py": "probabilities: tests/model/test_prediction.py",
     "machines/family.py": "values of every machine: tests/machines/test_family.py",
-    "machines/scdp.py": "forwards, between changes of the selection: tests/machines/test_scdp.py",
+    "machines/scdp.py": "between changes of the selection: tests/machines/test_scdp.py",
     "machines/spsvm.py": "forwards, between changes of the selection: tests/machines/test_spsvm.py",
     "validation/validate.py": "by the methods: cross_validate and Dual.held_out, above",
     "prediction.py": "scores, in every kind of prediction: tests/model/test_prediction.py",

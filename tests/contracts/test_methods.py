@@ -31,6 +31,7 @@ KERNEL, KEY = RBF(1.0), jax.random.key(0)
 # Settings that differ from the defaults, where they change the computation.
 VARIANTS = {
     "fixed-size, tuned with fewer": jsparse.FixedSize(M, tuned_with=4),
+    "fixed-size, conjugate gradients": jsparse.FixedSize(M, solver="conjugate_gradients"),
     "robust, absolute": jsparse.Robust(M, loss="absolute"),
     "robust, quantile": jsparse.Robust(M, loss="quantile", quantile=0.8),
     "scdp, subset": jsparse.SCDP(6, 12, subset=5),
@@ -72,7 +73,7 @@ def setup(name, targets=None, dtype="float64"):
     the first task of the method.
     """
     method = method_named(name) if name in METHODS else VARIANTS[name]
-    if "max_iterations" in fields_of(method.name) and method.name != "rvm":
+    if "max_iterations" in fields_of(method.name) and method.name not in ("rvm", "fixed-size"):
         method = replaced(method, max_iterations=2)  # each iteration amplifies rounding
     if targets is None:
         logistic = "regression" not in method.tasks or name == "rvm, logistic"
@@ -109,7 +110,8 @@ def fits():
         targets = ("real", "several") if regression else ()
         if "classification" in tasks:
             targets += ("sign", "one_versus_rest")
-            targets += () if kind.shares_rows else ("one_versus_one",)
+            shares_rows = kind.shares_rows or name == "fixed-size, conjugate gradients"
+            targets += () if shares_rows else ("one_versus_one",)
         for each in targets:
             fast = name in KINDS and each == targets[0]
             yield pytest.param(name, each, marks=() if fast else SLOW)
@@ -392,7 +394,7 @@ def test_held_out_equals_refitting_without_the_fold(name, targets):
     assert type(layout) is type(folds)
     assert held.statuses.shape == (len(GRID),)
     kept = np.asarray(layout.scatter(held.kept, N)).reshape(N, len(GRID), k, -1)
-    expected = refitted(case, layout)
+    expected = np.nan_to_num(refitted(case, layout))  # 0 for rows in no fold that is validated
     size = np.abs(expected).max()
     np.testing.assert_allclose(kept, expected, rtol=0, atol=1e-6 * size)
     squares = np.asarray(case.rows.weights)[:, None, None] * np.square(kept).sum(axis=-1)

@@ -88,6 +88,19 @@ def test_two_kinds_of_bad_statuses_are_both_reported():
     assert "max_iterations" in ADVICE[EXHAUSTED]
 
 
+def test_a_batch_is_reported_by_number_and_place():
+    statuses = jnp.full(100, CONVERGED).at[jnp.array([0, 1, 4, 9])].set(PRECISION_LOST)
+    with pytest.warns(
+        jsparse.PrecisionWarning, match=r"^the fit: .* 4 of 100 \(first 0, 1, 4\)\.$"
+    ):
+        check(statuses, "the fit")
+    table = jnp.full((2, 3), CONVERGED).at[1, 2].set(NOT_FINITE)
+    with pytest.raises(jsparse.NumericalError, match=r" 1 of 6 \(first \(1, 2\)\)\.$"):
+        check(table)
+    with pytest.raises(ValueError, match="status: expected numbers, got an array that JAX"):
+        jax.jit(check)(statuses)
+
+
 def rows(n=30, d=2, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=(n, d)))
 

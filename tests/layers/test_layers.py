@@ -1,5 +1,6 @@
 """The kernel head of a network, against refits by loops, finite differences and a real training."""
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,8 @@ import optax
 import pytest
 
 from jsparse import layers
-from jsparse.kernels import RBF, Matern32, Projected
+from jsparse._status import CONVERGED, NOT_FINITE
+from jsparse.kernels import RBF, Linear, Matern32, Projected
 
 N, D, M, FOLDS = 23, 3, 6, 4
 
@@ -179,6 +181,69 @@ def test_a_network_is_trained_through_the_head(dtype):
     assert machine(jax.vmap(network)(X)).dtype == dtype
 
 
+@pytest.mark.parametrize("classes", [None, 3])
+def test_heads_are_made_under_jit_and_vmap_as_in_a_loop(classes):
+    F, y, w = problem(classes=classes)
+    keys = jax.random.split(jax.random.key(1), 3)
+    pure = layers.pure_head(M, classes=classes, n_folds=FOLDS)
+    loop = [pure.init(key, F) for key in keys]
+    batch = jax.jit(jax.vmap(pure.init, (0, None)))(keys, F)
+    for i, params in enumerate(loop):
+        jax.tree.map(
+            lambda a, b, i=i: np.testing.assert_allclose(a[i], b, rtol=1e-12), batch, params
+        )
+    assert jax.eval_shape(pure.init, 0, F)["prototypes"].shape == (M, D)
+
+    def loss(key):
+        features = F * (1 + jax.random.uniform(key))
+        return layers.KernelHead.from_features(features, M, key=key, classes=classes).loss(F, y, w)
+
+    each = [loss(key) for key in keys]
+    np.testing.assert_allclose(eqx.filter_vmap(loss)(keys), each, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "kernel", [lambda: RBF(1.3), lambda: Projected(RBF(0.7), np.eye(D) - 0.5), lambda: Linear(0.0)]
+)
+def test_a_head_constructed_under_jit_is_the_head_constructed_outside(kernel):
+    F, y, w = problem()
+    outside = layers.KernelHead(F[:M], kernel(), C=20.0)
+    inside = jax.jit(lambda Z: layers.KernelHead(Z, kernel(), C=20.0))(F[:M])
+    chex.assert_trees_all_close(inside, outside, rtol=1e-12)
+    np.testing.assert_allclose(inside.loss(F, y, w), outside.loss(F, y, w), rtol=1e-9)
+
+
+def test_a_traced_class_number_out_of_range_gives_nan():
+    F, labels, w = problem(classes=3)
+    head = head_of(F, 3)
+    loss, fit = jax.jit(lambda *a: head.loss(F, *a)), jax.jit(lambda *a: head.fit(F, *a))
+    assert np.isfinite(loss(labels, w))
+    for wrong in (-1, 3):
+        bad = labels.at[4].set(wrong)
+        assert np.isnan(loss(bad, w))
+        machine = fit(bad, w)
+        assert np.isnan(machine(F)).all()
+        assert machine.status == NOT_FINITE
+
+
+def test_two_classes_may_be_booleans():
+    F, labels, _ = problem(classes=2)
+    head = head_of(F, 2)
+    np.testing.assert_array_equal(head.loss(F, labels == 1), head.loss(F, labels))
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+def test_a_machine_takes_one_row_and_works_under_jit_itself(classes):
+    F, y, _ = problem(classes=classes)
+    machine = head_of(F, classes).fit(F, y)
+    assert machine.status == CONVERGED
+    for method in (machine, machine.predict, *([machine.predict_proba] if classes else [])):
+        table = method(F)
+        np.testing.assert_allclose(jax.jit(method)(F), table, rtol=1e-9)
+        np.testing.assert_allclose(jax.vmap(method)(F), table, rtol=1e-9)
+        np.testing.assert_allclose(method(F[2]), table[2], rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -188,13 +253,18 @@ def test_a_network_is_trained_through_the_head(dtype):
         (lambda F, y: layers.KernelHead(F, RBF(1.0), n_folds=1), "n_folds: expected"),
         (lambda F, y: head_of(F).loss(F[:, :2], y), "features: expected shape"),
         (lambda F, y: head_of(F).loss(F[:3], y[:3]), "n_folds: expected"),
+        (lambda F, y: head_of(F).loss(F.at[1, 2].set(jnp.nan), y), "features: expected finite"),
+        (lambda F, y: head_of(F).loss(F, y.at[3].set(jnp.inf)), "targets: expected finite"),
+        (lambda F, y: head_of(F).loss(F, y, y), "weights: expected all at least 0"),
+        (lambda F, y: layers.pure_head(M).init(F, 0), "features: expected shape"),
+        (lambda F, y: head_of(F, 3).loss(F, y > 0), "targets: expected class numbers, integers"),
         (lambda F, y: head_of(F, 3).loss(F, y), "targets: expected class numbers, integers"),
         (lambda F, y: head_of(F, 3).loss(F, jnp.full(N, 3)), "targets: expected class numbers"),
         (lambda F, y: head_of(F).fit(F, y).predict_proba(F), "predict_proba: expected a head"),
         (lambda F, y: layers.KernelHead.from_features(F, N + 1, key=0), "n_prototypes: expected"),
     ],
 )
-def test_wrong_arguments_are_refused(change, message):
+def test_wrong_arguments_are_refused(as_users_call, change, message):
     F, y, _ = problem()
     with pytest.raises(ValueError, match=message):
         change(F, y)

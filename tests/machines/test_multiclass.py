@@ -9,11 +9,11 @@ import pytest
 from sklearn.datasets import load_iris
 
 import jsparse
-from jsparse._status import CONVERGED, NumericalError
+from jsparse._status import CONVERGED, NOT_FINITE, NumericalError
 from jsparse.calibration import decisions
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
-from jsparse.machines import fixed_size
+from jsparse.machines import dual, fixed_size
 from jsparse.multiclass import accumulate_code, decode, distances, output_code
 from jsparse.normal_equations import accumulate, accumulate_groups
 from jsparse.prediction import scores_of
@@ -151,6 +151,26 @@ def test_one_pass_equals_separate_fits(scheme, own_C):
     fitted = fixed_size.fit_classes(phi, C, X, labels, code, w)
     expected = separately(phi, C, X, labels, w, code.matrix)
     np.testing.assert_allclose(fitted.expansion(X), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("scheme", ["one_versus_one", "one_versus_rest"])
+def test_a_traced_label_out_of_range_gives_nan_and_a_status(scheme):
+    X, labels, _ = problem(n=30)
+    code, phi, C = output_code(scheme, 4), Nystroem(RBF(1.0), X[:5]), jnp.ones(1)
+    folds = stratified_folds(0, np.asarray(labels), 3)
+
+    @jax.jit
+    def fits(labels):
+        fixed = fixed_size.fit_classes(phi, 1.0, X, labels, code)
+        in_dual = dual.fit_classes(RBF(1.0), 1.0, X, labels, code)
+        scores = cross_validate(phi, C, X, labels, folds, code=code)
+        values = fixed.expansion(X), in_dual.expansion(X), scores.predictions, scores.scores
+        return values, (fixed.status, in_dual.status, scores.status[0])
+
+    for labels_now, finite in ((labels, True), *((labels.at[7].set(i), False) for i in (-1, 4))):
+        values, statuses = fits(labels_now)
+        assert all(np.isfinite(a).all() == finite and np.isnan(a).all() != finite for a in values)
+        assert all((status == NOT_FINITE) != finite for status in statuses)
 
 
 @pytest.mark.slow

@@ -370,6 +370,22 @@ def test_numbers_compile_once_and_vmap_runs_over_them(method, name, numbers):
     assert not np.allclose(values[0], values[1])
 
 
+def test_matching_pursuit_has_derivatives_without_a_ridge_and_at_unused_places():
+    """Two of the three candidates differ, so the path of three has an unused place."""
+    X, y = rows(n=20)
+    method = KMP(n_prototypes=3)
+
+    @jax.jit
+    def figure(lengthscale):
+        family = pursuits.fit(method, RBF(lengthscale), X[jnp.array([2, 15, 2])], X, y)
+        return jnp.sum(jnp.sin(family.values(X)))
+
+    slope = jax.jvp(figure, (0.2,), (1.0,))[1]
+    difference = (figure(0.2 + 1e-6) - figure(0.2 - 1e-6)) / 2e-6
+    np.testing.assert_allclose(slope, difference, rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(figure)(0.2), difference, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "method", [KMP(n_prototypes=SIZES), KBP(n_prototypes=SIZES), KSP(n_prototypes=SIZES)]
 )

@@ -177,6 +177,42 @@ def test_derivatives_are_right_in_forward_mode_and_nu_compiles_once():
     assert not np.allclose(values[0], values[1])
 
 
+@pytest.mark.parametrize("float_type", ["float64", "float32"])
+def test_derivatives_of_a_path_that_ends_early_equal_differences_in_both_modes(float_type):
+    """Four of the five candidates differ, so the path of five has an unused place."""
+    X, y = problem(40)
+    w = np.arange(40) % 7 + 1.0
+    at = {"lengthscale": 2.0, "C": 9.0, "nu": 0.5, "Z": X[[0, 1, 2, 3, 0]], "X": X, "y": y, "w": w}
+    at = {name: jnp.asarray(a) for name, a in at.items()}
+    rng = np.random.default_rng(2)
+    step = {name: jnp.asarray(rng.uniform(-1, 1, a.shape)) for name, a in at.items()}
+    step["Z"] = step["Z"].at[4].set(step["Z"][0])  # the candidates stay equal
+
+    @jax.jit
+    def figure(at):
+        arguments = (at[name] for name in ("Z", "C", "X", "y", "w"))
+        path = scdp.fit(RBF(at["lengthscale"]), *arguments, max_prototypes=5, nu=at["nu"])
+        return jnp.sum(jnp.sin(path.values(at["X"])))
+
+    def cast(tree):
+        return jax.tree.map(lambda a: a.astype(float_type), tree)
+
+    tolerance = {"float64": 1e-6, "float32": 1e-4}[float_type]
+    slope = jax.jit(lambda step: jax.jvp(figure, (cast(at),), (step,))[1])
+    gradient = jax.jit(jax.grad(figure))(cast(at))
+    for name, direction in step.items():
+        alone = {key: direction if key == name else jnp.zeros_like(a) for key, a in at.items()}
+        ahead, behind = (
+            figure(jax.tree.map(lambda a, b, h=h: a + h * b, at, alone)) for h in (1e-6, -1e-6)
+        )
+        difference = float(ahead - behind) / 2e-6
+        assert difference != 0
+        for derivative in (slope(cast(alone)), jnp.vdot(gradient[name], cast(direction))):
+            np.testing.assert_allclose(
+                derivative, difference, rtol=tolerance, atol=tolerance, err_msg=name
+            )
+
+
 def test_paths_in_step_predict_as_one_after_another(monkeypatch):
     """Folds go in step on accelerators."""
     X, y = problem(c=2)

@@ -47,6 +47,19 @@ KINDS = ["two", "several", "numbers", "targets", "path"]
 OUTPUTS = {"two": (), "several": (3,), "numbers": (), "targets": (2,), "path": (3,)}
 
 
+def test_a_model_and_its_expansion_take_one_row(models):
+    X = jnp.asarray(ROWS[:4])
+    for function in (models["several"], models["several"].expansion, models["numbers"]):
+        values = function(X)
+        np.testing.assert_allclose(function(X[2]), values[2], rtol=1e-12)
+        np.testing.assert_allclose(function(ROWS[2]), values[2], rtol=1e-12)
+        np.testing.assert_allclose(jax.vmap(function)(X), values, rtol=1e-12)
+        np.testing.assert_allclose(jax.jit(function)(X), values, rtol=1e-12)
+    gradient = jax.grad(models["numbers"])(X[2])
+    whole = jax.grad(lambda X: jnp.sum(models["numbers"](X)))(X)
+    np.testing.assert_allclose(gradient, whole[2], rtol=1e-9)
+
+
 @pytest.mark.parametrize("kind", [pytest.param("two", marks=pytest.mark.slow), *KINDS[1:]])
 def test_a_model_is_a_function_for_jit_and_an_argument_of_one(models, kind):
     model = models[kind]

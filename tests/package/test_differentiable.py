@@ -121,8 +121,10 @@ def rows():
             ),
             (least_squares, (X, Y), BOTH),
         ],
-        "scdp.fit, spsvm.fit, pursuits.fit": [
-            (values(lambda C, y: scdp.fit(kernel, Z, C, X, y, max_prototypes=3)), (C, Y), FORWARD),
+        "scdp.fit": [
+            (values(lambda C, y: scdp.fit(kernel, Z, C, X, y, max_prototypes=3)), (C, Y), BOTH)
+        ],
+        "spsvm.fit, pursuits.fit": [
             (
                 values(lambda C: spsvm.fit(
                     kernel, Z, C, X, signs, key=jax.random.key(0), max_prototypes=2)),
@@ -158,7 +160,8 @@ NAMES = (
     "direct.marginal",
     "machines.agop",
     "pursuits.refit, pursuit.least_squares",
-    "scdp.fit, spsvm.fit, pursuits.fit",
+    "scdp.fit",
+    "spsvm.fit, pursuits.fit",
     "Model, KernelExpansion",
     "slmc.fit, sparse_fisher.fit, sparse_ridge.fit, rvm.fit, robust.fit",
 )

@@ -14,7 +14,7 @@ from benchmarks.data_sets import benchmark_set
 from jsparse.compilation import count_compilations
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF, Laplacian, Matern52, Projected
-from jsparse.search.descent import Batches, DescentObjective, error_and_gradient
+from jsparse.search.descent import DescentObjective, error_and_gradient, folds_and_prototypes
 from jsparse.search.template import split_kernel
 from jsparse.training.auto import main_directions
 from jsparse.validation.error_gradient import Parts, held_out_error
@@ -42,9 +42,9 @@ def rbf(A, B, lengthscale):
 
 
 def naive_error(kernel, Z, C, X, y, w):
-    """Of every fold but the last part, by the dense system of the others with an intercept."""
+    """Of every fold, by the dense system of the others with an intercept."""
     total = 0.0
-    folds = range(len(X) - 1)
+    folds = range(len(X))
     for f in folds:
         others = [i for i in folds if i != f]
         Xt, yt, wt = (np.concatenate([a[i] for i in others]) for a in (X, y, w))
@@ -56,7 +56,7 @@ def naive_error(kernel, Z, C, X, y, w):
         )
         values = kernel(X[f], Z) @ beta[:-1] + beta[-1]
         total += np.sum(w[f][:, None] * (y[f] - values) ** 2)
-    return total / np.sum(w[:-1]) / y.shape[2]
+    return total / np.sum(w) / y.shape[2]
 
 
 def test_the_gradient_is_that_of_the_error_by_finite_differences():
@@ -81,7 +81,7 @@ def test_the_gradient_is_that_of_the_error_by_finite_differences():
     of = DescentObjective(template, jnp.asarray(Z), parts, np.ones(4, bool), np.zeros(4))
     value, slope, held = error_and_gradient(of, jnp.asarray(theta[swap]), np.float64(0))
     np.testing.assert_allclose(value, error(theta), rtol=1e-9)
-    np.testing.assert_allclose(np.log(held.error), value, rtol=1e-12)
+    np.testing.assert_allclose(np.log(held), value, rtol=1e-12)
     step = 1e-5
     moved = [(error(theta + step * e) - error(theta - step * e)) / (2 * step) for e in np.eye(5)]
     np.testing.assert_allclose(np.asarray(slope), np.array(moved)[swap], rtol=1e-6, atol=1e-9)
@@ -131,7 +131,7 @@ def test_prototypes_are_differentiated_too():
     X, y, w = laid_out(2)
     Z, C = X[0, :4] + 0.3, jnp.asarray(20.0)
     parts = Parts(*map(jnp.asarray, (X, y, w)))
-    slope = jax.jit(jax.grad(lambda Z: held_out_error(RBF(1.1), Z, C, parts)[0]))(jnp.asarray(Z))
+    slope = jax.jit(jax.grad(lambda Z: held_out_error(RBF(1.1), Z, C, parts)))(jnp.asarray(Z))
 
     def error(Z):
         return naive_error(lambda A, B: rbf(A, B, 1.1), Z, C, X, y, w)
@@ -148,7 +148,7 @@ def test_few_prototypes_are_moved_if_that_is_better(as_users_call):
     still = jsparse.train(X, y, search=search, **options)
     search = dataclasses.replace(search, move_prototypes=True)
     moved = jsparse.train(X, y, search=search, **options)
-    assert moved.cv_error < 0.8 * still.cv_error
+    assert moved.cv_error < 0.9 * still.cv_error
     assert moved.point_rows is None
     np.testing.assert_array_equal(moved.kernel.lengthscale, still.kernel.lengthscale)
     Z, own = (np.asarray(t.expansion.prototypes) for t in (still, moved))
@@ -308,19 +308,21 @@ def test_settings_that_make_no_sense_are_refused(settings, message, as_users_cal
 def test_too_few_rows_are_refused():
     X, w = jnp.zeros((14, 2)), jnp.asarray([1.0] * 11 + [0.0] * 3)
     with pytest.raises(ValueError, match="at least 12 rows with weight, got 11"):
-        Batches(jax.random.key(0), X, X, w, None, rows=100, prototypes=5)
+        folds_and_prototypes(jax.random.key(0), X, X, w, None, rows=100, prototypes=5)
 
 
-def test_every_step_has_rows_of_its_own_beside_those_watched():
-    X = jnp.arange(60.0)[:, None]
-    batches = Batches(jax.random.key(0), X, X, jnp.ones(60), None, rows=30, prototypes=4)
-    assert batches.resampled
-    first, again, second = (batches.at(i) for i in (0, 0, 1))
-    there = [np.sort(np.asarray(p.X)[np.asarray(p.w) > 0].ravel()) for p in (first, second)]
-    assert [len(set(t.tolist())) for t in there] == [30, 30]
-    np.testing.assert_array_equal(first.X, again.X)
-    np.testing.assert_array_equal(first.X[-1], second.X[-1])  # watched
-    assert set(there[0].tolist()) != set(there[1].tolist())
+def test_the_error_of_a_descent_is_of_every_row_once_or_of_a_sample():
+    X, w = jnp.arange(60.0)[:, None], jnp.ones(60).at[7].set(0)
+    for rows, count in ((100, 59), (30, 30)):
+        parts, Z = folds_and_prototypes(
+            jax.random.key(0), X, 2 * X, w, None, rows=rows, prototypes=4
+        )
+        there = np.asarray(parts.X)[np.asarray(parts.w) > 0].ravel()
+        assert len(there) == len(set(there.tolist())) == count
+        assert 7 not in there
+        assert np.ptp(np.count_nonzero(parts.w, axis=1)) <= 1
+        np.testing.assert_array_equal(parts.y, 2 * parts.X)
+        assert Z.shape == (4, 1)
 
 
 def test_columns_are_left_out_while_the_score_falls_where_rows_are_few():
@@ -333,7 +335,7 @@ def test_columns_are_left_out_while_the_score_falls_where_rows_are_few():
     )
     assert fewer.cv_error < plain.cv_error
     relevance = np.asarray(fewer.kernel.lengthscale[0] / fewer.kernel.lengthscale)
-    assert np.count_nonzero(relevance < 1 / 20) >= 5
+    assert np.all(relevance[1:] < 1 / 8)
     assert np.argmax(relevance) == 0
     # What was done before the first column is left out is the same.
     same = len(plain.tuning.history)

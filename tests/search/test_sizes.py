@@ -26,7 +26,7 @@ from jsparse.data.streams import ArrayStream
 from jsparse.estimators import FixedSizeLSSVMRegressor
 from jsparse.kernels import RBF, Matern32
 from jsparse.machines import robust
-from jsparse.machines.fixed_size import feature_map
+from jsparse.machines.row_prototypes import feature_map
 from jsparse.machines.sized import doubled
 from jsparse.prototypes import interleaved
 from jsparse.search.problem import Scoring
