@@ -13,7 +13,7 @@ from jaxtyping import Float
 from ._arguments import check_held
 from ._blocks import map_row_blocks
 from ._numerics import is_concrete, is_traced
-from ._runtime import check_fork
+from ._runtime import check_runtime
 from .data.frames import as_frame
 from .plain import is_plain
 from .prediction import Scorer
@@ -66,7 +66,7 @@ def scores_of_rows(
     model: Any, inputs: Float[np.ndarray, "n d"], *, first: int = 0, by_fold: bool = False
 ) -> np.ndarray:
     """Return the scores of finite inputs by a `Model`; see `Model.scores` for the arguments."""
-    check_fork()
+    check_runtime()
     if model not in _PREDICTORS:
         _PREDICTORS[model] = model.to_numpy() if _suits_numpy(model) else None
     predictor, n = _PREDICTORS[model], len(inputs)

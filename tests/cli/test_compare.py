@@ -396,7 +396,9 @@ OPTION = re.compile(r"(?:jsparse (\w+) )?(?<!\S)\(?(--[a-z][a-z_-]+)")
 
 def test_every_option_that_a_message_names_exists_where_it_is_read(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    known = {name: options_of(name, capsys) for name in ("demo", "fit", "compare", "predict")}
+    known = {
+        name: options_of(name, capsys) for name in ("demo", "fit", "compare", "predict", "export")
+    }
     root, seen = Path(commands.__file__).parents[1], 0
     for path in sorted(root.rglob("*.py")):
         place = path.relative_to(root).as_posix()
