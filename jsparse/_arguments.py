@@ -65,9 +65,8 @@ def as_key(key: KeyLike) -> Key:
         # JAX accepts a Python integer, but compiles another program for it.
         key = jax.random.key(as_array(np.int64(key) if isinstance(key, int) else key))
     checked: Any = key
-    dtype: Any = getattr(checked, "dtype", None)
-    ndim = getattr(checked, "ndim", None)
-    if isinstance(key, jax.Array) and ndim == 0 and jnp.issubdtype(dtype, jnp.integer):
+    dtype, ndim = getattr(checked, "dtype", None), getattr(checked, "ndim", None)
+    if isinstance(key, jax.Array) and ndim == 0 and jnp.issubdtype(key.dtype, jnp.integer):
         return jax.random.key(key)  # a seed, perhaps traced
     new_style = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and ndim == 0
     if not (new_style or (dtype == np.uint32 and ndim == 1)):

@@ -331,7 +331,9 @@ def _fit(
         )
     target_sum = jnp.einsum("n,vnc->vc", w, targets, precision=jax.lax.Precision.HIGHEST)
     intercepts = intercept_path(solution, feature_sum, target_sum, (jnp.sum(w) + nu)[None])
-    coefficients, intercepts = scdp_rows.differentiable(solution, intercepts, *primals, block_rows)
+    coefficients, intercepts = scdp_rows.with_derivatives(
+        solution, intercepts, *primals, block_rows
+    )
     path = solution._replace(coefficients=coefficients, status=path.status)
     kernel, candidates = primals[1].kernel, primals[1].candidates
     return _family(kernel, candidates, y.shape[1:], path, intercepts, on_rows=on_rows)

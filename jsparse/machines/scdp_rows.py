@@ -210,7 +210,7 @@ def _triangular_factor(
     return streaming_qr(rows_of, (X, targets, weights), start, rows_in_block(block_rows))
 
 
-def differentiable(
+def with_derivatives(
     path: Path,
     intercepts: Float[Array, "g k c"],
     targets: Float[Array, "g n c"],
