@@ -30,6 +30,7 @@ class Contents(NamedTuple):
     path: Family | None
     inverse_temperatures: np.ndarray | Array | None
     conformal: ConformalScores | None
+    novelties: ConformalScores | None
     code: Code | None
     decoding: Decoding
     labels: tuple[Any, ...] | None
@@ -43,6 +44,9 @@ class Contents(NamedTuple):
 def write(path: PathLike, contents: Contents) -> None:
     """Write the fields of a model to one file; raises as `model_files.save`."""
     model, arrays = contents, _conformal_arrays(contents.conformal)
+    if model.novelties is not None:
+        distances = {name: np.asarray(getattr(model.novelties, name)) for name in _ERRORS}
+        arrays |= {f"novelty.{name}": array for name, array in distances.items()}
     if model.path is not None:
         with jax.enable_x64(model.expansion.prototypes.dtype == np.float64):
             arrays |= {f"path.{name}": a for name, a in family_arrays(model.path).items()}
@@ -102,10 +106,10 @@ def _contents(
     inverse_temperatures = document["inverse_temperatures"]
     if inverse_temperatures is not None:
         inverse_temperatures = _inverse_temperatures(inverse_temperatures, labels)
-    path, conformal = _of_arrays(expansion, arrays, classes=labels is not None)
+    path, conformal, novelties = _of_arrays(expansion, arrays, classes=labels is not None)
     return Contents(
-        expansion, path, inverse_temperatures, conformal, code, document["decoding"], labels,
-        label_dtype, columns, document["about"],
+        expansion, path, inverse_temperatures, conformal, novelties, code, document["decoding"],
+        labels, label_dtype, columns, document["about"],
     )  # fmt: skip
 
 
@@ -280,21 +284,37 @@ def _unseen(
 
 def _of_arrays(
     expansion: KernelExpansion, arrays: Mapping[str, Array], *, classes: bool
-) -> tuple[Family | None, ConformalScores | None]:
-    """Return the machines of several sizes and the errors on unseen rows; None if missing."""
+) -> tuple[Family | None, ConformalScores | None, ConformalScores | None]:
+    """Return the machines of several sizes, the errors on unseen rows, and the novelties.
+
+    Missing parts are None.
+    """
     groups: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():
         prefix, _, rest = name.partition(".")
         groups.setdefault(prefix, {})[rest] = array
     held_out = "held_out" in groups
-    path = groups.pop("path", None)
+    path, novelties = (groups.pop(name, None) for name in ("path", "novelty"))
     errors = groups.pop("held_out" if held_out else "conformal", None)
     if groups:
         raise ValueError(f"arrays: {shown(sorted(groups))} not expected")
     return (
         None if path is None else _family(expansion, path),
         None if errors is None else _unseen(expansion, errors, held_out=held_out, classes=classes),
+        None if novelties is None else _novelties(expansion, novelties),
     )
+
+
+def _novelties(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> ConformalScores:
+    """Return the distances from the prototypes' span that a file holds; raise if invalid."""
+    lengths = {"float": expansion.prototypes.dtype, "targets": ()}
+    check_arrays("novelty", arrays, _ERRORS, lengths)
+    distances, counts = np.asarray(arrays["errors"]), np.asarray(arrays["counts"])
+    if distances[0] < 0 or distances[-1] > 1 or np.any(np.diff(distances) < 0):
+        raise ValueError("novelty.errors: expected increasing distances from 0 to 1")
+    if counts.min() < 1:
+        raise ValueError("novelty.counts: expected numbers of rows of at least 1")
+    return ConformalScores(distances, counts=counts)
 
 
 _LONGEST = 2**16  # most bytes of a label
