@@ -291,9 +291,9 @@ class Model(eqx.Module):
         """Return the model with the distribution of novelty in rows that are not novel.
 
         Args:
-            X: raw inputs or a table, see `decision_function`; the training rows or others from the
-                same source, a hundred or more. A row that is a prototype counts with its distance
-                from the other prototypes, as if it had been held out.
+            X: raw inputs or a table, see `decision_function`; a hundred rows or more, best rows
+                that the model was not trained on. A row that is a prototype counts with its
+                distance from the other prototypes, as if it had been held out.
 
         Raises:
             ValueError: as `decision_function` for the inputs; for a `Mixture` of kernels.
@@ -305,8 +305,9 @@ class Model(eqx.Module):
         """Return how novel rows are: far, in feature space, from the span of the prototypes.
 
         The p-value is the share of the rows of `with_novelty` that are at least as novel. It is
-        valid if new rows are exchangeable with those rows and those are not prototypes; otherwise
-        it is close. A call factorises the prototypes' Gram matrix, in time `m^3 / 3`, and takes
+        valid if the new rows are exchangeable with these rows. If these rows include prototypes
+        that were chosen for their distance from others, as by entropy, it is too large. A call
+        factorises the prototypes' Gram matrix, in time `m^3 / 3`, and takes
         `m^2` operations for each row. Rounding limits distances to the root of epsilon: 1e-8, and
         3e-4 in float32.
 
@@ -317,8 +318,7 @@ class Model(eqx.Module):
             Distances from 0 to 1 and p-values, shape `n`; for one row without the axis of rows.
 
         Raises:
-            ValueError: for a model without the distribution of novelty; as `decision_function` for
-                the inputs.
+            ValueError: for a model without the distribution of novelty.
         """
         if self.novelties is None:
             raise ValueError("novelty: expected a model of `with_novelty`, which calibrates it")

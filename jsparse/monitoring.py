@@ -92,7 +92,7 @@ def coverage(
         sets = model.predict_set(X, coverage)
         places = numbers_of_labels(y, model.labels, len(sets))
         inside = np.take_along_axis(sets, places[:, None], axis=1)[:, 0]
-    count, n = inside.sum(axis=0), len(inside)
+    count, n = np.asarray(inside.sum(axis=0)), len(inside)
     low, high = _binomial_interval(count, n, share)
     return Coverage(coverage, np.asarray(count / n), low, high, n)
 

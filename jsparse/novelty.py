@@ -15,6 +15,7 @@ from ._repr import short_repr
 from .conformal import ConformalScores, kept_errors
 from .expansion import KernelExpansion
 from .kernels import Kernel
+from .prediction import check_scores
 from .scaling import Scaling
 
 # Inputs that were standardised in two programs may differ by a few units of rounding.
@@ -163,4 +164,6 @@ def _on_host(
     dtype = np.dtype(expansion.prototypes.dtype)
     with jax.enable_x64(dtype == np.float64):
         span = span_of(expansion)
-        return map_row_batches(lambda rows: distances(span, as_array(rows)), X.astype(dtype))
+        values = map_row_batches(lambda rows: distances(span, as_array(rows)), X.astype(dtype))
+    check_scores(values)
+    return values

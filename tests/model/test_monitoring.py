@@ -114,7 +114,11 @@ def test_the_size_of_the_test_is_its_level_and_shifts_are_found():
 
     def p_values(shift):
         return [
-            float(test(i, data(25, seed=i)[0], data(40, seed=10**6 + i, shift=shift)[0]).p_value)
+            float(
+                test(
+                    jax.random.key(i), data(25, seed=i)[0], data(40, seed=10**6 + i, shift=shift)[0]
+                ).p_value
+            )
             for i in range(200)
         ]
 

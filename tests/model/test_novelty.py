@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import jsparse
-from jsparse import KernelExpansion, Model, load
+from jsparse import KernelExpansion, Model, ModelFileError, load
+from jsparse.conformal import ConformalScores
 from jsparse.kernels import RBF, Laplacian, Linear, Mixture, Polynomial
 from jsparse.scaling import Standardization
 
@@ -109,20 +110,32 @@ def test_prototypes_among_the_rows_count_as_if_held_out(dtype, repeats):
     np.testing.assert_allclose(known, expected, atol=1e-10 if dtype == "float64" else 1e-5)
 
 
-def test_p_values_of_training_rows_are_those_of_new_rows():
-    """A tenth of the rows like those of training has a p-value up to a tenth."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((900, 2))
-    y = np.sin(2 * X[:, 0])
-    for method in (jsparse.FixedSize(30), jsparse.Dual()):
-        trained = jsparse.train(
-            X[:300], y[:300], task="regression", key=0, method=method, kernel=Laplacian(1.0),
-            C=np.array([1.0]), search=jsparse.Profile(tune_kernel=False),
-        )  # fmt: skip
-        model = trained.model.with_novelty(X[:300])
-        share = np.mean(model.novelty(X[300:]).p_value <= 0.1)
-        assert 0.06 < share < 0.14  # 0.02 is the standard error for 300 and 600 rows
-        assert np.mean(model.novelty(X[300:] + 3).p_value <= 0.1) > 0.8
+@pytest.mark.parametrize(
+    ("method", "by_distance"),
+    [
+        (jsparse.FixedSize(30, selection="uniform"), False),
+        pytest.param(jsparse.FixedSize(30), True, marks=pytest.mark.slow),
+        pytest.param(jsparse.Dual(), False, marks=pytest.mark.slow),
+    ],
+)
+def test_of_rows_like_those_of_training_a_tenth_has_a_p_value_up_to_a_tenth(method, by_distance):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((1200, 2))
+    trained = jsparse.train(
+        X[:300], np.sin(2 * X[:300, 0]), task="regression", key=0, method=method,
+        kernel=Laplacian(1.0), C=np.array([1.0]), search=jsparse.Profile(tune_kernel=False),
+    )  # fmt: skip
+
+    def share(rows, shift=0.0):
+        """The share of new rows with a p-value up to 0.1, of standard error 0.02 without shift."""
+        return np.mean(trained.model.with_novelty(rows).novelty(X[600:] + shift).p_value <= 0.1)
+
+    seen, held_out = X[:300], X[300:600]
+    assert 0.06 < share(held_out) < 0.14
+    # Entropy prefers novel rows, so prototypes among the rows make p-values too large.
+    assert share(seen) < 0.14
+    assert (share(seen) > 0.06) != by_distance
+    assert min(share(held_out, 3.0), share(seen, 3.0)) > 0.8
 
 
 def test_files_keep_the_calibration(tmp_path, dtype):
@@ -134,6 +147,27 @@ def test_files_keep_the_calibration(tmp_path, dtype):
     again = load(tmp_path / "model")
     for ours, theirs in zip(model.novelty(X), again.novelty(X), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+DAMAGE = [
+    ({"errors": np.array([0.1, 0.2, 1.1])}, "novelty.errors: expected increasing distances"),
+    ({"errors": np.array([-0.1, 0.2, 0.3])}, "novelty.errors: expected increasing distances"),
+    ({"errors": np.array([0.1, 0.3, 0.2])}, "novelty.errors: expected increasing distances"),
+    ({"errors": np.ones((3, 1))}, "novelty"),
+    ({"errors": np.ones(3, np.float32)}, "novelty.errors"),
+    ({"counts": np.array([1, 0, 1], np.int32)}, "novelty.counts: expected numbers of rows"),
+    ({"counts": np.ones(2, np.int32)}, "novelty"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGE)
+def test_damaged_files_are_refused(tmp_path, as_users_call, damage, message):
+    model, _ = a_model()
+    whole = {"errors": np.array([0.1, 0.2, 0.3]), "counts": np.ones(3, np.int32)}
+    novelties = ConformalScores(**{**whole, **damage})
+    dataclasses.replace(model, novelties=novelties).save(tmp_path / "model")
+    with pytest.raises(ModelFileError, match=message):
+        load(tmp_path / "model")
 
 
 def test_programs_give_the_novelty_of_the_host_and_its_derivative():
