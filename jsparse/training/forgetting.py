@@ -92,9 +92,9 @@ class HostRows(NamedTuple):
 class Window(NamedTuple):
     """The last rows of a stream, and the rounding of the sums over them.
 
-    Each addition or subtraction rounds the sums by at most eps times their energy. While these
+    Each addition or subtraction rounds the sums by about eps times their energy. While these
     energies add up to at most 1024 times the energy of the rows in the window, the sums are exact
-    to 1024 eps. Otherwise the rows of the window are summed again.
+    to 1024 eps of it. Otherwise the rows of the window are summed again.
     """
 
     rows: HostRows
@@ -119,13 +119,15 @@ class Window(NamedTuple):
         """
         rows = HostRows(*map(np.asarray, self.rows)).followed_by(entering)
         equations = equations + sum_of(entering)
-        rounding = np.asarray(self.rounding) + _energies(equations)
+        energies = np.asarray(_energies(equations))
+        rounding = np.asarray(self.rounding) + energies
         excess = max(len(rows.weights) - self.size, 0)
         staying = rows.part(slice(excess, None))
         if excess > 0:
             equations = equations - sum_of(rows.part(slice(excess)))
-            rounding = rounding + _energies(equations)
-        if np.all(rounding <= _LIMIT * np.asarray(_energies(equations))):  # NaN is not within
+            energies = np.asarray(_energies(equations))
+            rounding = rounding + energies
+        if np.all(rounding <= _LIMIT * energies):  # NaN is not within
             return self._replace(rows=staying, rounding=rounding), equations
         n_resummed = self.n_resummed + 1
         return Window(staying, self.size, np.zeros_like(rounding), n_resummed), sum_of(staying)
