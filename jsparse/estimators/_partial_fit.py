@@ -64,18 +64,14 @@ class _MoreRows(Machine):
             ValueError: if there is no batch; otherwise as for `partial_fit`. The batches before the
                 error have been learnt.
         """
-        errors, weights, learner = [], [], cast(Any, self)
+        errors, weights = [], []
         for X, y, *rest in stream:
-            w = np.ones(len(y)) if not rest or rest[0] is None else checked_weights(rest[0], len(y))
-            row_errors = np.full(len(w), np.nan)
-            if hasattr(self, "model_"):
-                predicted, truth = learner.predict(X), np.asarray(y)
-                if truth.shape != predicted.shape:
-                    raise ValueError(f"y: expected shape {predicted.shape}, got {truth.shape}")
-                row_errors = self._row_errors(predicted, truth)
-            errors.append(np.average(row_errors[w > 0], weights=w[w > 0]))
+            n, sample_weight = len(y), rest[0] if rest else None
+            w = np.ones(n) if sample_weight is None else checked_weights(sample_weight, n)
+            fitted = hasattr(self, "model_")
+            errors.append(np.average(self._row_errors(X, y), weights=w) if fitted else np.nan)
             weights.append(w.sum())
-            learner.partial_fit(X, y, sample_weight=rest[0] if rest else None, **options)
+            cast(Any, self).partial_fit(X, y, sample_weight=sample_weight, **options)
         if not errors:
             raise ValueError("stream: expected at least one batch of rows, got none")
         error, weight = np.array(errors), np.array(weights)
@@ -85,8 +81,8 @@ class _MoreRows(Machine):
 
     _progressive_metric: str
 
-    def _row_errors(self, predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return the error of each row in the metric of `progressive_score`."""
+    def _row_errors(self, X: Any, y: Any) -> np.ndarray:
+        """Check rows as `partial_fit` does; return their errors in the metric of the score."""
         raise NotImplementedError
 
     def _batch(self, X: Any, y: Any, sample_weight: Any) -> Batch:
@@ -207,8 +203,9 @@ class MoreRowsClassifier(_MoreRows, Classifier):
         weights = row_weights(sample_weight, self.class_weight, numbers, self.classes_)
         return X, 2 * numbers - 1 if self.model_.code is None else numbers, weights
 
-    def _row_errors(self, predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return (predicted != y).astype(float)
+    def _row_errors(self, X: Any, y: Any) -> np.ndarray:
+        self._batch(X, y, None)
+        return (self.predict(X) != np.asarray(y)).astype(float)
 
 
 class MoreRowsRegressor(_MoreRows, Regressor):
@@ -266,5 +263,6 @@ class MoreRowsRegressor(_MoreRows, Regressor):
         weights = None if sample_weight is None else row_weights(sample_weight, None, y, None)
         return X, y, weights
 
-    def _row_errors(self, predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.square(predicted - y).reshape(len(y), -1).mean(axis=1)
+    def _row_errors(self, X: Any, y: Any) -> np.ndarray:
+        _, targets, _ = self._batch(X, y, None)
+        return np.square(self.predict(X) - targets).reshape(len(targets), -1).mean(axis=1)

@@ -243,6 +243,9 @@ def test_progressive_scores_of_numbers_and_of_a_machine_that_is_fitted():
     assert np.isnan(first.overall)
     with pytest.raises(ValueError, match=r"y: expected shape \(50, 2\)"):
         model.progressive_score([(X[50:], y[50:])])
+    labels = FixedSizeLSSVMClassifier(**OPTIONS).fit(X, np.where(y > 0, "up", "down"))
+    with pytest.raises(ValueError, match=r"y: expected labels among \['down', 'up'\], got"):
+        labels.progressive_score([(X, np.zeros(100, int))])
 
 
 WRONG = [
