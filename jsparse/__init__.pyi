@@ -8,6 +8,7 @@ from . import features as features
 from . import kernels as kernels
 from . import layers as layers
 from . import machines as machines
+from . import monitoring as monitoring
 from . import plotting as plotting
 from . import prototypes as prototypes
 from . import pursuit as pursuit

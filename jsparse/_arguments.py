@@ -139,6 +139,30 @@ def _check_one_type(name: str, labels: Collection[Any]) -> None:
             raise ValueError(f"{name}: expected labels that can be sorted ({error})") from error
 
 
+def finite_targets(y: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return targets as an array; raise ValueError unless they are finite numbers of this shape."""
+    targets = on_host("y", y)
+    if targets.shape != shape or targets.dtype.kind not in "biuf":
+        raise ValueError(
+            f"y: expected numbers of shape {shape}, got {targets.dtype} of shape {targets.shape}"
+        )
+    check_finite("y", targets)
+    return targets
+
+
+def numbers_of_labels(y: Any, labels: Sequence[Any], n: int) -> np.ndarray:
+    """Return the number of each label; raise ValueError unless there are `n` of these labels."""
+    truth = on_host("y", y)
+    number_of = {label: number for number, label in enumerate(labels)}
+    unknown = set(truth.reshape(-1).tolist()) - set(number_of)
+    if truth.shape != (n,) or unknown:
+        raise ValueError(
+            f"y: expected {n} labels among {list(number_of)}, got shape {truth.shape}"
+            + (f" with {sorted(unknown, key=str)[:5]}" if unknown else "")
+        )
+    return np.array([number_of[label] for label in truth.tolist()], int)
+
+
 def check_held(name: str, values: Any) -> None:
     """Raise ValueError for a JAX array that is traced, or spread over several processes."""
     if isinstance(values, Tracer):

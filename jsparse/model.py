@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._arguments import check_finite, on_host, whole_number
+from ._arguments import finite_targets, numbers_of_labels, on_host, whole_number
 from ._compilations import Compiled, count_compilations
 from ._files import PathLike, atomic_path, writing
-from ._numerics import is_concrete
+from ._numerics import as_array, is_concrete, is_traced
 from ._repr import few_lines
 from .conformal import (
     ConformalScores,
@@ -27,9 +27,10 @@ from .expansion import KernelExpansion
 from .export.c import c_header
 from .export.stablehlo import FUNCTIONS, stablehlo_bytes
 from .machines.family import Family
-from .model_answers import ModelAnswers, inputs_of, scorer_of, scores_of_rows
+from .model_answers import ModelAnswers, inputs_of, scorer_of, scores_of_rows, traced_inputs
 from .model_contents import Contents, write
 from .multiclass import Code, Decoding
+from .novelty import Novelty, calibration, novelty
 from .plain import plain_expansion
 from .predictor import Predictor
 from .relevance import Relevance, relevance_of
@@ -59,6 +60,7 @@ class Model(eqx.Module, ModelAnswers):
         inverse_temperatures: a factor of the scores for each predicted class, see
             `predict_proba`.
         conformal: errors on held-out rows, see `interval` and `predict_set`.
+        novelties: distances of rows from the span of the prototypes, see `novelty`.
         code: output code of more than two classes.
         decoding: name of the distance that decodes the values of the code's problems (static).
         labels: the classes in sorted order. Of two classes, a value >= 0 decides for the second
@@ -75,6 +77,7 @@ class Model(eqx.Module, ModelAnswers):
     path: Family | None = eqx.field(default=None, converter=_without_diagnostics)
     inverse_temperatures: Float[Array, " k"] | Float[np.ndarray, " k"] | None = None
     conformal: ConformalScores | None = None
+    novelties: ConformalScores | None = None
     code: Code | None = None
     decoding: Decoding = eqx.field(default="loss", static=True)
     labels: tuple[Any, ...] | None = eqx.field(default=None, static=True)
@@ -112,7 +115,7 @@ class Model(eqx.Module, ModelAnswers):
         return jnp.sort(values, axis=-1) if self._in_order else values
 
     def at(self, size: int) -> "Model":
-        """Return the model of another size, without probabilities, intervals and sets.
+        """Return the model of another size, without probabilities, intervals, sets and novelty.
 
         Raises:
             ValueError: if there is no machine of this size.
@@ -124,8 +127,9 @@ class Model(eqx.Module, ModelAnswers):
             expansion = dataclasses.replace(self.path.at(size), scaling=self.expansion.scaling)
         about = About({**self.about, "n_prototypes": expansion.prototypes.shape[0]})
         return dataclasses.replace(
-            self, expansion=expansion, inverse_temperatures=None, conformal=None, about=about
-        )
+            self, expansion=expansion, inverse_temperatures=None, conformal=None, novelties=None,
+            about=about,
+        )  # fmt: skip
 
     def warm_up(self) -> Compiled:
         """Compile the programs for predictions of any number of NumPy rows.
@@ -163,24 +167,61 @@ class Model(eqx.Module, ModelAnswers):
         scores = self.scores(inputs)
         if self.labels is None:
             shape = scores.shape[:1] if self._in_order else scores.shape
-            if truth.shape != shape or truth.dtype.kind not in "biuf":
-                raise ValueError(
-                    f"y: expected numbers of shape {shape}, got {truth.dtype} of shape "
-                    f"{truth.shape}"
-                )
-            check_finite("y", truth)
-            errors = errors_of_numbers(scores, truth)
-            return dataclasses.replace(self, conformal=kept_errors(errors, held_out=True))
-        class_numbers = {label: number for number, label in enumerate(self.labels)}
-        unknown = set(truth.reshape(-1).tolist()) - set(class_numbers)
-        if truth.shape != (len(inputs),) or unknown:
-            raise ValueError(
-                f"y: expected {len(inputs)} labels among {list(class_numbers)}, got shape "
-                f"{truth.shape}" + (f" with {sorted(unknown, key=str)[:5]}" if unknown else "")
-            )
-        numbers = np.array([class_numbers[label] for label in truth.tolist()], int)
-        errors = errors_of_classes(scores, numbers)
+            errors = errors_of_numbers(scores, finite_targets(truth, shape))
+        else:
+            errors = errors_of_classes(scores, numbers_of_labels(truth, self.labels, len(inputs)))
         return dataclasses.replace(self, conformal=kept_errors(errors, held_out=True))
+
+    def with_novelty(self, X: Any) -> "Model":
+        """Return the model with the distribution of novelty in rows that are not novel.
+
+        Args:
+            X: raw inputs or a table, see `decision_function`; a hundred rows or more, best rows
+                that the model was not trained on. A row that is a prototype counts with its
+                distance from the other prototypes, as if it had been held out.
+
+        Raises:
+            ValueError: as `decision_function` for the inputs; for a `Mixture` of kernels.
+        """
+        inputs, _ = inputs_of(self, X)
+        return dataclasses.replace(self, novelties=calibration(self.expansion, inputs))
+
+    def novelty(self, X: Any) -> Novelty:
+        """Return how novel rows are: far, in feature space, from the span of the prototypes.
+
+        The p-value is the share of the rows of `with_novelty` that are at least as novel. It is
+        valid if the new rows are exchangeable with these rows. If these rows include prototypes
+        that were chosen for their distance from others, as by entropy, it is too large. A call
+        factorises the prototypes' Gram matrix, in time `m^3 / 3`, and takes
+        `m^2` operations for each row. Rounding limits distances to the root of epsilon: 1e-8, and
+        3e-4 in float32.
+
+        Args:
+            X: raw inputs or a table, see `decision_function`. The distances are differentiable.
+
+        Returns:
+            Distances from 0 to 1 and p-values, shape `n`; for one row without the axis of rows.
+
+        Raises:
+            ValueError: for a model without the distribution of novelty.
+        """
+        if self.novelties is None:
+            raise ValueError("novelty: expected a model of `with_novelty`, which calibrates it")
+        traced = is_traced(self, X)
+        inputs, single = (traced_inputs if traced else inputs_of)(self, X)
+        result = novelty(self.expansion, self.novelties, inputs, jnp if traced else np)
+        return Novelty(*(a[0, ...] for a in result)) if single else result
+
+    def standardised(self, X: Any) -> Float[Array, "n d"]:
+        """Return rows in the units of the kernel and the prototypes, as a JAX array.
+
+        See `decision_function` for the arguments.
+        """
+        inputs, _ = (traced_inputs if is_traced(self, X) else inputs_of)(self, X)
+        scaling = self.expansion.scaling
+        with jax.enable_x64(self.dtype == np.float64):
+            rows = as_array(inputs, self.dtype)
+            return rows if scaling is None else scaling.apply(rows)
 
     def relevance(self, names: Sequence[Any] | None = None) -> Relevance:
         """Return the relevance of each column in the kernel: 1 for the most relevant, 0 for none.
@@ -282,8 +323,9 @@ class Model(eqx.Module, ModelAnswers):
             OutputError: if the file cannot be written.
         """
         contents = Contents(
-            self.expansion, self.path, self.inverse_temperatures, self.conformal, self.code,
-            self.decoding, self.labels, self.label_dtype, self.quantiles, self.columns, self.about,
+            self.expansion, self.path, self.inverse_temperatures, self.conformal, self.novelties,
+            self.code, self.decoding, self.labels, self.label_dtype, self.quantiles, self.columns,
+            self.about,
         )  # fmt: skip
         write(path, contents)
 

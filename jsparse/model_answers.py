@@ -36,7 +36,7 @@ class ModelAnswers(Answers):
     ) -> Any:
         """Return `answer(scores, numpy)`, or `answer(scores, jax.numpy)` while JAX is tracing."""
         if is_traced(model, X):
-            inputs, single = _traced_inputs(model, X)
+            inputs, single = traced_inputs(model, X)
             result = answer(scorer_of(model, by_fold=by_fold)(inputs), jnp)
         else:
             inputs, single = inputs_of(model, X)
@@ -76,7 +76,7 @@ def scores_of_rows(
     return scorer_of(model, by_fold=by_fold).on_host(inputs, first=first)
 
 
-def _traced_inputs(model: Any, X: Any) -> tuple[Any, bool]:
+def traced_inputs(model: Any, X: Any) -> tuple[Any, bool]:
     """Return the rows of a traced input, and whether the input was one row."""
     if not isinstance(X, jax.Array):  # a table, or rows of NumPy
         return inputs_of(model, X)

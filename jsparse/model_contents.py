@@ -38,6 +38,7 @@ class Contents(NamedTuple):
     path: Family | None
     inverse_temperatures: np.ndarray | Array | None
     conformal: ConformalScores | None
+    novelties: ConformalScores | None
     code: Code | None
     decoding: Decoding
     labels: tuple[Any, ...] | None
@@ -52,6 +53,9 @@ class Contents(NamedTuple):
 def write(path: PathLike, contents: Contents) -> None:
     """Write the fields of a model to one file; raises as `model_files.save`."""
     model, arrays = contents, _conformal_arrays(contents.conformal)
+    if model.novelties is not None:
+        distances = {name: np.asarray(getattr(model.novelties, name)) for name in _DISTANCES}
+        arrays |= {f"{_NOVELTY}{name}": array for name, array in distances.items()}
     if model.path is not None:
         with jax.enable_x64(model.expansion.prototypes.dtype == np.float64):
             arrays |= {f"{_PATH}{name}": a for name, a in family_arrays(model.path).items()}
@@ -82,11 +86,14 @@ def read(path: PathLike, dtype: str | None) -> Contents:
     with complete(path):
         plain = predictor_of(machine, document, arrays)
     cast = serialization.caster(path, machine_arrays(machine)[0] | arrays, dtype)
-    path_arrays = {
-        name.removeprefix(_PATH): cast(name, array)
-        for name, array in arrays.items()
-        if name.startswith(_PATH)
-    }
+    path_arrays, distances = (
+        {
+            name.removeprefix(prefix): cast(name, array)
+            for name, array in arrays.items()
+            if name.startswith(prefix)
+        }
+        for prefix in (_PATH, _NOVELTY)
+    )
     with complete(path):
         expansion = jax_expansion(machine, cast)
         return Contents(
@@ -94,6 +101,7 @@ def read(path: PathLike, dtype: str | None) -> Contents:
             _family(expansion, path_arrays) if path_arrays else None,
             plain.inverse_temperatures,
             jax_scores(plain.conformal, cast),
+            _novelties(expansion, distances) if distances else None,
             None if plain.code is None else output_code(plain.code, len(plain.code)),
             document["decoding"],
             plain.labels,
@@ -104,7 +112,8 @@ def read(path: PathLike, dtype: str | None) -> Contents:
         )
 
 
-_PATH = "path."
+_PATH, _NOVELTY = "path.", "novelty."
+_DISTANCES = {"errors": "float q", "counts": "int32 q"}
 _FAMILY = {
     "points": "float M d",
     "coefficients": "float g k q c",
@@ -161,6 +170,17 @@ def _family(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Family:
         **{name: arrays[name] for name in _FAMILY},
     )
     return family.compact()  # coefficients may become 0 in float32
+
+
+def _novelties(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> ConformalScores:
+    """Return the distances from the prototypes' span that a file holds; raise if invalid."""
+    check_arrays("novelty", arrays, _DISTANCES, {"float": expansion.prototypes.dtype})
+    distances, counts = np.asarray(arrays["errors"]), np.asarray(arrays["counts"])
+    if distances[0] < 0 or distances[-1] > 1 or np.any(np.diff(distances) < 0):
+        raise ValueError("novelty.errors: expected increasing distances from 0 to 1")
+    if counts.min() < 1:
+        raise ValueError("novelty.counts: expected numbers of rows of at least 1")
+    return ConformalScores(distances, counts=counts)
 
 
 def _conformal_arrays(conformal: ConformalScores | None) -> dict[str, np.ndarray]:

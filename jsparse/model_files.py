@@ -24,6 +24,7 @@ def save(
       filled in for missing values;
     - some hundred quantiles of the errors on unseen rows, the largest one included, and where the
       machines of the folds are kept their prototypes;
+    - after `Model.with_novelty`, some hundred quantiles of the novelty of rows;
     - `about`: method, metric, error, `C` and the number of rows.
 
     Its size does not grow with the number of rows otherwise.

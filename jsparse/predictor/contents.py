@@ -206,7 +206,8 @@ def predictor_of(
 ) -> Predictor:
     """Return the predictor of a machine and of a file's metadata and other arrays.
 
-    Arrays whose names begin with `path.`, the machines of other sizes, are left unchecked.
+    Arrays whose names begin with `path.`, the machines of other sizes, or with `novelty.` are left
+    unchecked.
 
     Raises:
         ValueError: if they do not fit together.
@@ -314,7 +315,8 @@ def _held_out_errors(
     for name, array in parts.items():
         prefix, _, rest = name.partition(".")
         groups.setdefault(prefix, {})[rest] = array
-    groups.pop("path", None)
+    for prefix in ("path", "novelty"):  # a predictor has neither
+        groups.pop(prefix, None)
     held_out = "held_out" in groups
     arrays = groups.pop("held_out" if held_out else "conformal", None)
     if groups:

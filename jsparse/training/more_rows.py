@@ -10,11 +10,18 @@ from jaxtyping import Float, Int
 from .._arguments import check_finite, finite_table
 from .._blocks import padded, rows_in_block
 from .._numerics import as_array
+from ..features import FeatureMap
 from ..machines.from_sums import FromSums, accumulate_rows
 from ..machines.held_out import Sums as RowSums
 from ..machines.rows import Rows
 from ..model import Model
+from ..normal_equations import NormalEquations
+from .forgetting import Forgetting, HostRows, new_window, scaled
+from .target_units import TargetUnits
 from .trained import Sums
+
+Targets = Float[np.ndarray, " n *c"] | Int[np.ndarray, " n"]
+KEEP = Forgetting()
 
 
 def with_more_rows(
@@ -23,8 +30,9 @@ def with_more_rows(
     sums: Sums,
     C: float | Float[np.ndarray, " l"],
     X: Float[np.ndarray, "n d"],
-    targets: Float[np.ndarray, " n *c"] | Int[np.ndarray, " n"],
+    targets: Targets,
     weights: Float[np.ndarray, " n"] | None,
+    forgetting: Forgetting = KEEP,
 ) -> tuple[Model, Sums, int]:
     """Return the model fitted to the old and the new rows, its sums, and its stop code.
 
@@ -39,31 +47,91 @@ def with_more_rows(
         X: new raw inputs.
         targets: new targets: real numbers, or -1 and +1, or class numbers if the model has a code.
         weights: new row weights, multiplied by the factors of the classes; None for 1.
+        forgetting: how the old rows lose their weight.
 
     Raises:
-        ValueError: for inputs or targets that are not finite in the precision of the model.
+        ValueError: for inputs or targets that are not finite in the precision of the model, or a
+            window other than the window of the sums.
     """
-    phi, equations, units = sums
-    scaling, dtype, code = model.expansion.scaling, model.dtype, model.code
-    assert scaling is not None
+    phi, equations, units, window = sums
+    size = None if window is None else window.size
+    if forgetting.window != size:
+        raise ValueError(
+            f"window: expected {size}, as in the first call, got {forgetting.window}; only sums "
+            "with a window from the first call on have the rows that leave it"
+        )
     w = np.ones(len(X)) if weights is None else weights
-    X, targets, w = X[w > 0], targets[w > 0], w[w > 0]
-    # Pad with rows of weight 0, so that batches of many sizes compile only a few programs.
-    n, block = len(X), rows_in_block(None)
-    rows = min(1 << (n - 1).bit_length(), -(-n // block) * block)
-    w, targets = padded(w, rows, "constant"), padded(targets, rows, "constant")
-    with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
-        Z = scaling.apply(finite_table(padded(X.astype(dtype), rows)))
-        if code is None:
-            y = as_array(units.apply(targets, w), dtype)
-            check_finite("y", y)
+    n, w = int(np.count_nonzero(w > 0)), forgetting.row_weights(w)
+    dtype, code = model.dtype, model.code
+    with jax.enable_x64(dtype == np.float64):
+        rows = _host_rows(model, units, X, targets, w)
+        if window is not None:
+            window, equations = window.moved(equations, rows, lambda r: _sum_of(phi, model, r))
         else:
-            code, y = code.astype(dtype), as_array(targets)
-        equations += accumulate_rows(phi, Rows(Z, y, as_array(w, dtype), code))
+            factor = forgetting.factor_of_earlier(n)
+            if factor < 1:
+                equations = scaled(equations, np.asarray(factor, dtype))
+            equations += _sum_of(phi, model, rows)
+        code = None if code is None else code.astype(dtype)
         family = method.solve(RowSums(phi, equations), jnp.asarray(C, dtype), code)
-        expansion = dataclasses.replace(units.expansion(family.expansion), scaling=scaling)
+        expansion = units.expansion(family.expansion)
+        expansion = dataclasses.replace(expansion, scaling=model.expansion.scaling)
     conformal = model.conformal
     if conformal is not None:
         conformal = dataclasses.replace(conformal, machines=None, fold=None)
     model = dataclasses.replace(model, expansion=expansion, conformal=conformal)
-    return model, Sums(phi, equations, units), int(family.status)
+    return model, Sums(phi, equations, units, window), int(family.status)
+
+
+def with_window(
+    model: Model,
+    sums: Sums,
+    X: Float[np.ndarray, "n d"],
+    targets: Targets,
+    weights: Float[np.ndarray, " n"],
+    size: int,
+) -> Sums:
+    """Return sums with the window of their rows, which are all rows so far; see `with_more_rows`.
+
+    Args:
+        model: the model fitted to the rows.
+        sums: the model's sums over the rows.
+        X: raw inputs.
+        targets: targets.
+        weights: row weights, 0 for rows that are not in the window.
+        size: the largest number of rows of the window.
+    """
+    with jax.enable_x64(model.dtype == np.float64):
+        rows = _host_rows(model, sums.units, X, targets, weights)
+        return sums._replace(window=new_window(rows, size, sums.equations))
+
+
+def _capacity(n: int) -> int:
+    """Return the number of rows to pad to, so that many sizes of batches need few programs."""
+    block = rows_in_block(None)
+    return min(1 << (n - 1).bit_length(), -(-n // block) * block)
+
+
+def _host_rows(
+    model: Model, units: TargetUnits, X: np.ndarray, targets: Targets, w: np.ndarray
+) -> HostRows:
+    """Return the rows of positive weight in the units of the machine."""
+    dtype, scaling = model.dtype, model.expansion.scaling
+    assert scaling is not None
+    X, targets, w = X[w > 0], targets[w > 0], w[w > 0]
+    n = len(X)
+    with np.errstate(over="ignore"):
+        inputs = finite_table(padded(X.astype(dtype), _capacity(n)))
+        if model.code is None:
+            targets = units.apply(targets, w).astype(dtype)
+            check_finite("y", targets)
+    return HostRows(np.asarray(scaling.apply(inputs))[:n], targets, w.astype(dtype))
+
+
+def _sum_of(phi: FeatureMap, model: Model, rows: HostRows) -> NormalEquations:
+    """Return the sums over rows, which are padded with rows of weight 0."""
+    n = _capacity(len(rows.weights))
+    w = padded(rows.weights, n, "constant")
+    X, y, w = (as_array(a) for a in (padded(rows.X, n), padded(rows.y, n), w))
+    code = None if model.code is None else model.code.astype(model.dtype)
+    return accumulate_rows(phi, Rows(X, y, w, code))

@@ -23,6 +23,7 @@ from ..search.run import Tuning
 from ..search.sizes import SizeCurve
 from ..search.strategies import Search
 from ..validation.folds import Folds
+from .forgetting import Window
 from .presentation import as_html, as_text, describe_kernel, in_words, rounded, status_in_words
 from .presets import ADVICE, Preset
 from .target_units import TargetUnits
@@ -36,6 +37,7 @@ class Sums(NamedTuple):
     feature_map: FeatureMap  # of standardised inputs
     equations: NormalEquations  # sums over the training rows
     units: TargetUnits = TargetUnits()  # units of the targets in the sums
+    window: Window | None = None  # the rows of the sums, if later rows push earlier ones out
 
     __repr__ = short_repr
 

@@ -127,6 +127,12 @@ def with_ranks(model):
     )
 
 
+def with_novelty(model):
+    """The same with the distribution of the novelty of rows."""
+    with jax.enable_x64(True):
+        return model.with_novelty(np.random.default_rng(4).normal(size=(9, 5)))
+
+
 def every_model():
     per_column = kernels.RBF(np.linspace(0.5, 2.0, 5))
     composed = 0.3 * (per_column + kernels.Linear(0.1) * kernels.Polynomial(3, 0.4, 1.2))
@@ -141,6 +147,7 @@ def every_model():
         "quantiles": with_quantiles(a_model("numbers", kernels.RBF(1.3))),
         "ranks": with_ranks(a_model("numbers", kernels.Laplacian(1.3))),
         "arrays": dataclasses.replace(a_model("several", kernels.RBF(1.3)), columns=None),
+        "novelty": with_novelty(a_model("numbers", kernels.RBF(1.3))),
         **{kind: with_sizes(kind) for kind in FAMILIES},
     }
 
@@ -324,7 +331,7 @@ def same(ours, theirs):
     """All that a model holds, to the last bit."""
     assert jax.tree.structure(ours.expansion) == jax.tree.structure(theirs.expansion)
     assert jax.tree.structure(ours.path) == jax.tree.structure(theirs.path)
-    for name in ("expansion", "path", "inverse_temperatures", "conformal", "code"):
+    for name in ("expansion", "path", "inverse_temperatures", "conformal", "novelties", "code"):
         pairs = zip(*(jax.tree.leaves(getattr(m, name)) for m in (ours, theirs)), strict=True)
         for leaf, before in pairs:
             assert leaf.dtype == before.dtype
@@ -357,6 +364,11 @@ def outcome(path, kind, rows):
     values = model(X)
     assert values.shape == (ROWS, *outputs)
     assert values.dtype == expansion.prototypes.dtype
+    if model.novelties is not None:
+        try:
+            assert model.novelty(X).p_value.shape == (ROWS,)
+        except NumericalError as error:
+            check_message(error)
     if model.path is not None:
         for size in np.asarray(model.path.sizes).tolist():
             assert model.at(size)(X).shape == (ROWS, *outputs)

@@ -12,9 +12,9 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "cpu-2core"
 # Modules whose members have a place of their own, or are for those who build jsparse.
 PLACES = {
-    "data", "estimators", "expansion", "features", "kernels", "machines", "model", "multiclass",
-    "normal_equations", "plotting", "predictor", "prototypes", "pursuit", "scaling", "search",
-    "serialization", "solvers", "training", "validation", "layers",
+    "data", "estimators", "expansion", "features", "kernels", "machines", "model", "monitoring",
+    "multiclass", "normal_equations", "plotting", "predictor", "prototypes", "pursuit", "scaling",
+    "search", "serialization", "solvers", "training", "validation", "layers",
 }  # fmt: skip
 
 

@@ -1,0 +1,169 @@
+"""Novelty of rows: their distance, in feature space, from the span of a model's prototypes."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from ._blocks import map_row_batches, map_row_blocks, rows_in_block
+from ._numerics import as_array, cholesky_shift, epsilon
+from ._programs import compiled
+from ._repr import short_repr
+from .conformal import ConformalScores, kept_errors
+from .expansion import KernelExpansion
+from .kernels import Kernel
+from .prediction import check_scores
+from .scaling import Scaling
+
+# Inputs that were standardised in two programs may differ by a few units of rounding.
+_ROUNDINGS = 8
+
+
+class Novelty(NamedTuple):
+    """How novel rows are.
+
+    Attributes:
+        distance: squared distance of `phi(x)` from the span of the prototypes, divided by `k(x,
+            x)`: from 0, within the span, to 1, orthogonal to all prototypes. Shape `n`.
+        p_value: share of calibration rows that are at least as novel, the row itself included, so
+            at least `1 / (n_rows + 1)`. Shape `n`.
+    """
+
+    distance: Float[Array, " n"] | Float[np.ndarray, " n"]
+    p_value: Float[Array, " n"] | Float[np.ndarray, " n"]
+
+    __repr__ = short_repr
+
+
+class Span(eqx.Module):
+    """The span of prototypes in the feature space of a kernel.
+
+    Attributes:
+        kernel: kernel of two points.
+        prototypes: points in scaled units, shape `m d`.
+        scaling: map of raw inputs to scaled units, or None.
+        factor: lower Cholesky factor of the prototypes' Gram matrix with a shifted diagonal, shape
+            `m m`. The shift, a few units of rounding, admits linearly dependent prototypes.
+        own_distance: distance of each prototype from the span of the other prototypes, shape `m`.
+    """
+
+    kernel: Kernel
+    prototypes: Float[Array, "m d"]
+    scaling: Scaling | None
+    factor: Float[Array, "m m"]
+    own_distance: Float[Array, " m"]
+
+    def distances(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """Return `Novelty.distance` of raw inputs; differentiable in `X`. Memory holds a block."""
+
+        def block(rows: Float[Array, "r d"]) -> Float[Array, " r"]:
+            rows = self._scaled(rows)
+            return self._distances(rows, self.kernel.cross_gram(rows, self.prototypes))
+
+        return map_row_blocks(block, X, rows_in_block(None))
+
+    def distances_without_self(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """Return `distances`, but for a row that is a prototype its distance from the others."""
+
+        def block(rows: Float[Array, "r d"]) -> Float[Array, " r"]:
+            rows = self._scaled(rows)
+            cross = self.kernel.cross_gram(rows, self.prototypes)
+            # The nearest prototype, as k(x, x) is the same for all.
+            squares = self.kernel.diagonal(self.prototypes)[None] - 2 * cross
+            nearest = jnp.argmin(squares, axis=1)
+            is_prototype = _equal(rows, self.prototypes[nearest])
+            return jnp.where(is_prototype, self.own_distance[nearest], self._distances(rows, cross))
+
+        return map_row_blocks(block, X, rows_in_block(None))
+
+    def _scaled(self, rows: Float[Array, "r d"]) -> Float[Array, "r d"]:
+        return rows if self.scaling is None else self.scaling.apply(rows)
+
+    def _distances(
+        self, rows: Float[Array, "r d"], cross: Float[Array, "r m"]
+    ) -> Float[Array, " r"]:
+        explained = jax.scipy.linalg.solve_triangular(self.factor, cross.T, lower=True)
+        squares = self.kernel.diagonal(rows)
+        return _share(squares - jnp.sum(jnp.square(explained), axis=0), squares)
+
+
+def _equal(a: Float[Array, "r d"], b: Float[Array, "r d"]) -> Bool[Array, " r"]:
+    tolerance = _ROUNDINGS * epsilon(a.dtype) * jnp.maximum(jnp.abs(a), jnp.abs(b))
+    return jnp.all(jnp.abs(a - b) <= tolerance, axis=1)
+
+
+def _share(part: Float[Array, " n"], whole: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Return the share from 0 to 1, and 0 of nothing."""
+    return jnp.clip(jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1), 0), 0, 1)
+
+
+@compiled
+def span_of(expansion: KernelExpansion) -> Span:
+    """Return the span of the prototypes of a machine; time and memory of one `m m` factor.
+
+    Raises:
+        ValueError: for a `Mixture` of kernels, which has no common feature space.
+    """
+    kernel, prototypes = expansion.kernel, expansion.prototypes
+    gram = kernel.gram(prototypes)
+    shift, identity = cholesky_shift(gram), jnp.eye(len(gram), dtype=gram.dtype)
+    factor = jnp.linalg.cholesky(gram + shift * identity)
+    inverse = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
+    # The Schur complement of a diagonal entry is the inverse of the inverse's entry.
+    complement = 1 / jnp.sum(jnp.square(inverse), axis=0) - shift
+    own_distance = _share(complement, jnp.diagonal(gram))
+    return Span(kernel, prototypes, expansion.scaling, factor, own_distance)
+
+
+_distances = compiled(Span.distances)
+_distances_without_self = compiled(Span.distances_without_self)
+
+
+def calibration(expansion: KernelExpansion, X: Float[np.ndarray, "n d"]) -> ConformalScores:
+    """Return a few hundred quantiles of the distances of rows, see `conformal.kept_errors`.
+
+    Args:
+        expansion: the machine.
+        X: raw inputs on the host, of training or others. A row that is a prototype counts with its
+            distance from the other prototypes, as if it had been held out.
+    """
+    return kept_errors(_on_host(expansion, X, _distances_without_self))
+
+
+def novelty(
+    expansion: KernelExpansion,
+    calibrated: ConformalScores,
+    X: Float[np.ndarray, "n d"] | Float[Array, "n d"],
+    xp: Any = np,
+) -> Novelty:
+    """Return the novelty of raw inputs.
+
+    Args:
+        expansion: the machine.
+        calibrated: result of `calibration`.
+        X: raw inputs, on the host for `numpy`.
+        xp: `numpy` or `jax.numpy`, which is traceable.
+    """
+    if isinstance(X, np.ndarray) and xp is np:
+        distance = _on_host(expansion, X, _distances)
+    else:
+        distance = span_of(expansion).distances(as_array(X, expansion.prototypes.dtype))
+    known, counts = xp.asarray(calibrated.errors), xp.asarray(calibrated.counts)
+    # Number of calibration rows that are at least as novel as quantile 0, 1, .., and the row.
+    at_least = xp.append(xp.cumsum(counts[::-1])[::-1], xp.zeros_like(counts[:1])) + 1
+    share = at_least.astype(known.dtype) / (xp.sum(counts) + 1).astype(known.dtype)
+    return Novelty(distance, share[xp.searchsorted(known, distance)])
+
+
+def _on_host(
+    expansion: KernelExpansion, X: Float[np.ndarray, "n d"], distances: Any
+) -> Float[np.ndarray, " n"]:
+    dtype = np.dtype(expansion.prototypes.dtype)
+    with jax.enable_x64(dtype == np.float64):
+        span = span_of(expansion)
+        values = map_row_batches(lambda rows: distances(span, as_array(rows)), X.astype(dtype))
+    check_scores(values)
+    return values

@@ -1,0 +1,178 @@
+"""Coverage, drift tests and error streams against SciPy, NumPy loops and made data."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+import jsparse
+from jsparse import monitoring
+from jsparse.kernels import RBF, Laplacian, Linear
+
+SETTINGS = {
+    "method": jsparse.FixedSize(20), "kernel": RBF(1.0), "C": np.array([10.0]), "key": 0,
+    "search": jsparse.Profile(tune_kernel=False),
+}  # fmt: skip
+
+
+def data(n, seed=0, shift=0.0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 2)) + shift
+    return X, np.sin(2 * X[:, 0]) + 0.2 * rng.standard_normal(n)
+
+
+@functools.cache
+def trained(kind):
+    X, y = data(200)
+    with jax.enable_x64(True):
+        if kind == "labels":
+            y = np.array(["low", "middle", "high"])[np.digitize(y, [-0.5, 0.5])]
+            return jsparse.train(X, y, task="classification", **SETTINGS).model
+        if kind == "two targets":
+            y = np.stack([y, 3 * y], axis=1)
+        return jsparse.train(X, y, task="regression", **SETTINGS).model
+
+
+def test_coverage_is_counted_with_the_exact_interval():
+    model, (X, y) = trained("numbers"), data(120, seed=1)
+    for level, truth in ((0.9, y), (0.5, y), (0.9, y + 9), (0.9, model.predict(X))):
+        found = monitoring.coverage(model, X, truth, level, confidence=0.9)
+        count = sum(a <= t <= b for (a, b), t in zip(model.interval(X, level), truth, strict=True))
+        exact = binomtest(count, 120).proportion_ci(0.9, method="exact")
+        assert found.observed == count / 120
+        np.testing.assert_allclose([found.low, found.high], [exact.low, exact.high], atol=1e-12)
+        assert (found.expected, found.n_rows) == (level, 120)
+    assert monitoring.coverage(model, X, y + 9).high < 0.9  # as after a drift of the targets
+
+
+def test_coverage_of_several_targets_and_of_labels():
+    X, y = data(120, seed=1)
+    Y = np.stack([y, 3 * y + 9], axis=1)
+    each = monitoring.coverage(trained("two targets"), X, Y)
+    assert each.observed.shape == each.low.shape == (2,)
+    assert each.observed[0] > 0.8
+    assert each.observed[1] < 0.1
+    model = trained("labels")
+    labels = np.array(["low", "middle", "high"])[np.digitize(y, [-0.5, 0.5])]
+    sets, classes = model.predict_set(X, 0.8), model.classes.tolist()
+    inside = [s[classes.index(label)] for s, label in zip(sets, labels, strict=True)]
+    found = monitoring.coverage(model, X, labels, 0.8)
+    assert found.observed == np.mean(inside)
+    assert found.low < 0.8 < found.high
+
+
+def mmd(X, Y, kernel):
+    """The unbiased estimate, pair by pair."""
+
+    def mean(A, B, same):
+        values = [
+            kernel(a, b) for i, a in enumerate(A) for j, b in enumerate(B) if not (same and i == j)
+        ]
+        return np.mean(values)
+
+    return mean(X, X, True) + mean(Y, Y, True) - 2 * mean(X, Y, False)
+
+
+@pytest.mark.parametrize("block_rows", [None, 7])
+def test_the_statistic_is_the_unbiased_estimate(dtype, block_rows):
+    X, Y = data(12)[0].astype(dtype), data(21, seed=1, shift=0.7)[0].astype(dtype)
+    for ours, theirs in (
+        (RBF(0.8), lambda a, b: np.exp(-((a - b) ** 2).sum() / (2 * 0.8**2))),
+        (Linear(0.3), lambda a, b: 0.3 + a @ b),
+    ):
+        found = monitoring.mmd_test(0, ours, X, Y, block_rows=block_rows)
+        expected = mmd(X.astype(float), Y.astype(float), theirs)
+        np.testing.assert_allclose(
+            found.statistic, expected, rtol=1e-10 if dtype == "float64" else 1e-4
+        )
+        assert found.statistic.dtype == dtype
+
+
+def test_p_values_of_few_rows_are_those_of_all_permutations():
+    X, Y = np.zeros((2, 1)), np.array([[1.0], [1.1], [5.0]])
+    found = monitoring.mmd_test(0, RBF(1.0), X, Y, n_permutations=3000)
+    together, statistics = np.concatenate([X, Y]), []
+    for i in range(5):
+        for j in range(i):
+            others = np.delete(together, [i, j], axis=0)
+            values = mmd(together[[i, j]], others, lambda a, b: np.exp(-((a - b) ** 2).sum() / 2))
+            statistics.append(values)
+    exact = np.mean(
+        np.array(statistics) >= mmd(X, Y, lambda a, b: np.exp(-((a - b) ** 2).sum() / 2)) - 1e-12
+    )
+    assert 0.05 < exact < 0.5
+    assert abs(found.p_value - exact) < 0.03  # three standard errors of 3000 permutations
+
+
+def test_the_size_of_the_test_is_its_level_and_shifts_are_found():
+    test = jax.jit(
+        lambda key, X, Y: monitoring.mmd_test(key, Laplacian(1.0), X, Y, n_permutations=99)
+    )
+
+    def p_values(shift):
+        return [
+            float(
+                test(
+                    jax.random.key(i), data(25, seed=i)[0], data(40, seed=10**6 + i, shift=shift)[0]
+                ).p_value
+            )
+            for i in range(200)
+        ]
+
+    without = np.array(p_values(0.0))
+    # A count of 20 has a standard deviation of 4.2, and of 100 of 7.
+    assert 7 <= np.sum(without <= 0.1) <= 33
+    assert 78 <= np.sum(without <= 0.5) <= 122
+    assert np.mean(np.array(p_values(1.0)) <= 0.1) > 0.9
+
+
+def test_a_model_compares_rows_in_its_units():
+    model = trained("numbers")
+    reference = data(60, seed=2)[0]
+    kept = monitoring.drift_test(model, data(50, seed=3)[0], reference, key=0)
+    drifted = monitoring.drift_test(model, data(50, seed=3, shift=1.0)[0], reference, key=0)
+    assert drifted.p_value == pytest.approx(1 / 200)
+    assert kept.p_value > 0.05
+    scaling = model.expansion.scaling
+    X, Y = (np.asarray(scaling.apply(jnp.asarray(a))) for a in (data(50, seed=3)[0], reference))
+    expected = mmd(X, Y, lambda a, b: np.exp(-((a - b) ** 2).sum() / 2))
+    np.testing.assert_allclose(kept.statistic, expected, rtol=1e-9)
+
+
+def test_errors_come_one_by_one():
+    X, y = data(9, seed=4)
+    model = trained("numbers")
+    stream = monitoring.error_stream(model, [(X[:4], y[:4]), (X[4:], y[4:], None)])
+    errors = [next(stream), *stream]
+    assert all(isinstance(error, float) for error in errors)
+    np.testing.assert_allclose(errors, np.abs(model.predict(X) - y))
+    both = trained("two targets")
+    Y = np.stack([y, 3 * y], axis=1)
+    expected = np.abs(both.predict(X) - Y).mean(axis=1)
+    np.testing.assert_allclose(monitoring.row_errors(both, X, Y), expected)
+    labels = np.array(["low", "middle", "high"])[np.digitize(y, [-0.5, 0.5])]
+    wrong = monitoring.row_errors(trained("labels"), X, labels.tolist())
+    assert wrong.tolist() == (trained("labels").predict(X) != labels).astype(float).tolist()
+
+
+def test_bad_arguments_are_named(as_users_call):
+    X, y = data(20)
+    model, labels = trained("numbers"), trained("labels")
+    for call, message in (
+        (lambda: monitoring.coverage(model, X, y[:3]), "y: expected numbers of shape"),
+        (lambda: monitoring.coverage(model, X, y, confidence=1), "confidence: expected a number"),
+        (lambda: monitoring.coverage(model, X, y, 1.5), "coverage: expected above 0"),
+        (lambda: monitoring.coverage(labels, X, y), "y: expected 20 labels among"),
+        (lambda: monitoring.row_errors(labels, X, ["low"] * 3), "y: expected 20 labels among"),
+        (lambda: monitoring.row_errors(model, X, y * np.nan), "y: expected finite values"),
+        (lambda: monitoring.drift_test(model, X, X[:1], key=0), "X, Y: expected two tables"),
+        (lambda: monitoring.drift_test(model, X, X[:, :1], key=0), "X: expected 2 columns"),
+        (lambda: monitoring.mmd_test(0, RBF(1.0), X, X * np.inf), "Y: expected finite values"),
+        (lambda: monitoring.mmd_test(0, RBF(1.0), X, X, n_permutations=0), "n_permutations: exp"),
+        (lambda: monitoring.mmd_test("a", RBF(1.0), X, X), "key: expected an integer"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
