@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from .. import predictor
 from .._files import OutputError, named, writing
+from .._repr import short_repr
 from ..model import Model
 from .files import check_output
 
@@ -25,6 +26,8 @@ class Exporter(NamedTuple):
     what: str
     suffix: str
     write: Callable[[Model, str, argparse.Namespace], None]
+
+    __repr__ = short_repr
 
 
 def _to_c(model: Model, path: str, options: argparse.Namespace) -> None:

@@ -30,6 +30,8 @@ class Forgetting(NamedTuple):
     half_life: float = math.inf  # number of later rows after which a row has half its weight
     window: int | None = None  # number of last rows that have any weight
 
+    __repr__ = short_repr
+
     def row_weights(self, weights: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """Return the weights that a batch's rows have left after its last row.
 

@@ -801,7 +801,7 @@ CLAIMS = {
     "machines/pursuits.py": ("pursuits.refit",),
     "machines/reduced_svm.py": ("reduced_svm.fit",),
     "model.py": ("Model",),
-    "multiclass.py": ("multiclass.distances",),
+    "predictor/codes.py": ("multiclass.distances",),
     "normal_equations.py": ("accumulate",),
     "pursuit/debias.py": ("debiased",),
     "pursuit/on_atoms.py": ("least_squares",),
@@ -816,7 +816,8 @@ CLAIMED_ELSEWHERE = {
     "validation/error_gradient.py": "once: against differences, in tests/layers/test_layers.py and "
     "of a machine in NumPy in tests/search/test_gradient_search.py",
     "layers.py": "the loss and the fit against differences: tests/layers/test_layers.py",
-    "calibration.py": "probabilities: tests/model/test_prediction.py",
+    "predictor/answers.py": "scores and probabilities: tests/model/test_prediction.py",
+    "novelty.py": "distances against differences: tests/model/test_novelty.py",
     "machines/family.py": "values of every machine: tests/machines/test_family.py",
     "machines/scdp.py": "between changes of the selection: tests/machines/test_scdp.py",
     "machines/spsvm.py": "forwards, between changes of the selection: tests/machines/test_spsvm.py",

@@ -85,7 +85,7 @@ def the_training(mesh, X, y, w):
 
 def no_time_limit(mesh, X, y):
     resources = jsparse.Resources(mesh=mesh, max_seconds=9.0)
-    with pytest.raises(ValueError, match="max_seconds: expected none in several processes"):
+    with pytest.raises(ValueError, match="max_seconds: expected no limit in several processes"):
         jsparse.train(X, y, resources=resources, **OPTIONS)
 
 

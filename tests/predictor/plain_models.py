@@ -86,14 +86,13 @@ def a_model(kernel, task="regression", dtype="float64", *, scaling="standard", f
     temperatures = np.linspace(0.5, 2.0, classes) if classes else None
     return Model(
         expansion,
-        None,
-        temperatures,
-        conformal,
-        code,
-        decoding,
-        labels,
-        "<U1" if labels else "",
-        quantiles,
+        inverse_temperatures=temperatures,
+        conformal=conformal,
+        code=code,
+        decoding=decoding,
+        labels=labels,
+        label_dtype="<U1" if labels else "",
+        quantiles=quantiles,
     )
 
 

@@ -435,7 +435,7 @@ def test_lost_digits_count_unless_the_method_says_that_the_errors_show_them():
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_a_gradient_leaves_time_to_score_the_kernels_at_its_end(monkeypatch, resumed):
+def test_a_gradient_leaves_time_to_score_the_kernel_at_its_end(monkeypatch, resumed):
     """Kernels that are scored in one batch share one time, and a given history has other clocks."""
     now = 0.0
 
@@ -451,7 +451,7 @@ def test_a_gradient_leaves_time_to_score_the_kernels_at_its_end(monkeypatch, res
 
     def slope():
         calls.append(now)
-        return Slope(0.0, np.zeros(2), 1.0, 1.0)
+        return Slope(0.0, np.zeros(2), 1.0)
 
     monkeypatch.setattr("time.perf_counter", lambda: now)
     thetas, calls, history = np.linspace(-1, 1, 4)[:, None], [], []
@@ -460,8 +460,8 @@ def test_a_gradient_leaves_time_to_score_the_kernels_at_its_end(monkeypatch, res
         first = Run(Batched(), *common, 1e9, None, [])
         first.scores(thetas)
         history, now = [e._replace(seconds=9.0 - i) for i, e in enumerate(first.history)], 6.0
-    # Scoring two kernels takes 4 seconds, at a time of 8; the run has scored four, or one again.
-    for deadline, slopes in ((13.0, 1), (11.0, 0)):
+    # Scoring a kernel takes 2 seconds, at a time of 8; the run has scored four, or one again.
+    for deadline, slopes in ((11.0, 1), (9.0, 0)):
         run, start = Run(Batched(), *common, deadline, None, history), now
         run.scores(thetas)
         calls.clear()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..._repr import short_repr
 from ...predictor.predictor import Predictor
 from .graph import Tensor
 
@@ -26,6 +27,8 @@ class Classes(NamedTuple):
     label: Tensor
     scores: Tensor
     probabilities: Tensor | None
+
+    __repr__ = short_repr
 
 
 def of_two_classes(

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from ..._repr import short_repr
 from ...predictor.predictor import Predictor
 from .classes import label_array, of_several_classes, of_two_classes, scores_of_code
 from .graph import IR_VERSION, ML, ML_OPSET, OPSET, Graph, Tensor
@@ -22,6 +23,8 @@ class Output(NamedTuple):
     tensor: Tensor
     dtype: np.dtype
     width: int | None
+
+    __repr__ = short_repr
 
 
 def onnx_bytes(predictor: Predictor) -> bytes:

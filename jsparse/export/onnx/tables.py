@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..._repr import short_repr
 from ...predictor.schema import Column, Schema
 from .graph import ML, Graph, Tensor
 
@@ -16,6 +17,8 @@ class Input(NamedTuple):
     name: str
     dtype: np.dtype
     width: int
+
+    __repr__ = short_repr
 
 
 def input_of(column: Column, dtype: np.dtype) -> Input:
