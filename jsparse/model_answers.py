@@ -24,10 +24,10 @@ from .predictor.conformal import in_blocks
 
 
 class ModelAnswers(Answers):
-    """The predictions of `Model`, which has the fields.
+    """The predictions of `Model`, a subclass that has the fields.
 
     Within JAX's transformations they are JAX's arrays. Outside, the model's program computes them;
-    on a CPU, NumPy predicts few rows, because it has no program to call. Both agree to rounding.
+    on a CPU, NumPy predicts few rows, because calling a program takes longer. Both agree to rounding.
     """
 
     @staticmethod
@@ -96,18 +96,19 @@ def inputs_of(model: Any, X: Any) -> tuple[np.ndarray, bool]:
     return rows, single and frame is None
 
 
-# Number of kernel values up to which NumPy is faster than a compiled program, on two cores: for 100
-# prototypes it takes a fiftieth of the time for one row, a tenth for 100, and all of it for 1,300.
+# Number of kernel values up to which NumPy predicts. Measured with 100 prototypes on two cores, NumPy
+# takes 1/50 of the compiled program's time for one row, 1/10 for 100 rows, and equal time for 1,300.
 _FEW_VALUES = 2**16
 
-# The predictors of models that are in use, by the identity of the model.
+# Predictors by the identity of their model, as long as the model exists. None for models that NumPy
+# cannot evaluate.
 _PREDICTORS: weakref.WeakKeyDictionary[Any, Predictor | None] = weakref.WeakKeyDictionary()
 
 
 def _suits_numpy(model: Any) -> bool:
-    """Return whether a model's arrays are in a CPU's memory, and its kernels are of this package.
+    """Return whether a model's arrays are on one CPU device, and its kernels are jsparse's own.
 
-    A `Custom` kernel has a Python function of JAX.
+    NumPy cannot evaluate a `Custom` kernel, which holds a function of JAX.
     """
     arrays = [leaf for leaf in jax.tree.leaves(model) if isinstance(leaf, jax.Array)]
     on_cpu = all(

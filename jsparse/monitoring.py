@@ -31,10 +31,10 @@ class Coverage(NamedTuple):
     """How many targets are inside their intervals or prediction sets.
 
     Attributes:
-        expected: the coverage that was asked for.
+        expected: the nominal coverage of the intervals or sets.
         observed: share of rows whose target is inside, shape `()`, or `c` for several targets.
         low: lower end of the confidence interval of the true coverage, shaped as `observed`.
-        high: upper end.
+        high: upper end, shaped as `observed`.
         n_rows: number of rows.
     """
 
@@ -53,7 +53,7 @@ class DriftTest(NamedTuple):
     Attributes:
         statistic: unbiased estimate of the squared maximum mean discrepancy. It may be negative.
         p_value: share of permutations with a statistic at least as large, the observed one
-            included. If there is no drift, it is at most a with probability at most a.
+            included. If there is no drift, it is at most `a` with probability at most `a`.
     """
 
     statistic: Float[Array, ""]
@@ -104,9 +104,10 @@ def _binomial_interval(
     from scipy.special import betaincinv  # slow to import, and often not needed
 
     tail = (1 - confidence) / 2
-    some, others = np.maximum(count, 1), np.maximum(n - count, 1)
-    low = np.where(count > 0, betaincinv(some, n - count + 1, tail), 0.0)
-    high = np.where(count < n, betaincinv(count + 1, others, 1 - tail), 1.0)
+    # `betaincinv` needs positive arguments, also where the end is 0 or 1 without it.
+    inside, outside = np.maximum(count, 1), np.maximum(n - count, 1)
+    low = np.where(count > 0, betaincinv(inside, n - count + 1, tail), 0.0)
+    high = np.where(count < n, betaincinv(count + 1, outside, 1 - tail), 1.0)
     return low, high
 
 
@@ -179,9 +180,9 @@ def mmd_test(
     """Test whether two samples have one distribution, by the maximum mean discrepancy.
 
     Gretton et al. 2012, Lemma 6, with the p-value of random permutations of the rows, which is
-    valid for samples of any size. Pure and jittable in `key`, `kernel`, `X` and `Y`. The time is
-    that of `(n + r)^2` kernel values times `n_permutations`. Memory holds `block_rows` rows of the
-    kernel matrix, and all rows once for each permutation.
+    valid for samples of any size. Pure and jittable in `key`, `kernel`, `X` and `Y`. Time grows with
+    `(n + r)^2`, for the kernel values and for each permutation. Memory holds `block_rows` rows of
+    the kernel matrix, and `n + r` numbers for each permutation.
 
     Args:
         key: random key of the permutations.
@@ -219,6 +220,7 @@ def _mmd_test(
     n_permutations: int,
     block_rows: int,
 ) -> DriftTest:
+    """See `mmd_test`; the statistics of all permutations come from one pass over the kernel."""
     n, r = len(X), len(Y)
     rows, numbers = jnp.concatenate([X, Y]), jnp.arange(n + r, dtype=jnp.int32)
     keys = jax.random.split(key, n_permutations)
@@ -229,6 +231,11 @@ def _mmd_test(
     def block(
         points: Array, number: Array, members: Array, weight: Array
     ) -> tuple[Array, Array, Array]:
+        """Return sums of kernel values off the diagonal: both points in the first sample; one; all.
+
+        The first two have an entry for each order. `members` says which rows of the block are in
+        the first sample.
+        """
         values = kernel.cross_gram(points, rows) * weight[:, None]
         values = jnp.where(number[:, None] == numbers[None], 0, values)
         total = jnp.sum(values, axis=1)
@@ -241,7 +248,7 @@ def _mmd_test(
     between = from_first - within
     within_second = total - within - 2 * between
     statistics = within / (n * (n - 1)) + within_second / (r * (r - 1)) - 2 * between / (n * r)
-    # A permutation within the samples has the observed statistic, up to rounding.
+    # A permutation that moves no row to the other sample has the observed statistic, to rounding.
     rounding = 16 * epsilon(X.dtype) * jnp.max(jnp.abs(kernel.diagonal(rows)))
     as_large: Bool[Array, " p"] = statistics >= statistics[0] - rounding
     return DriftTest(statistics[0], jnp.mean(as_large, dtype=X.dtype))

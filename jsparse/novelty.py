@@ -18,7 +18,8 @@ from .kernels import Kernel
 from .prediction import check_scores
 from .scaling import Scaling
 
-# Inputs that were standardised in two programs may differ by a few units of rounding.
+# Largest relative difference, in units of rounding, of two copies of a row: inputs that two programs
+# have standardised differ by a few units.
 _ROUNDINGS = 8
 
 
@@ -57,7 +58,7 @@ class Span(eqx.Module):
     own_distance: Float[Array, " m"]
 
     def distances(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Return `Novelty.distance` of raw inputs; differentiable in `X`. Memory holds a block."""
+        """Return `Novelty.distance` of raw inputs, by blocks of rows; differentiable in `X`."""
 
         def block(rows: Float[Array, "r d"]) -> Float[Array, " r"]:
             rows = self._scaled(rows)
@@ -66,12 +67,12 @@ class Span(eqx.Module):
         return map_row_blocks(block, X, rows_in_block(None))
 
     def distances_without_self(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Return `distances`, but for a row that is a prototype its distance from the others."""
+        """Return `distances`; for a row that is a prototype, its distance from the other prototypes."""
 
         def block(rows: Float[Array, "r d"]) -> Float[Array, " r"]:
             rows = self._scaled(rows)
             cross = self.kernel.cross_gram(rows, self.prototypes)
-            # The nearest prototype, as k(x, x) is the same for all.
+            # The squared distances in feature space, less k(x, x), which no prototype changes.
             squares = self.kernel.diagonal(self.prototypes)[None] - 2 * cross
             nearest = jnp.argmin(squares, axis=1)
             is_prototype = _equal(rows, self.prototypes[nearest])
@@ -91,12 +92,13 @@ class Span(eqx.Module):
 
 
 def _equal(a: Float[Array, "r d"], b: Float[Array, "r d"]) -> Bool[Array, " r"]:
+    """Return whether rows are equal up to rounding."""
     tolerance = _ROUNDINGS * epsilon(a.dtype) * jnp.maximum(jnp.abs(a), jnp.abs(b))
     return jnp.all(jnp.abs(a - b) <= tolerance, axis=1)
 
 
 def _share(part: Float[Array, " n"], whole: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Return the share from 0 to 1, and 0 of nothing."""
+    """Return `part / whole`, clipped to the range from 0 to 1; 0 where `whole` is 0."""
     return jnp.clip(jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1), 0), 0, 1)
 
 
@@ -112,7 +114,8 @@ def span_of(expansion: KernelExpansion) -> Span:
     shift, identity = cholesky_shift(gram), jnp.eye(len(gram), dtype=gram.dtype)
     factor = jnp.linalg.cholesky(gram + shift * identity)
     inverse = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
-    # The Schur complement of a diagonal entry is the inverse of the inverse's entry.
+    # The squared distance of a prototype from the span of the others is the Schur complement of its
+    # diagonal entry in the Gram matrix: the reciprocal of the diagonal entry of the inverse matrix.
     complement = 1 / jnp.sum(jnp.square(inverse), axis=0) - shift
     own_distance = _share(complement, jnp.diagonal(gram))
     return Span(kernel, prototypes, expansion.scaling, factor, own_distance)
@@ -127,8 +130,8 @@ def calibration(expansion: KernelExpansion, X: Float[np.ndarray, "n d"]) -> Conf
 
     Args:
         expansion: the machine.
-        X: raw inputs on the host, of training or others. A row that is a prototype counts with its
-            distance from the other prototypes, as if it had been held out.
+        X: raw inputs on the host, training rows or later rows. A row that is a prototype counts
+            with its distance from the other prototypes, as if it had been held out.
     """
     return kept_errors(_on_host(expansion, X, _distances_without_self))
 
@@ -152,7 +155,7 @@ def novelty(
     else:
         distance = span_of(expansion).distances(as_array(X, expansion.prototypes.dtype))
     known, counts = xp.asarray(calibrated.errors), xp.asarray(calibrated.counts)
-    # Number of calibration rows that are at least as novel as quantile 0, 1, .., and the row.
+    # 1, for the row itself, plus the number of calibration rows at least as novel as each quantile.
     at_least = xp.append(xp.cumsum(counts[::-1])[::-1], xp.zeros_like(counts[:1])) + 1
     share = at_least.astype(known.dtype) / (xp.sum(counts) + 1).astype(known.dtype)
     return Novelty(distance, share[xp.searchsorted(known, distance)])
@@ -161,6 +164,7 @@ def novelty(
 def _on_host(
     expansion: KernelExpansion, X: Float[np.ndarray, "n d"], distances: Any
 ) -> Float[np.ndarray, " n"]:
+    """Return `distances` of rows on the host, in batches; raise NumericalError unless finite."""
     dtype = np.dtype(expansion.prototypes.dtype)
     with jax.enable_x64(dtype == np.float64):
         span = span_of(expansion)

@@ -18,7 +18,7 @@ Cast = Callable[[str, np.ndarray], jax.Array]  # from the name and the values of
 
 
 def is_plain(kernel: Kernel) -> bool:
-    """Return whether all parts of a kernel are this package's, and hold numbers only."""
+    """Return whether all parts of a kernel are jsparse's own, so `plain_kernel` can convert it."""
     name = type(kernel).__name__
     if name not in plain_kernels.KERNELS or type(kernel) is not getattr(kernels, name):
         return False
@@ -62,7 +62,7 @@ def plain_kernel(kernel: Kernel, place: str = "kernel") -> plain_kernels.Kernel:
 
 
 def plain_scaling(scaling: Scaling | None) -> plain_machine.Scaling | None:
-    """Return the map of raw inputs with NumPy's arrays."""
+    """Return the map of raw inputs to scaled units, with NumPy's arrays."""
     if scaling is None:
         return None
     first, second = map(np.asarray, scaling)
@@ -83,7 +83,13 @@ def plain_expansion(expansion: KernelExpansion) -> plain_machine.Machine:
 
 
 def jax_kernel(node: plain_kernels.Kernel, cast: Cast, place: str = "kernel") -> Kernel:
-    """Return the kernel that a tree of nodes stands for; the kernels check their numbers."""
+    """Return the kernel that a tree of nodes stands for; its constructor checks the numbers.
+
+    Args:
+        node: the root of the tree.
+        cast: converts an array of NumPy, given its name in messages, to JAX.
+        place: name of the kernel in messages.
+    """
     values: dict[str, Any] = {}
     for field in dataclasses.fields(node):
         value, field_place = getattr(node, field.name), f"{place}.{field.name}"

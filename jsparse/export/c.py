@@ -11,7 +11,8 @@ from ..predictor.schema import Column, Schema
 from .c_kernel import KernelWriter
 from .c_numbers import Numbers, comment, text
 
-# NumPy's nearest number below 1 by four units of rounding, as in `predictor.codes.probabilities`.
+# The largest odds of a class that is not predicted, 1 less four units of rounding, as in
+# `predictor.codes.probabilities`.
 _BELOW_ONE = {"float": 1 - 4 * float(np.finfo("f4").eps), "double": 1 - 4 * np.finfo("f8").eps}
 
 
@@ -51,6 +52,7 @@ def c_header(
 
 
 def _description(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
+    """Return the lines of the header's first comment, which lists its functions."""
     machine, real = model.machine, numbers.type
     m, d = machine.prototypes.shape
     lines = [
@@ -89,6 +91,7 @@ def _description(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
 
 
 def _columns_in_words(schema: Schema, prefix: str, real: str) -> list[str]:
+    """Return lines of the first comment that say what the encoder takes for each column."""
     lines = [
         f"void {prefix}_encode(const double *columns, {real} *x)",
         "    The inputs x of a row of the table. A category is given by its number, an unseen one",
@@ -104,12 +107,14 @@ def _columns_in_words(schema: Schema, prefix: str, real: str) -> list[str]:
 
 
 def _n_scores(model: Predictor) -> int:
+    """Return the number of scores of a row: classes with a code, else outputs of the machine."""
     if model.code is not None:
         return len(model.code)
     return model.machine.intercept.size
 
 
 def _sizes(model: Predictor, prefix: str) -> str:
+    """Return the definitions of the numbers of inputs, scores, classes and columns."""
     sizes = {"INPUTS": model.machine.prototypes.shape[1], "SCORES": _n_scores(model)}
     if model.labels is not None:
         sizes["CLASSES"] = len(model.labels)
@@ -119,7 +124,13 @@ def _sizes(model: Predictor, prefix: str) -> str:
 
 
 def _function(head: str, lines: list[str], numbers: Numbers) -> str:
-    """Return a function, with declarations of the helping variables that its lines use."""
+    """Return a function of C, with declarations of the scratch variables that its lines use.
+
+    Args:
+        head: return type, name and parameters.
+        lines: statements; decimal literals get the precision of `numbers`.
+        numbers: writes numbers in the precision of the model.
+    """
     body = "\n".join(numbers.literals(line) for line in lines)
     kinds = {"int": ["i", "j", "q"], numbers.type: ["t", "e", "r"]}
     declared = []
@@ -132,7 +143,7 @@ def _function(head: str, lines: list[str], numbers: Numbers) -> str:
 
 
 def _values(machine: Machine, prefix: str, numbers: Numbers) -> str:
-    """Return the arrays of a machine, and the function of its values `f` at raw inputs `x`."""
+    """Return a machine's arrays, and the function that writes its values at `x` to `f`."""
     m = len(machine.prototypes)
     kernel = KernelWriter(numbers, prefix)
     at_prototype, value = kernel.value(machine.kernel, machine.prototypes)
@@ -226,6 +237,7 @@ def _scores(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
 
 
 def _int8_matrix(name: str, values: np.ndarray) -> str:
+    """Return the declaration of a constant matrix of small whole numbers."""
     rows = ",\n".join("{" + ",".join(str(int(v)) for v in row) + "}" for row in values)
     k, problems = values.shape
     return f"static const signed char {name}[{k}][{problems}] = {{{rows}}};"
@@ -256,7 +268,7 @@ def _distances(model: Predictor, prefix: str) -> list[str]:
 
 
 def _answers(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
-    """Return the functions of predictions: a value, or a class, its labels and probabilities."""
+    """Return the functions that predict a value, or a class and its probabilities."""
     real, s = numbers.type, _n_scores(model)
     checked = [f"{real} scores[{s}];", f"if ({prefix}_scores(x, scores) != 0) {{ return %s; }}"]
     if model.labels is None:
@@ -294,7 +306,8 @@ def _labels(labels: tuple[Any, ...], prefix: str) -> str:
 
 
 def _whole(number: int) -> str:
-    # The smallest number of 64 bits is no literal of C.
+    """Return a whole number of 64 bits as a literal of C, or an expression for the smallest."""
+    # C reads -2^63 as the negative of 2^63, which has no signed type.
     return f"{number}LL" if number > -(2**63) else f"({number + 1}LL - 1)"
 
 
@@ -331,6 +344,7 @@ def _encoder(schema: Schema, prefix: str, numbers: Numbers) -> str:
 
 
 def _encoded(column: Column, i: int, offset: int, numbers: Numbers, *, impute: bool) -> list[str]:
+    """Return statements that encode column `i` of a table as inputs from number `offset` on."""
     value, width = f"columns[{i}]", len(column.features)
     if column.categories is None:
         if column.origin is not None:

@@ -1,4 +1,4 @@
-"""Kernels as statements of C, for one prototype within a loop over all."""
+"""Kernels as statements of C, which evaluate a kernel at one row and prototype number `i`."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from ..predictor import kernels
 from ..predictor.kernels import Kernel
 from .c_numbers import Numbers, int_array
 
-# The value of each kernel of the squared scaled distance `t`; `r` is a variable.
+# Each kernel as an expression of the squared scaled distance `t`, with `r` as a scratch variable.
 _PROFILES = {
     "RBF": "{exp}(-0.5 * t)",
     "Laplacian": "{exp}(-{sqrt}(t))",
@@ -49,6 +49,7 @@ class KernelWriter:
         return lines, name
 
     def _node(self, kernel: Kernel, space: int) -> tuple[list[str], str]:
+        """Return `value` of a part of the kernel, which is evaluated in a space."""
         match kernel:
             case kernels.Sum() | kernels.Product():
                 left, a = self._node(kernel.left, space)
@@ -72,12 +73,16 @@ class KernelWriter:
         raise ValueError(f"kernel: expected a kernel that C knows, got {type(kernel).__name__}")
 
     def _result(self, lines: list[str], expression: str) -> tuple[list[str], str]:
+        """Append the declaration of a constant with the value of an expression; return its name."""
         self._names += 1
         name = f"k{self._names}"
         return [*lines, f"const {self.numbers.type} {name} = {expression};"], name
 
     def _loop(self, space: int, body: str, columns: str = "", count: int | None = None) -> str:
-        """Return a loop over the columns of a space, or over the columns in an array."""
+        """Return a loop whose statement `body` sees each column of a space as `j`.
+
+        If `columns` is stated, it names an array of `count` column numbers to loop over.
+        """
         self._used.add(space)
         d = self._points[space].shape[1]
         if columns:
@@ -87,6 +92,7 @@ class KernelWriter:
     def _stationary(
         self, kernel: kernels.Stationary, space: int, codes: tuple[int, ...]
     ) -> tuple[list[str], str]:
+        """Return `value` of a kernel of the distance; `codes` are the columns of categories."""
         d = self._points[space].shape[1]
         rates = np.broadcast_to(1 / np.square(np.asarray(kernel.lengthscale, float)), d)
         self._names += 1
@@ -118,6 +124,7 @@ class KernelWriter:
     def _inner_product(
         self, kernel: kernels.Linear | kernels.Polynomial, space: int
     ) -> tuple[list[str], str]:
+        """Return `value` of a kernel of the inner product."""
         body = f"t += u{space}[j] * {self.prefix}_z{space}[i][j];"
         lines, offset = ["t = 0.0;", self._loop(space, body)], self.numbers.one(kernel.offset)
         if isinstance(kernel, kernels.Linear):
@@ -127,6 +134,7 @@ class KernelWriter:
         return self._result(lines, "t")
 
     def _mixture(self, kernel: kernels.Mixture, space: int) -> tuple[list[str], str]:
+        """Return `value` of a mixture: a branch for each of its kernels."""
         self.arrays.append(int_array(f"{self.prefix}_which", kernel.which.tolist()))
         self._names += 1
         name = f"k{self._names}"
@@ -142,7 +150,9 @@ class KernelWriter:
         """Add the space of a projection; return its number."""
         Z, P = np.asarray(self._points[space], float), np.asarray(kernel.matrix, float)
         centre = np.zeros(Z.shape[1])
-        if isinstance(kernel.kernel, kernels.Stationary):  # keeps digits, and changes no distance
+        if isinstance(
+            kernel.kernel, kernels.Stationary
+        ):  # loses fewer digits, and changes no distance
             centre = Z.mean(axis=0)
         new = len(self._points)
         self._points.append((Z - centre) @ P.T)
@@ -159,4 +169,5 @@ class KernelWriter:
         return new
 
     def _array(self, name: str, values: np.ndarray) -> str:
+        """Return the declaration of a constant array, whose name gets the prefix."""
         return self.numbers.array(f"{self.prefix}_{name}", values)

@@ -12,7 +12,7 @@ _LITERAL = re.compile(r"(?<![\w.])(\d+\.\d+)(?![\w.])")
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """Writes numbers in the precision of a model, with as many digits as give the number back.
+    """Writes numbers in the precision of a model, with the fewest digits that identify a number.
 
     Attributes:
         dtype: float32 or float64.
@@ -22,17 +22,17 @@ class Numbers:
 
     @property
     def type(self) -> str:
-        """The type of C."""
+        """The name of the type in C."""
         return "float" if self.dtype == np.float32 else "double"
 
     @property
     def functions(self) -> dict[str, str]:
         """Names of the functions of `math.h` in this precision."""
         suffix = "f" if self.dtype == np.float32 else ""
-        return {name: name + suffix for name in ("exp", "sqrt", "log1p", "fabs")}
+        return {name: name + suffix for name in ("exp", "sqrt", "log1p")}
 
     def one(self, value: float | np.floating | np.ndarray) -> str:
-        """Return a number.
+        """Return a number as a literal of C.
 
         Raises:
             ValueError: if it is too large for the precision.
@@ -54,6 +54,7 @@ class Numbers:
         return f"static const {self.type} {name}{sizes} = {self._braces(np.asarray(values))};"
 
     def _braces(self, values: np.ndarray) -> str:
+        """Return the initialiser of an array: nested braces with numbers."""
         if values.ndim == 1:
             return f"{{\n{wrapped(map(self.one, values))}}}"
         return "{" + ",\n".join(self._braces(row) for row in values) + "}"
@@ -76,7 +77,7 @@ def wrapped(words: Iterable[str]) -> str:
 
 
 def text(value: str) -> str:
-    """Return a text in quotation marks; bytes beyond ASCII are written in octal digits."""
+    """Return a text as a string literal of C; unsafe bytes are written as octal escapes."""
     safe = {ord(c) for c in " !#$%&'()*+,-./:;<=>@[]^_`{|}~"}  # no ?, for trigraphs
     characters = (
         chr(b) if (chr(b).isalnum() and b < 128) or b in safe else f"\\{b:03o}"
@@ -86,7 +87,7 @@ def text(value: str) -> str:
 
 
 def comment(lines: Iterable[str]) -> str:
-    """Return a comment of several lines, which none of them can end."""
+    """Return lines as a comment of C; marks in the lines that would end it are broken up."""
     safe = (line.replace("*/", "* /").replace("/*", "/ *").replace("??/", "?? /") for line in lines)
     printable = (line.encode("unicode_escape").decode() for line in safe)
     return "\n".join(["/*", *(f" * {line}".rstrip().rstrip("\\") for line in printable), " */"])

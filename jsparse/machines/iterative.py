@@ -34,11 +34,11 @@ from .held_out import HeldOut, OnFold, Start, each_C, one_size
 from .rows import FoldLayout, Rows
 
 MAX_ITERATIONS = 200
-# Conjugate gradients start again from a residual that is computed from the rows. In float32 a round
-# divides the residual by 2 to 10.
+# Number of restarts of conjugate gradients, each from a residual that is computed from the rows. In
+# float32 a round divides the residual by 2 to 10.
 ROUNDS = 6
-# Kernel values in memory at one time. On a CPU they stay in the cache: with 10,000 prototypes in
-# float32 a product took a quarter of the time of blocks of 2048 rows.
+# Number of kernel values in memory at a time. On a CPU they stay in the cache: with 10,000 prototypes
+# in float32, a product takes a quarter of the time that it takes with blocks of 2048 rows.
 BLOCK_VALUES = {"cpu": 2**19, "other": 2**28}
 
 
@@ -56,8 +56,8 @@ class IterativeFit(NamedTuple):
 def default_tolerance(dtype: Any) -> float:
     """Return the relative residual at which the iteration stops: 1e-2 in float32, 4e-7 in float64.
 
-    The test error changes by about the square. With 4,000 prototypes and C = 100, rounding in
-    float32 leaves a residual of 3e-3.
+    The relative change of the test error is about the square of the residual. With 4,000 prototypes
+    and C = 100, rounding in float32 leaves a residual of 3e-3.
     """
     return 30 * epsilon(dtype) ** 0.5
 
@@ -84,9 +84,9 @@ def fit(
     """Fit the machine of `fixed_size.fit` by conjugate gradients, without an `m m` sum over rows.
 
     Minimises `1/2 beta' K(Z, Z) beta + C/2 sum_i weight_i (y_i - k(x_i, Z)' beta - b)^2`. A step
-    takes one pass over the rows, in blocks, for all targets together. The preconditioner is that
-    of Falkon (Rudi, Carratino and Rosasco 2017): the system in which each prototype stands for the
-    rows that are nearest to it, by two Cholesky factors of size `m`. The regulariser has the noise
+    takes one pass over the rows, in blocks, for all targets together. The preconditioner follows
+    Falkon (Rudi, Carratino and Rosasco 2017) and takes two Cholesky factors of size `m`. It solves
+    the system in which each row is replaced by its nearest prototype. The regulariser has the noise
     of `features.Triangular` on the diagonal of `K(Z, Z)`, so prototypes may be repeated.
 
     Args:
@@ -97,9 +97,10 @@ def fit(
         y: targets, shape `n`, or `n c` for several at once.
         weights: row weights, shape `n`, at least 0. A row of weight 0 is absent.
         start: coefficients of a similar machine, a column for each target.
-        tolerance: stop when the residual of the preconditioned system, relative to its right-hand
-            side, is as small: the relative error of the machine in the norm that the objective
-            defines, if the preconditioner is exact. By default `default_tolerance`.
+        tolerance: stop when the norm of the preconditioned residual, divided by the norm of the
+            right-hand side, is at most this number. If the preconditioner is exact, the ratio is
+            the machine's relative error in the norm that the objective defines. By default
+            `default_tolerance`.
         max_iterations: limit of steps.
         block_rows: rows in memory at a time (static).
 
@@ -134,7 +135,7 @@ def fit_rows(
     start: Start | None,
     max_iterations: int,
 ) -> Family:
-    """Fit as `fit` does to `Rows`, with a column for each problem of their code."""
+    """Fit like `fit` to the rows, with a target for each binary problem of their code."""
     machine = _fit_rows(kernel, points, jnp.asarray(C, rows.dtype), rows, start, max_iterations)
     return single(machine.expansion, machine.status, diagnostics(machine))
 
@@ -186,10 +187,10 @@ def held_out(
     on_fold: OnFold,
     max_iterations: int,
 ) -> HeldOut:
-    """Predict the rows of each fold by machines fitted without it, for every `C` in turn.
+    """Predict the rows of each fold by machines fitted to the other folds, for every `C` in turn.
 
-    The iteration for each `C` starts from the machine of the `C` before. The field `total` of the
-    result is the last machine of the last fold, as the start of a fit to all rows.
+    The iteration for each `C` starts from the machine of the previous `C`. The field `total` of the
+    result holds the last machine of the last fold, the warm start of a fit to all rows.
     """
     parts, limits = rows.by_fold(folds), (default_tolerance(rows.dtype), max_iterations)
     lower, m = lower_factor(kernel, prototypes), len(prototypes)
@@ -217,9 +218,10 @@ def held_out(
 
 
 class System(NamedTuple):
-    """The centred system of some rows, `(Phi' W Phi + I/C) w = Phi' W y`, as products.
+    """The system `(Phi' W Phi + I/C) w = Phi' W y` of centred features, without its matrix.
 
-    `Phi = K(X, Z) L^-T` less its mean, `L L' = K(Z, Z)` up to noise, and `w = L' beta`.
+    `Phi` is `K(X, Z) L^-T` less its weighted mean row, `L L' = K(Z, Z)` up to noise, and `w = L'
+    beta`. Products with the matrix evaluate the kernel anew, see `back`.
     """
 
     kernel: Kernel
@@ -241,11 +243,14 @@ class System(NamedTuple):
         return self.mean_target - dot(self.mean_column, beta)
 
     def back(self, beta: Float[Array, "m l"], share: float) -> Float[Array, "m l"]:
-        """Return `K' W (share y - K beta)`, where `K = K(X, Z)` less its mean row."""
+        """Return `K' W (share y - K beta)`, where `K` is `K(X, Z)` less its weighted mean row.
+
+        With `share` 1 this is a residual, with 0 minus the product of `K' W K` and `beta`.
+        """
         mean = dot(self.mean_column, beta)
 
         def of_block(X: Array, y: Array, w: Array) -> tuple[Array, Array]:
-            # Without the barrier each of the two products evaluates the kernel.
+            # Without the barrier, each of the two products would evaluate the kernel again.
             K = jax.lax.optimization_barrier(self.kernel.cross_gram(X, self.prototypes))
             errors = w[:, None] * (share * y - dot(K, beta) + mean[None])
             return dot(errors.T, K).T, jnp.sum(errors, axis=0)
@@ -323,8 +328,9 @@ def solve(
     """Solve the system for one `C`; arguments as for `fit`.
 
     The unknown is `x = A' w`, where `A A'` approximates `Phi' W Phi + I/C`. The matrix of the
-    system is then near the identity, so residuals measure errors. Rounding of `Phi' W (y - Phi w)`
-    is far smaller than of its two terms; so each round starts from a residual computed this way.
+    system in `x` is then near the identity, so residuals measure errors. `Phi' W (y - Phi w)` has a
+    far smaller rounding error than the difference of its two terms. So each round of conjugate
+    gradients starts from a residual that is computed as one product.
     """
     L, A = system.lower, _preconditioner(system, C)
 
@@ -335,11 +341,13 @@ def solve(
         return solve_triangular(L, w, lower=True, trans=1)
 
     def inward(columns: Float[Array, "m l"], w: Float[Array, "m l"] | None = None) -> Array:
+        """Map `K' W r` to the residual of the system in `x`: `A^-1 (L^-1 columns - w / C)`."""
         features = solve_triangular(L, columns, lower=True)
         features = features if w is None else features - w / C
         return solve_triangular(A, features, lower=True)
 
     def residual_of(x: Float[Array, "m l"], share: float = 1.0) -> Float[Array, "m l"]:
+        """Return `share b - M x` for the matrix `M` and the right-hand side `b` of the system."""
         w = weights_of(x)
         return inward(system.back(coefficients_of(w), share), w)
 
@@ -379,10 +387,11 @@ def solve(
 
 
 def _preconditioner(system: System, C: Float[Array, ""]) -> Float[Array, "m m"]:
-    """Return `A` with `A A'` near `Phi' W Phi + I/C`.
+    """Return the lower Cholesky factor `A` of an approximation of `Phi' W Phi + I/C`.
 
-    At the prototypes the features are the rows of `L`. Each counts with the weight of the rows that
-    are nearest to it: with 8,000 rows of adult and C = 100 this saves a quarter of the steps.
+    Each row is replaced by its nearest prototype; the features of the prototypes are the rows of
+    `L`. On 8,000 rows of adult with C = 100, these weights save a quarter of the steps that equal
+    weights need.
     """
     L, counts = system.lower, system.counts
     mean = dot(counts, L) / jnp.sum(counts)

@@ -82,7 +82,7 @@ class Prototypes(Sized):
 
 @compiled
 def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> FeatureMap:
-    """Return Nystroem features of the prototypes; for the linear kernel, the inputs."""
+    """Return the Nystroem feature map of the prototypes; for the linear kernel, the identity."""
     if isinstance(kernel, Linear):
         return LinearFeatures(jnp.zeros(prototypes.shape[1], prototypes.dtype))
     return Nystroem(kernel, prototypes)

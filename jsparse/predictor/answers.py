@@ -20,7 +20,7 @@ class Answers(abc.ABC):
 
     @property
     def _in_order(self) -> bool:
-        """Whether the values of a row are several quantiles, which are sorted."""
+        """Whether the model estimates several quantiles, whose values are sorted in each row."""
         return len(self.quantiles) > 1
 
     @property
@@ -28,8 +28,8 @@ class Answers(abc.ABC):
     def classes(self) -> np.ndarray | None:
         """Return the labels in sorted order."""
 
-    # These functions are static, because `equinox` makes a pytree of each method that is read from
-    # a module, which takes as long as a prediction.
+    # These functions are static. `equinox` wraps a method in a pytree each time the method is read
+    # from a module, which takes as long as a prediction.
 
     @staticmethod
     @abc.abstractmethod
@@ -89,8 +89,8 @@ class Answers(abc.ABC):
     def predict_proba(self, X: Any) -> Any:
         """Return the probabilities of the classes in their order, shape `n k`.
 
-        They are the softmax of the scores times a slope. Each predicted class has a slope, fitted
-        to the held-out scores of cross-validation. The predicted class is the most probable class.
+        They are the softmax of the scores times a slope. The slope depends on the predicted class
+        and is fitted to the held-out scores of cross-validation. The predicted class is the most probable class.
         See `decision_function` for the arguments. Differentiable in `X` where the decision does not
         change.
 
@@ -185,7 +185,11 @@ class Answers(abc.ABC):
 
 
 def _known_errors(conformal: Any, what: str) -> Any:
-    """Return the errors on held-out rows; raise ValueError naming the method if there are none."""
+    """Return the errors on held-out rows.
+
+    Raises:
+        ValueError: if the model has no such errors; the message begins with the method `what`.
+    """
     if conformal is None:
         raise ValueError(
             f"{what}: expected a model with errors on held-out rows; train with out_of_fold=True "
@@ -195,5 +199,5 @@ def _known_errors(conformal: Any, what: str) -> Any:
 
 
 def _by_machine(values: Any, conformal: Any) -> Any:
-    """Return values with an axis of machines after the axis of rows."""
+    """Insert an axis of one machine after the axis of rows, unless the folds have machines."""
     return values[:, None] if conformal.machines is None else values

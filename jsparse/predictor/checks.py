@@ -42,7 +42,11 @@ def check_finite(name: str, array: np.ndarray) -> None:
 
 
 def finite_rows(X: Any, name: str = "X", widest: Any = np.float64) -> np.ndarray:
-    """Return a table of finite numbers as an array of floats, at most as precise as `widest`."""
+    """Return a table of finite numbers as an array of floats, at most as precise as `widest`.
+
+    Raises:
+        ValueError: for other shapes and types, NaN, infinity, and numbers too large for the dtype.
+    """
     try:
         table = np.asarray(X)
     except ValueError as error:
@@ -83,8 +87,12 @@ def rows_of(X: Any, d: int, widest: Any) -> tuple[np.ndarray, bool]:
 def check_scores(scores: np.ndarray, *, first: int = 0) -> None:
     """Raise NumericalError naming the first row with a score that is not finite.
 
-    If a value of the machine is not finite, its distances from the code are not finite either.
-    Rows are counted from `first`.
+    The check covers the machine's values too: if a value is not finite, neither are its distances
+    from the code.
+
+    Args:
+        scores: shape `n` or `n ..`.
+        first: number of the first row in the message.
     """
     usable = np.isfinite(scores)
     if not usable.all():
@@ -102,6 +110,7 @@ def short_repr(self: Any) -> str:
 
 
 def _shown(value: Any) -> str:
+    """Return the dtype and shape of an array, or else the shortened `repr` of a value."""
     if isinstance(value, np.ndarray) and value.size > 1:
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
     return reprlib.repr(value)

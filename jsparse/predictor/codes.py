@@ -31,7 +31,7 @@ def distances(
     """Return the distance of the values from each class's code, smallest for the best class.
 
     - "hamming": the number of problems whose sign disagrees. A problem that leaves the class out
-      counts one half. The "loss" orders classes with equal numbers.
+      counts one half. Among classes with equal numbers, the smaller "loss" counts as nearer.
     - "loss": mean squared error `(1 - matrix f)^2` over problems (Allwein et al. 2000), which is
       the loss of the LS-SVM. A problem that leaves the class out counts 1, the loss at 0.
 

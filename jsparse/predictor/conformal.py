@@ -67,7 +67,7 @@ def margin_deficit(scores: Any, xp: Any = np) -> Any:
 
 
 def outermost(values: Any, ndim: int) -> tuple[Any, Any]:
-    """Return the first and the last quantile if there is an axis of them, else the values twice.
+    """Return the first and the last quantile; of values that are no quantiles, return them twice.
 
     Args:
         values: `ndim` axes, or one more for quantiles in increasing order.
@@ -83,7 +83,8 @@ def rank_of(coverage: Any, n: int) -> int:
         ValueError: for a coverage that is not between 0 and 1, or that needs more rows.
     """
     coverage = real("coverage", coverage, 0.0, above=True)
-    rank = math.ceil(coverage * (n + 1) * (1 - 4 * np.finfo(float).eps))  # 0.9 times 10 is 9
+    # Without the last factor, a product that rounding lifts above a whole number would add a rank.
+    rank = math.ceil(coverage * (n + 1) * (1 - 4 * np.finfo(float).eps))
     if not coverage < 1 or rank > n:
         raise ValueError(
             f"coverage: expected above 0 and at most {n / (n + 1):.6g}, as errors of {n} rows are "
@@ -93,7 +94,7 @@ def rank_of(coverage: Any, n: int) -> int:
 
 
 def in_blocks(function: Callable[[Any], Any], rows: Any, step: int) -> Any:
-    """Apply `function` to blocks of `step` rows of NumPy."""
+    """Apply `function` to blocks of `step` rows of a NumPy array; concatenate the results."""
     starts = range(0, max(len(rows), 1), step)
     return np.concatenate([function(rows[start : start + step]) for start in starts])
 
@@ -104,14 +105,14 @@ def intervals(
     """Return lower and upper ends, shape `t *c 2`.
 
     The upper end is the `ceil(coverage (n + 1))`-th smallest value of centre plus error (Barber et
-    al. 2021, eq. 6 and Section 3). The lower end is its mirror image. With quantiles the last is
-    the centre of the upper end, and the first of the lower (Romano et al. 2019, eq. 7). As the
-    errors of quantiles may be negative, the ends are sorted.
+    al. 2021, eq. 6 and Section 3). The lower end is its mirror image. For several quantiles, the
+    centre of the upper end is the last quantile, and the centre of the lower end the first (Romano
+    et al. 2019, eq. 7). The errors of quantiles may be negative, so the ends are sorted.
 
     Args:
-        centres: values at `t` rows, shape `t v *c`, by the machines of `v` folds; by the model,
-            with `v = 1`, if there are no such machines. Or sorted quantiles of one target, shape `t
-            v l`.
+        centres: values at `t` rows by the machines of `v` folds, shape `t v *c`; or sorted
+            quantiles of one target, shape `t v l`. Without machines of the folds, `v` is 1 and the
+            values are the model's.
         conformal: the errors.
         coverage: share of new rows whose target is inside their interval.
         xp: `numpy` or `jax.numpy`.
@@ -143,8 +144,9 @@ def sets(
     """Return whether each class is in the prediction set, shape `t k` (Romano et al. 2020, eq. 9).
 
     Args:
-        apart: `margin_deficit` of the scores of `t` rows and `k` classes, shape `t v k`, by the
-            machines of `v` folds; by the model, with `v = 1`, if there are no such machines.
+        apart: `margin_deficit` of the scores of `t` rows and `k` classes by the machines of `v`
+            folds, shape `t v k`. Without machines of the folds, `v` is 1 and the scores are the
+            model's.
         conformal: the errors.
         coverage: share of new rows whose class is in their prediction set.
         xp: `numpy` or `jax.numpy`.
@@ -167,6 +169,7 @@ def sets(
 
 
 def _counts(conformal: Any, xp: Any) -> Any:
+    """Return the number of rows that each error represents, 1 unless stated."""
     if conformal.counts is None:
         return xp.ones(len(conformal.errors), "int32")
     return xp.asarray(conformal.counts)

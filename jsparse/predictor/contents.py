@@ -32,11 +32,13 @@ from .schema import Schema
 
 PART = "part."
 _WHICH = "kernel.which"  # the number of each prototype's kernel in a `Mixture`
+# Dtype and axes of a machine's arrays, in the notation of `files.check_arrays`.
 _EXPANSION = {
     "prototypes": "float m d",
     "coefficients": "float m *outputs",
     "intercept": "float *outputs",
 }
+# The arrays of each kind of scaling, by the name of the array that tells the kinds apart.
 _SCALINGS = {
     "scaling.shift": {"scaling.shift": "floating d", "scaling.scale": "floating d"},
     "scaling.knots": {"scaling.knots": "floating k d", "scaling.scores": "floating k d"},
@@ -189,6 +191,7 @@ def check_machine_arrays(
             raise ValueError(f"{name}: expected columns that do not fall")
 
 
+# The entries of a model's metadata.
 _DOCUMENT = {
     "classes",
     "class_dtype",
@@ -204,13 +207,13 @@ _DOCUMENT = {
 def predictor_of(
     machine: Machine, document: Mapping[str, Any], parts: Mapping[str, np.ndarray]
 ) -> Predictor:
-    """Return the predictor of a machine and of a file's metadata and other arrays.
+    """Return the predictor that a file's machine, metadata and other arrays describe.
 
-    Arrays whose names begin with `path.`, the machines of other sizes, or with `novelty.` are left
-    unchecked.
+    A predictor does not need the machines of other sizes and the calibration of novelty. So arrays
+    whose names begin with `path.` or `novelty.` are left unchecked.
 
     Raises:
-        ValueError: if they do not fit together.
+        ValueError: if machine, metadata and arrays do not fit together.
     """
     check_keys("metadata", document, _DOCUMENT)
     decoding, about, label_dtype = (document[n] for n in ("decoding", "about", "class_dtype"))
@@ -288,6 +291,7 @@ def _quantiles(
     return tuple(quantiles.tolist())
 
 
+# Dtype and axes of the errors on held-out rows, and of the machines of the folds.
 _ERRORS = {"errors": "float q *targets", "counts": "int32 q"}
 _MACHINES = {
     "fold": "int32 q",
@@ -305,8 +309,8 @@ def _held_out_errors(
     Args:
         machine: the machine of the model, which gives kernel, dtype and shapes.
         parts: the arrays by name.
-        signed: whether errors are one signed number for each row, as for classes and for several
-            quantiles, instead of a distance for each output.
+        signed: True if each row has one error that may be negative, as for classes and for several
+            quantiles; False if each row has a distance for each output.
 
     Raises:
         ValueError: if names, dtypes, shapes or values are invalid.

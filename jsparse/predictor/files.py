@@ -70,7 +70,10 @@ def load_state(
 
 
 def _bytes_of(path: str, wanted: str) -> bytes:
-    """Return the contents of a file; raise `ModelFileError`, beginning with `wanted`."""
+    """Return the contents of a file; raise `ModelFileError` if it cannot be read or is empty.
+
+    The message begins with `wanted`.
+    """
     if not os.path.isfile(path):
         raise ModelFileError(f"{wanted}; {_absence(path)}")
     try:
@@ -84,7 +87,7 @@ def _bytes_of(path: str, wanted: str) -> bytes:
 
 
 class _Place(NamedTuple):
-    """The dtype and shape of an array, and its first and last byte plus one in the file."""
+    """The dtype and shape of an array, its first byte in the file, and the byte after its last."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -129,6 +132,7 @@ def _header(data: bytes) -> tuple[dict[str, str], dict[str, _Place]]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dict; raise ValueError if it has a name twice."""
     names = dict(pairs)
     if len(names) < len(pairs):
         raise ValueError("a name is used twice in the header")
@@ -149,11 +153,12 @@ def _place(name: str, described: Any, start: int) -> _Place:
 
 
 def _is_size(value: Any) -> bool:
+    """Return whether a value is a whole number that may be a size or a place in a file."""
     return type(value) is int and 0 <= value < 2**63
 
 
 def _array(data: bytes, name: str, place: _Place, wanted: str) -> np.ndarray:
-    """Return an array; raise for dtypes and shapes that NumPy lacks."""
+    """Return an array of the file; raise `ModelFileError` for a dtype or shape that NumPy lacks."""
     refusal = f"{wanted}; its array {shown(name)}"
     if place.dtype not in DTYPES:
         known = ", ".join(DTYPES.values())
@@ -162,7 +167,7 @@ def _array(data: bytes, name: str, place: _Place, wanted: str) -> np.ndarray:
     try:
         little = np.frombuffer(data[place.begin : place.end], dtype.newbyteorder("<"))
         return little.astype(dtype).reshape(place.shape)
-    except ValueError as error:  # more dimensions, or longer ones in an empty array
+    except ValueError as error:  # more axes than NumPy allows, or a longer axis in an empty array
         shape = shown(list(place.shape))
         raise ModelFileError(f"{refusal} is of shape {shape}; expected another") from error
 
@@ -264,7 +269,10 @@ def _absence(path: PathLike) -> str:
 
 
 def _check_header(header: Mapping[str, str], kind: str, wanted: str) -> None:
-    """Raise `ModelFileError`, beginning with `wanted`, unless jsparse wrote a file of the kind."""
+    """Raise `ModelFileError` unless the header says that jsparse wrote a file of this kind.
+
+    The message begins with `wanted`.
+    """
     if header.get("format") != FORMAT:
         origin = shown(header.get("format"))
         raise ModelFileError(

@@ -1,8 +1,8 @@
 """Kernels as small trees of named nodes that hold NumPy arrays, and their values.
 
 A node has the class name and the fields of the kernel in `jsparse.kernels` that it stands for. The
-formulas are written again here, in a line each, because the kernels of JAX carry the rules of
-their derivatives. The tests compare both.
+formulas are repeated here, in a line each, because the code in `jsparse.kernels` needs JAX. The
+tests compare both.
 """
 
 import dataclasses
@@ -39,6 +39,15 @@ class Kernel:
 
 
 def _check_number(name: str, value: np.ndarray, rule: str, d: int) -> None:
+    """Raise ValueError unless an array of a kernel has the shape and the sign that a rule states.
+
+    Args:
+        name: name of the array in the message.
+        value: the array.
+        rule: "positive" or "not negative" for a scalar; "positive, by column" for a scalar or `d`
+            numbers.
+        d: number of columns.
+    """
     shapes = [(), (d,)] if rule == "positive, by column" else [()]
     if value.shape not in shapes:
         wanted = "a scalar or one value for each column" if len(shapes) > 1 else "a scalar"
@@ -160,7 +169,7 @@ class Polynomial(Kernel):
 
 
 def _power(base: np.ndarray, degree: int) -> np.ndarray:
-    """Return a power by repeated squaring, 20 times faster than NumPy's power from degree 3."""
+    """Return a power by repeated squaring; from degree 3 on, 20 times faster than NumPy's power."""
     result = None
     while degree:
         if degree & 1:
@@ -263,7 +272,7 @@ class Projected(Kernel):
     def at(self, Z: np.ndarray) -> Values:
         """Return the kernel's values at the mapped points."""
         to_mapped = self.matrix.astype(Z.dtype).T
-        # A shift changes no distance, and centred points cost no digits.
+        # A shift changes no distance, and centred points lose fewer digits in the product.
         centre = np.zeros_like(Z[0])
         if isinstance(self.kernel, Stationary):
             centre = Z.mean(axis=0)
@@ -304,7 +313,7 @@ class Mixture(Kernel):
         return values
 
     def check(self, d: int) -> None:
-        """Raise ValueError unless the numbers are those of kernels that are no mixtures."""
+        """Raise ValueError unless `which` has numbers of `kernels`, none of which is a mixture."""
         if not self.kernels or any(isinstance(kernel, Mixture) for kernel in self.kernels):
             raise ValueError("kernels: expected at least one, and no Mixture among them")
         if self.which.ndim != 1 or not np.isin(self.which, range(len(self.kernels))).all():

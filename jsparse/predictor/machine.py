@@ -27,7 +27,7 @@ class Standardization:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NormalScores:
-    """Monotone piecewise linear maps of the columns, constant beyond the first and last knot.
+    """Maps of the columns: increasing, piecewise linear, constant beyond the outer knots.
 
     Attributes:
         knots: values of each column in increasing order, shape `k d`. The last may be repeated.
@@ -79,7 +79,7 @@ class Machine:
     def __call__(self, X: np.ndarray) -> np.ndarray:
         """Return the values at rows of raw inputs in the machine's dtype, shape `n` or `n c`."""
         step = max(1, _ENTRIES // len(self.prototypes))
-        with np.errstate(all="ignore"):  # values that are not finite are reported for their row
+        with np.errstate(all="ignore"):  # the caller checks values, to name the row
             if len(X) <= step:
                 return self._block(X)
             blocks = [self._block(X[i : i + step]) for i in range(0, len(X), step)]
@@ -91,6 +91,7 @@ class Machine:
 
     @functools.cached_property
     def _block(self) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the function that evaluates the machine at a block of rows."""
         kernel_values = self.kernel.at(self.prototypes)
         scaled = None if self.scaling is None else self.scaling.map_in(self.dtype)
         coefficients, intercept = self.coefficients, self.intercept

@@ -1,4 +1,4 @@
-"""Tables to inputs by the schema of training, for mappings of columns, pandas and Arrow."""
+"""Encode tables (mappings of columns, pandas, Arrow) as inputs by the schema of training."""
 
 import abc
 import datetime
@@ -143,14 +143,14 @@ def check_names(names: Sequence[str], wanted: Iterable[str], what: str) -> None:
 
 
 def listing(values: Iterable[Any], most: int = 10) -> str:
-    """Return the first few values, for a message."""
+    """Return the first `most` values and the number of the others, for a message."""
     values = list(values)
     words = ", ".join(repr(value) for value in values[:most])
     return words if len(values) <= most else f"{words} and {len(values) - most} more"
 
 
 def inexact(name: str, reason: object) -> TableError:
-    """Return the error for whole numbers that float64 does not hold."""
+    """Return the error for whole numbers that float64 cannot represent exactly."""
     return TableError(
         f"column {name!r}: expected whole numbers of at most 2^53, which float64 holds; {reason}"
         "; turn it into floats or times, name it as one of codes (categorical, --categorical), "
@@ -294,13 +294,13 @@ def _values(name: str, column: Any) -> _Values:
     kind = array.dtype.kind
     if kind == "O":
         return _objects(name, array)
-    nothing = np.zeros(len(array), bool)
+    none_missing = np.zeros(len(array), bool)
     if kind == "f":
         return _Values("number", array.astype(float), np.isnan(array), array)
     if kind in "iu":
-        return _Values("number", array, nothing, array)
+        return _Values("number", array, none_missing, array)
     if kind in "bU":
-        return _Values("text" if kind == "U" else "boolean", array, nothing, array)
+        return _Values("text" if kind == "U" else "boolean", array, none_missing, array)
     if kind in "mM":
         unit = f"{'datetime' if kind == 'M' else 'timedelta'}64[us]"
         return _Values("time", array.astype(unit).astype(np.int64), np.isnat(array), array)
@@ -310,7 +310,10 @@ def _values(name: str, column: Any) -> _Values:
 
 
 def _array(column: Any) -> np.ndarray:
-    """Return a column as an array: missing whole numbers, booleans and texts as objects."""
+    """Return a column as an array.
+
+    Whole numbers and booleans with missing values become Python objects, which keep None apart.
+    """
     kind = getattr(column, "type", None)  # of Arrow
     if kind is not None and hasattr(column, "null_count"):
         if str(kind).startswith("dictionary"):
@@ -329,18 +332,18 @@ def _array(column: Any) -> np.ndarray:
 
 
 def _objects(name: str, array: np.ndarray) -> _Values:
-    """Return a column of Python objects by the type that its values share."""
+    """Convert a column of Python objects to the type that its values share."""
     missing = np.array([_is_missing(value) for value in array.tolist()], bool)
     present = array[~missing].tolist()
     if not present:
         return _Values("nothing", array, missing, array)
-    fitting = (row for row in _TYPES if all(isinstance(value, row[1]) for value in present))
-    kind, _, dtype, plain = next(fitting, (None,) * 4)
-    if kind is None or plain is None:
+    matching = (row for row in _TYPES if all(isinstance(value, row[1]) for value in present))
+    kind, _, dtype, convert = next(matching, (None,) * 4)
+    if kind is None or convert is None:
         types = sorted({type(value).__name__ for value in present})
         raise TableError(_other_type(name, " and ".join(types)))
     try:
-        values = np.array([plain(value) for value in present], dtype)
+        values = np.array([convert(value) for value in present], dtype)
     except (OverflowError, ValueError) as error:
         raise TableError(f"column {name!r}: {error}") from error
     full = np.zeros(len(array), values.dtype)
@@ -349,7 +352,8 @@ def _objects(name: str, array: np.ndarray) -> _Values:
 
 
 def _is_missing(value: Any) -> bool:
-    # pandas' NA and NaT are not equal to themselves, but NA gives no boolean either.
+    """Return whether a value is None, NaN, or pandas' NA or NaT."""
+    # By name, as this package does not import pandas; `bool(NA)` raises.
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float | np.floating | decimal.Decimal) and bool(value != value)
@@ -366,8 +370,8 @@ def _microseconds(value: Any) -> int:
     return int(np.array(value, unit).astype(np.int64))
 
 
-# The kind of values, their types, the dtype that holds them, and the value that it holds. Booleans
-# come first, because Python counts them as whole numbers.
+# The kind of values, their types, the dtype of their array, and the function that converts a value
+# for this array. Booleans come first, because Python counts them as whole numbers.
 _TYPES: tuple[tuple[Kind, Any, Any, Any], ...] = (
     ("boolean", bool | np.bool_, bool, bool),
     ("number", int | np.integer, None, int),
@@ -378,6 +382,7 @@ _TYPES: tuple[tuple[Kind, Any, Any, Any], ...] = (
 
 
 def _other_type(name: str, kind: Any) -> str:
+    """Return the message of the error for a column of another type."""
     return (
         f"column {name!r}: expected numbers, booleans or texts, got type {kind}; turn it into "
         "numbers or texts, or drop the column"

@@ -1,4 +1,4 @@
-"""Solutions of the leading blocks of a linear system, from a basis that is nearly orthonormal."""
+"""Solutions of all leading blocks of a linear system, from a nearly `A`-orthonormal basis."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from .._numerics import dot
 
 
 def inverse_factor(R: Float[Array, "p p"], inside: Bool[Array, " p"]) -> Float[Array, "p p"]:
-    """Return the inverse of an upper triangular factor; columns and rows outside are 0."""
+    """Return the inverse of the block of an upper triangular factor that is `inside`, else zeros."""
     used = inside[:, None] & inside[None, :]
     unit = jnp.eye(len(R), dtype=R.dtype)
     upper = jnp.where(used, jnp.triu(R), unit)
@@ -20,17 +20,17 @@ def nested_solutions(
 ) -> Float[Array, "p p c"]:
     """Return the solutions of the systems of the first 1, 2, .. p unknowns, padded with zeros.
 
-    The matrix of all unknowns is `A`, with right-hand side `b`. `basis` is upper triangular, and
+    Solution number `s` solves the leading `s s` block of `A x = b`. `basis` is upper triangular, and
     `basis' A basis` is close to the identity.
 
     Args:
         gram: `basis' A basis`.
         cross: `basis' b`.
-        basis: columns of zeros belong to unknowns that are 0.
+        basis: shape `p p`. A column of zeros leaves its unknown at 0.
     """
     unused = jnp.all(basis == 0, axis=0)
     factor = jnp.linalg.cholesky(gram + jnp.diag(unused.astype(gram.dtype)))
     unit = jnp.eye(len(gram), dtype=gram.dtype)
     inverse = jax.scipy.linalg.solve_triangular(factor, unit, lower=True)
-    directions, along = dot(basis, inverse.T), dot(inverse, cross)
-    return jnp.cumsum(directions.T[:, :, None] * along[:, None, :], axis=0)
+    directions, components = dot(basis, inverse.T), dot(inverse, cross)
+    return jnp.cumsum(directions.T[:, :, None] * components[:, None, :], axis=0)

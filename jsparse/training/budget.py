@@ -1,4 +1,4 @@
-"""Budgets of a deployed model: the bytes of its file, and the seconds that a row takes."""
+"""Budgets of a deployed model: the bytes of its file, and the seconds to predict one row."""
 
 import dataclasses
 import os
@@ -18,10 +18,10 @@ from ..model import Model
 from .trained import Trained
 
 Serving = Literal["numpy", "c"]
-ATTEMPTS = 4  # machines that are trained to meet a budget
+ATTEMPTS = 4  # number of machines whose costs are compared with a budget
 AIM = 0.9  # share of the latency to aim at, as a measurement varies by some percent
-RUNS = 30  # groups of predictions that are timed; the median counts
-SECONDS = 0.002  # of each group
+RUNS = 30  # number of timed groups of predictions; the median over groups counts
+SECONDS = 0.002  # duration of a group
 
 
 class BudgetError(ValueError):
@@ -55,7 +55,7 @@ class Budget:
             raise ValueError(f"serving: expected one of {get_args(Serving)}, got {self.serving!r}")
 
     def largest_size(self, model: Model, dtype: np.dtype | None = None) -> int:
-        """Return the number of prototypes that meets the budget, from the costs of a like model.
+        """Estimate the largest number of prototypes within the budget from a similar model's costs.
 
         Args:
             model: a model with the same columns and outputs. Its costs are taken as linear in the
@@ -67,30 +67,29 @@ class Budget:
         """
         sizes = []
         if self.bytes is not None:
-            one = (dtype or model.dtype).itemsize * _numbers_of_a_prototype(model)
-            rest = file_bytes(model) - model.dtype.itemsize * (
-                _numbers_of_a_prototype(model) * model.size
-            )
-            if self.bytes < rest + one:
+            numbers = _numbers_of_a_prototype(model)
+            of_one = (dtype or model.dtype).itemsize * numbers
+            of_others = file_bytes(model) - model.dtype.itemsize * numbers * model.size
+            if self.bytes < of_others + of_one:
                 raise BudgetError(
-                    f"bytes: expected at least {rest + one}, which the file of one prototype "
-                    f"takes, got {self.bytes}"
+                    f"bytes: expected at least {of_others + of_one}, which the file of one "
+                    f"prototype takes, got {self.bytes}"
                 )
-            sizes.append((self.bytes - rest) // one)
+            sizes.append((self.bytes - of_others) // of_one)
         if self.latency is not None:
-            least = seconds_of_a_row(_first_prototypes(model, 1), self.serving)
-            if self.latency < least:
+            smallest = seconds_of_a_row(_first_prototypes(model, 1), self.serving)
+            if self.latency < smallest:
                 raise BudgetError(
-                    f"latency: expected at least {least:.2g} s, which one prototype takes here by "
+                    f"latency: expected at least {smallest:.2g} s, which one prototype takes here by "
                     f"{self.serving!r}, got {self.latency:.2g} s"
                 )
-            whole = seconds_of_a_row(model, self.serving)
-            of_one = max(whole - least, 1e-12) / max(model.size - 1, 1)
-            sizes.append(1 + int(max(AIM * self.latency - least, 0) / of_one))
+            increase = seconds_of_a_row(model, self.serving) - smallest
+            slope = max(increase, 1e-12) / max(model.size - 1, 1)  # at least 0 despite noise
+            sizes.append(1 + int(max(AIM * self.latency - smallest, 0) / slope))
         return int(min(sizes))
 
     def costs(self, model: Model) -> dict[str, float]:
-        """Return the model's costs by the name of the limit: bytes, and seconds for a row."""
+        """Measure the model's costs: a dict with the keys "bytes" and "latency", if limited."""
         costs = {} if self.bytes is None else {"bytes": float(file_bytes(model))}
         if self.latency is not None:
             costs["latency"] = seconds_of_a_row(model, self.serving)
@@ -98,12 +97,14 @@ class Budget:
 
 
 def within_budget(budget: Budget, trained: Trained, train: Callable[[int], Trained]) -> Trained:
-    """Return a result whose model meets the budget, without the machines of other sizes.
+    """Train smaller and smaller machines until one meets the budget; return its result.
+
+    The machines of other sizes are dropped from the model.
 
     Args:
         budget: the budget.
         trained: the first result.
-        train: trains a machine of at most so many prototypes.
+        train: trains a machine of at most a given number of prototypes.
 
     Raises:
         BudgetError: if no model of the method meets the budget.
@@ -141,10 +142,12 @@ def seconds_of_a_row(model: Model, serving: Serving) -> float:
 
 
 def _seconds_by_numpy(model: Model) -> float:
+    """Return the median time of `Predictor.predict` for a row of zeros, in seconds."""
     predictor = model.to_numpy()
     row = np.zeros(model.expansion.prototypes.shape[1], model.dtype)
 
     def group(repeats: int) -> float:
+        """Return the mean time of repeated predictions."""
         begin = time.perf_counter()
         for _ in range(repeats):
             predictor.predict(row)
@@ -155,6 +158,8 @@ def _seconds_by_numpy(model: Model) -> float:
     return float(np.median([group(repeats) for _ in range(RUNS)]))
 
 
+# Prints the mean time of a prediction for each of RUNS groups. The group grows until it takes at
+# least half of SECONDS.
 _TIMER = """
 #include <stdio.h>
 #include <time.h>
@@ -179,6 +184,7 @@ int main(void) {
 
 
 def _seconds_by_c(model: Model) -> float:
+    """Return the median time of `model_scores` in compiled C for a row of zeros, in seconds."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise BudgetError("serving: expected a C compiler on the path for 'c', found none")
@@ -203,7 +209,7 @@ def _numbers_of_a_prototype(model: Model) -> int:
 
 
 def _first_prototypes(model: Model, m: int) -> Model:
-    """Return the model of the first `m` prototypes, which is for measurements alone."""
+    """Return the model cut to its first `m` prototypes, to be timed; its values mean nothing."""
     expansion, kernel = model.expansion, model.expansion.kernel
     if isinstance(kernel, Mixture):
         assert kernel.which is not None

@@ -14,12 +14,12 @@ from .._programs import compiled
 from .._repr import short_repr
 from ..normal_equations import NormalEquations
 
-# A smaller factor would be 0 in float32, once it is multiplied by a small weight. Such a row is
-# dropped in float64 too, where it is 14 orders of magnitude below rounding.
+# A row whose weight has been multiplied by a smaller factor is dropped. In float32 its weight could
+# underflow to 0; in float64 its share is 14 orders of magnitude below rounding.
 _LEAST_FACTOR = 2.0**-100
-# The largest rounding of the sums over a window, in units of rounding (eps) of the sums. A lower
-# limit would sum a window again more often than the solution of the equations is worth; a higher
-# limit would cost float32, with its seven digits, more than three of them.
+# The largest rounding error of the sums over a window, relative to their energy, in units of eps. A
+# lower limit would recompute the sums more often for little accuracy. A higher limit would cost more
+# than three of the seven digits of float32.
 _LIMIT = 1024
 
 
@@ -33,7 +33,7 @@ class Forgetting(NamedTuple):
     __repr__ = short_repr
 
     def row_weights(self, weights: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """Return the weights that a batch's rows have left after its last row.
+        """Return the weights of a batch's rows after the forgetting within the batch.
 
         The age of a row is the number of later rows with weight.
         """
@@ -46,12 +46,12 @@ class Forgetting(NamedTuple):
         return np.where(forgotten, 0.0, weights * factors)
 
     def factor_of_earlier(self, n: int) -> float:
-        """Return the factor of all earlier weights when a batch of `n` rows with weight comes."""
+        """Return the factor of the weights of earlier rows, once a batch of `n` rows has come."""
         return self.factor * 2.0 ** (-n / self.half_life)
 
 
 def forgetting(forget: Any, half_life: Any, window: Any) -> Forgetting:
-    """Return the forgetting that at most one of three arguments of `partial_fit` states.
+    """Return the `Forgetting` that the arguments of `partial_fit` state; at most one may be given.
 
     Raises:
         ValueError: if several are stated, or one is out of range.
@@ -94,14 +94,15 @@ class HostRows(NamedTuple):
 class Window(NamedTuple):
     """The last rows of a stream, and the rounding of the sums over them.
 
-    Each addition or subtraction rounds the sums by about eps times their energy. While these
-    energies add up to at most 1024 times the energy of the rows in the window, the sums are exact
-    to 1024 eps of it. Otherwise the rows of the window are summed again.
+    The energies of sums are their traces, weights and squared targets, see `_energies`. Each
+    addition or subtraction rounds the sums by about eps times their energies. The window adds these
+    rounding errors up. When they exceed `_LIMIT` times eps times the present energies, the rows of
+    the window are summed again.
     """
 
     rows: HostRows
     size: int  # the largest number of rows
-    rounding: Float[np.ndarray, " e"]  # energies that have been rounded, in units of eps
+    rounding: Float[np.ndarray, " e"]  # accumulated rounding errors of the energies, divided by eps
     n_resummed: int = 0  # number of times that the rows were summed again
 
     __repr__ = short_repr
@@ -112,12 +113,12 @@ class Window(NamedTuple):
         entering: HostRows,
         sum_of: Callable[[HostRows], NormalEquations],
     ) -> tuple["Window", NormalEquations]:
-        """Return the window and its sums after rows have entered, and as many have left.
+        """Return the window and its sums after rows have entered and surplus rows have left.
 
         Args:
             equations: sums over the rows of the window.
             entering: later rows.
-            sum_of: a function that sums rows.
+            sum_of: a function that returns the sums over rows.
         """
         rows = HostRows(*map(np.asarray, self.rows)).followed_by(entering)
         equations = equations + sum_of(entering)
@@ -129,7 +130,7 @@ class Window(NamedTuple):
             equations = equations - sum_of(rows.part(slice(excess)))
             energies = np.asarray(_energies(equations))
             rounding = rounding + energies
-        if np.all(rounding <= _LIMIT * energies):  # NaN is not within
+        if np.all(rounding <= _LIMIT * energies):  # False for NaN, so the sums are recomputed
             return self._replace(rows=staying, rounding=rounding), equations
         n_resummed = self.n_resummed + 1
         return Window(staying, self.size, np.zeros_like(rounding), n_resummed), sum_of(staying)
@@ -144,8 +145,8 @@ def new_window(rows: HostRows, size: int, equations: NormalEquations) -> Window:
 def _energies(equations: NormalEquations) -> Float[Array, " e"]:
     """Return the traces of the grams, the weights, and the squares of each target.
 
-    By the Cauchy-Schwarz inequality they bound all other sums. If there are sums for each class,
-    each class has its energies.
+    By the Cauchy-Schwarz inequality they bound all other sums. If the sums have an axis of classes,
+    each class has separate energies.
     """
     traces = jnp.trace(equations.gram, axis1=-2, axis2=-1)
     parts = traces, equations.weight_sum, equations.target_square
@@ -156,7 +157,8 @@ def _energies(equations: NormalEquations) -> Float[Array, " e"]:
 def scaled(equations: NormalEquations, factor: Float[Array, ""]) -> NormalEquations:
     """Return the sums over rows whose weights are multiplied by a factor.
 
-    Sums of a class that was forgotten long ago become 0 before their products underflow.
+    If the weight of a class is nearly the smallest positive number, its sums become 0: products with
+    them would underflow.
     """
     weight = equations.weight_sum * factor
     info = jnp.finfo(weight.dtype)

@@ -21,7 +21,7 @@ from .target_units import TargetUnits
 from .trained import Sums
 
 Targets = Float[np.ndarray, " n *c"] | Int[np.ndarray, " n"]
-KEEP = Forgetting()
+KEEP = Forgetting()  # forgets nothing
 
 
 def with_more_rows(
@@ -40,14 +40,14 @@ def with_more_rows(
     do not change. The machines of the folds are dropped, as they are not fitted to the new rows.
 
     Args:
-        method: the method that the sums were made for.
+        method: the method that trained the model.
         model: the model to update.
         sums: the model's sums over the old rows.
         C: the model's weight of the data-fit term, or one for each binary problem.
         X: new raw inputs.
         targets: new targets: real numbers, or -1 and +1, or class numbers if the model has a code.
         weights: new row weights, multiplied by the factors of the classes; None for 1.
-        forgetting: how the old rows lose their weight.
+        forgetting: how earlier rows lose their weight.
 
     Raises:
         ValueError: for inputs or targets that are not finite in the precision of the model, or a
@@ -91,13 +91,13 @@ def with_window(
     weights: Float[np.ndarray, " n"],
     size: int,
 ) -> Sums:
-    """Return sums with the window of their rows, which are all rows so far; see `with_more_rows`.
+    """Return the model's sums with a window that holds all rows so far; see `with_more_rows`.
 
     Args:
         model: the model fitted to the rows.
         sums: the model's sums over the rows.
-        X: raw inputs.
-        targets: targets.
+        X: raw inputs of the rows.
+        targets: targets of the rows, as for `with_more_rows`.
         weights: row weights, 0 for rows that are not in the window.
         size: the largest number of rows of the window.
     """
@@ -107,7 +107,10 @@ def with_window(
 
 
 def _capacity(n: int) -> int:
-    """Return the number of rows to pad to, so that many sizes of batches need few programs."""
+    """Return the number of rows to pad a batch to, so that few shapes are compiled.
+
+    It is the next power of 2, or the next multiple of a block of rows if this is smaller.
+    """
     block = rows_in_block(None)
     return min(1 << (n - 1).bit_length(), -(-n // block) * block)
 
@@ -115,7 +118,7 @@ def _capacity(n: int) -> int:
 def _host_rows(
     model: Model, units: TargetUnits, X: np.ndarray, targets: Targets, w: np.ndarray
 ) -> HostRows:
-    """Return the rows of positive weight in the units of the machine."""
+    """Return the rows of positive weight: standardised inputs, and targets in the machine's units."""
     dtype, scaling = model.dtype, model.expansion.scaling
     assert scaling is not None
     X, targets, w = X[w > 0], targets[w > 0], w[w > 0]
@@ -129,7 +132,7 @@ def _host_rows(
 
 
 def _sum_of(phi: FeatureMap, model: Model, rows: HostRows) -> NormalEquations:
-    """Return the sums over rows, which are padded with rows of weight 0."""
+    """Return the sums over rows. Rows of weight 0 pad them to `_capacity`, to save compilations."""
     n = _capacity(len(rows.weights))
     w = padded(rows.weights, n, "constant")
     X, y, w = (as_array(a) for a in (padded(rows.X, n), padded(rows.y, n), w))

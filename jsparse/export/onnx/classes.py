@@ -1,6 +1,6 @@
 """From values of the machine to labels, probabilities and scores, as ONNX formulas.
 
-The formulas are those of `predictor.codes`, in the precision of the model. If a score is NaN, all
+The formulas equal the formulas of `predictor.codes`, in the precision of the model. If a score is NaN, all
 scores and probabilities of the row are NaN, and its label is the first class.
 """
 
@@ -34,7 +34,7 @@ class Classes(NamedTuple):
 def of_two_classes(
     f: Tensor, labels: np.ndarray, inverse_temperatures: np.ndarray | None
 ) -> Classes:
-    """Decide for the second class where the values `f (n, 1)` are at least 0."""
+    """Return the answers for two classes: the second where the values `f (n, 1)` are at least 0."""
     graph, last = f.graph, np.array([1])
     scores = graph.op("Squeeze", f, last)
     second = graph.op("GreaterOrEqual", scores, 0.0).cast(np.int64)
@@ -42,7 +42,8 @@ def of_two_classes(
     if inverse_temperatures is None:
         return Classes(label, scores, None)
     first_slope, second_slope = inverse_temperatures.tolist()
-    # The predicted class has the gap 0. At f = 0 the second class leads by a few units of rounding.
+    # The product is positive for the predicted class, whose odds are 1, and negative for the other
+    # class. At f = 0 both are 0: the lead keeps the odds of the first class below 1.
     slopes = np.array([[-second_slope, first_slope]], graph.dtype)
     lead = np.array([_LEAD * np.finfo(graph.dtype).eps, 0], graph.dtype)
     odds = graph.op("Exp", graph.op("Min", f * slopes - lead, 0.0))
@@ -52,7 +53,7 @@ def of_two_classes(
 def of_several_classes(
     scores: Tensor, labels: np.ndarray, inverse_temperatures: np.ndarray | None
 ) -> Classes:
-    """Decide for the class with the largest score, the first at a tie."""
+    """Return the answers for scores `(n, k)`: the class with the largest, the first at a tie."""
     graph = scores.graph
     number = graph.op("ArgMax", scores, axis=1, keepdims=1)
     label = graph.op("Gather", labels, graph.op("Squeeze", number, np.array([1])))

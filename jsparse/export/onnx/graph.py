@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-OPSET = 18  # of onnx 1.13, which onnxruntime reads since version 1.14
-ML_OPSET = 3  # of "ai.onnx.ml", in the same version of onnx
-ML = "ai.onnx.ml"
-IR_VERSION = 8  # the file format of the same version of onnx
+OPSET = 18  # version of the standard operators: onnx 1.13, read by onnxruntime 1.14 and later
+ML = "ai.onnx.ml"  # domain of the operators of classical machine learning
+ML_OPSET = 3  # version of the operators of `ML`, in onnx 1.13
+IR_VERSION = 8  # version of the file format, in onnx 1.13
 
 Operand = Union["Tensor", np.ndarray, float]
 
@@ -19,11 +19,11 @@ Operand = Union["Tensor", np.ndarray, float]
 class Graph:
     """The nodes and constants of an ONNX graph, in the order of computation.
 
-    A constant is stored once. What depends on constants alone is computed when a program loads the
-    graph, so a formula may use the constants as they are.
+    Equal constants are stored once. A program that loads the graph computes whatever depends on
+    constants alone, once; so formulas need not prepare their constants.
 
     Args:
-        dtype: of numbers without a dtype.
+        dtype: dtype of Python's numbers in formulas.
         taken: names that neither nodes nor constants may have.
     """
 
@@ -41,7 +41,7 @@ class Graph:
             kind: name of the operator.
             operands: tensors, arrays, or numbers of the graph's dtype.
             domain: "" for the operators of ONNX.
-            attributes: of the operator.
+            attributes: attributes of the operator.
         """
         inputs = [self.constant(operand).name for operand in operands]
         output = self.free_name(f"{kind.lower()}_{len(self.nodes)}")
@@ -53,7 +53,7 @@ class Graph:
         """Return an array or a number as a tensor; tensors are returned unchanged."""
         if isinstance(value, Tensor):
             return value
-        array = np.asarray(value) if isinstance(value, np.ndarray) else self._number(value)
+        array = value if isinstance(value, np.ndarray) else np.asarray(value, self.dtype)
         content = repr(array.tolist()).encode() if array.dtype.kind == "U" else array.tobytes()
         key = (array.dtype.str, array.shape, content)
         if key not in self._name_of:
@@ -61,22 +61,19 @@ class Graph:
             self.constants[name] = array
         return Tensor(self, self._name_of[key])
 
-    def _number(self, value: Any) -> np.ndarray:
-        return np.asarray(value, self.dtype)
-
     def free_name(self, name: str) -> str:
-        """Return a name, changed if it is taken."""
+        """Return a name that is not taken: `name`, with underscores appended if needed."""
         while name in self._taken:
             name += "_"
         self._taken.add(name)
         return name
 
     def concatenated(self, tensors: Sequence["Tensor"], axis: int = 1) -> "Tensor":
-        """Return tensors side by side."""
+        """Return tensors concatenated along an axis."""
         return tensors[0] if len(tensors) == 1 else self.op("Concat", *tensors, axis=axis)
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Give tensors other names."""
+        """Replace the names of tensors; `names` maps old to new names."""
         for node in self.nodes:
             for places in (node.input, node.output):
                 for i, name in enumerate(places):
@@ -89,7 +86,7 @@ class Graph:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tensor:
-    """A named value of a graph. Operators broadcast as those of NumPy."""
+    """A named value of a graph. Its operators broadcast like NumPy's."""
 
     graph: Graph
     name: str
@@ -129,11 +126,11 @@ class Tensor:
         return self.graph.op("Cast", self, to=to)
 
     def columns(self, numbers: np.ndarray) -> "Tensor":
-        """Return some columns of a matrix."""
+        """Return the columns of a matrix with these numbers."""
         return self.graph.op("Gather", self, np.asarray(numbers, np.int32), axis=1)
 
     def rows(self, numbers: np.ndarray) -> "Tensor":
-        """Return some rows of a matrix."""
+        """Return the rows of a matrix with these numbers."""
         return self.graph.op("Gather", self, np.asarray(numbers, np.int32), axis=0)
 
     def reduced(self, kind: str, axis: int, *, keep: bool = False) -> "Tensor":

@@ -1,7 +1,7 @@
 """Kernel values as ONNX formulas, one function for each node of `predictor.kernels`.
 
-The formulas are those of `jsparse.kernels`, in the same precision. What depends on the prototypes
-alone is written as a formula, too, so that a file holds every array once.
+The formulas equal the formulas of `jsparse.kernels`, in the same precision. Whatever depends on the
+prototypes alone is written as a formula, too, so that a file stores each array once.
 """
 
 import functools
@@ -96,7 +96,7 @@ def _(kernel: kernels.Mixture, X: Tensor, Z: Tensor, d: int) -> Tensor:
 
 
 def _factor(kernel: kernels.Stationary) -> float:
-    """Return the factor of the squared distance in the profile of a kernel."""
+    """Return `a` for a kernel whose profile is a function of `a s`, `s` the squared distance."""
     if isinstance(kernel, kernels.RationalQuadratic):
         return 0.5 / float(kernel.alpha)
     return {kernels.RBF: 0.5, kernels.Laplacian: 1.0, kernels.Matern32: 3.0}.get(type(kernel), 5.0)
@@ -104,7 +104,7 @@ def _factor(kernel: kernels.Stationary) -> float:
 
 @functools.singledispatch
 def profile(kernel: kernels.Stationary, q: Tensor) -> Tensor:
-    """Return a kernel as a function of minus its squared distance times `_factor`."""
+    """Return kernel values, given `q`: minus the squared scaled distances times `_factor`."""
     raise NotImplementedError(f"no ONNX formula for the kernel {type(kernel).__name__}")
 
 
@@ -143,10 +143,12 @@ def _(kernel: kernels.RationalQuadratic, q: Tensor) -> Tensor:
 
 
 def _root(q: Tensor) -> Tensor:
+    """Return `sqrt(-q)`."""
     return q.graph.op("Sqrt", -q)
 
 
 def _products(X: Tensor, Z: Tensor) -> Tensor:
+    """Return the inner products of all rows, shape `n m`."""
     return X @ X.graph.op("Transpose", Z, perm=[1, 0])
 
 
@@ -156,7 +158,7 @@ def _minus_squares(
     """Return minus the squared scaled distances times `_factor`, at most 0, shape `n m`.
 
     They are `2 u.v - |v|^2 - |u|^2` of points less the mean of `Z`, so that an offset of the data
-    costs no digits. Of a kernel with a cusp, distances within the error of the formula become 0.
+    costs no digits. For a kernel with a cusp, distances within the error of the formula become 0.
     """
     graph = X.graph
     scale = lengthscale.astype(graph.dtype) / np.sqrt(_factor(kernel))

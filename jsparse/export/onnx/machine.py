@@ -37,9 +37,9 @@ def _(scaling: NormalScores, X: Tensor) -> Tensor:
     knots, scores = (
         graph.constant(array.astype(graph.dtype)) for array in (scaling.knots, scaling.scores)
     )
-    # The line of a value with c knots at or below it starts at knot c - 1 and ends at knot c. It
-    # is constant below the first knot and above the last, where both are the same knot. Infinite
-    # values times its slope 0 are NaN.
+    # If c knots are at or below a value, its segment runs from knot c - 1 to knot c. Below the
+    # first and above the last knot, both ends are the same knot and the slope is 0. For an infinite
+    # value the product with this slope is NaN.
     counts = np.arange(len(scaling.knots) + 1)
     start, end = np.maximum(counts - 1, 0), np.minimum(counts, len(scaling.knots) - 1)
     run, rise = (points.rows(end) - points.rows(start) for points in (knots, scores))

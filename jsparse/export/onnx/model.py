@@ -17,7 +17,7 @@ ROWS = "n"  # name of the dynamic number of rows
 
 
 class Output(NamedTuple):
-    """A named output with its dtype and its number of columns; None if it is a vector."""
+    """A named output, its dtype, and its `width`: the number of columns, or None for a vector."""
 
     name: str
     tensor: Tensor
@@ -86,7 +86,7 @@ def answers(predictor: Predictor, X: Tensor) -> list[Output]:
 
 
 def ascending(f: Tensor, width: int) -> Tensor:
-    """Return a matrix of `width` columns with each row sorted, by comparisons of neighbours."""
+    """Return a matrix of `width` columns with each row sorted, by bubble sort."""
     columns = [f.columns(np.array([j])) for j in range(width)]
     for end in range(width - 1, 0, -1):
         for j in range(end):
@@ -96,5 +96,6 @@ def ascending(f: Tensor, width: int) -> Tensor:
 
 
 def _value_info(name: str, dtype: np.dtype, width: int | None) -> onnx.ValueInfoProto:
+    """Return ONNX's description of an input or output; `width` is as in `Output`."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(object) if dtype.kind == "U" else dtype)
     return helper.make_tensor_value_info(name, kind, [ROWS] if width is None else [ROWS, width])

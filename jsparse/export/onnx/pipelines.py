@@ -42,8 +42,9 @@ def register_classifier(estimator: type, predictor_of: Callable[[Any], Predictor
     def convert(scope: Any, operator: Any, container: Any) -> None:
         predictor = predictor_of(operator.raw_operator)
         graph, X = _rows(predictor, operator, container)
-        label, odds, *_ = (output.tensor for output in answers(predictor, X))
-        _append(graph, [label, odds.cast(_number_dtype(operator))], scope, operator, container)
+        label, probabilities, *_ = (output.tensor for output in answers(predictor, X))
+        probabilities = probabilities.cast(_number_dtype(operator))
+        _append(graph, [label, probabilities], scope, operator, container)
 
     flags = [False, True]
     options = {"zipmap": [*flags, "columns"], "output_class_labels": flags, "nocl": flags}
@@ -72,8 +73,8 @@ def register_outliers(estimator: type, machine_of: Callable[[Any], tuple[Machine
 
     Args:
         estimator: the class of the estimator.
-        machine_of: returns the machine of a fitted estimator, and the size below which its values
-            are 0.
+        machine_of: returns the machine of a fitted estimator, and the limit up to which the size of
+            a value counts as rounding; such scores become 0.
     """
 
     def shapes(operator: Any) -> None:
@@ -105,6 +106,14 @@ def _calibrated(predictor: Predictor) -> Predictor:
 
 
 def _register(estimator: type, shapes: Callable, convert: Callable, options: dict) -> None:
+    """Register an estimator with skl2onnx.
+
+    Args:
+        estimator: the class of the estimator.
+        shapes: sets the types and shapes of an operator's outputs.
+        convert: appends the nodes of an operator to a pipeline.
+        options: values that skl2onnx allows for each option.
+    """
     name = f"Jsparse{estimator.__name__}"
     skl2onnx.update_registered_converter(estimator, name, shapes, convert, options=options)
 
@@ -116,12 +125,17 @@ def _number_dtype(operator: Any) -> type[np.floating]:
 
 
 def _number_type(operator: Any) -> type:
+    """Return the type of skl2onnx for tensors of `_number_dtype`."""
     double = _number_dtype(operator) is np.float64
     return data_types.DoubleTensorType if double else data_types.FloatTensorType
 
 
 def _rows(predictor: Predictor, operator: Any, container: Any) -> tuple[Graph, Tensor]:
-    """Return a graph, and the rows of a predictor, all of whose columns must be numbers."""
+    """Return a graph and the rows that enter it; see `_input`.
+
+    Raises:
+        ValueError: if the predictor encodes columns of a table.
+    """
     columns = () if predictor.columns is None else predictor.columns.columns
     encoded = [c.name for c in columns if (c.categories, c.origin, c.fill) != (None, None, None)]
     if encoded:
@@ -132,7 +146,11 @@ def _rows(predictor: Predictor, operator: Any, container: Any) -> tuple[Graph, T
 
 
 def _input(operator: Any, container: Any, dtype: np.dtype) -> tuple[Graph, Tensor]:
-    """Return a graph, and the rows that come into an operator in the machine's dtype."""
+    """Return a graph and the input rows of an operator, cast to the machine's dtype.
+
+    Raises:
+        ValueError: for an older `target_opset`, or an operator with several inputs.
+    """
     if container.target_opset < OPSET:
         raise ValueError(f"target_opset: expected at least {OPSET}, got {container.target_opset}")
     if len(operator.inputs) > 1:
@@ -143,7 +161,10 @@ def _input(operator: Any, container: Any, dtype: np.dtype) -> tuple[Graph, Tenso
 
 
 def _append(graph: Graph, outputs: list[Tensor], scope: Any, operator: Any, container: Any) -> None:
-    """Append a graph to that of the pipeline, with names that are unique there."""
+    """Append a graph to the graph of the pipeline, with names that are unique in the pipeline.
+
+    The tensors `outputs` become the outputs of the operator, in their order.
+    """
     names = {name: scope.get_unique_variable_name(name) for name in graph.constants}
     for node in graph.nodes:
         names |= {name: scope.get_unique_variable_name(name) for name in node.output}

@@ -49,6 +49,7 @@ def encoded(schema: Schema, graph: Graph) -> Tensor:
 
 
 def _encoded_column(column: Column, values: Tensor, schema: Schema) -> Tensor:
+    """Return the encoded inputs of one column, one or one for each category."""
     graph = values.graph
     fill = column.fill if schema.impute else None
     if column.origin is not None:
@@ -69,7 +70,7 @@ def _encoded_column(column: Column, values: Tensor, schema: Schema) -> Tensor:
 
 
 def _indicators(column: Column, values: Tensor) -> Tensor:
-    """Return whether a value is each of the categories, shape `n k`."""
+    """Return booleans that say which category each value is, shape `n k`; unseen values are none."""
     graph, categories = values.graph, column.categories or ()
     present = [value for value in categories if value is not None]
     kind = input_of(column, graph.dtype).dtype
