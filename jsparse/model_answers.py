@@ -26,8 +26,9 @@ from .predictor.conformal import in_blocks
 class ModelAnswers(Answers):
     """The predictions of `Model`, a subclass that has the fields.
 
-    Within JAX's transformations they are JAX's arrays. Outside, the model's program computes them;
-    on a CPU, NumPy predicts few rows, because calling a program takes longer. Both agree to rounding.
+    Within JAX's transformations they are JAX's arrays. Outside, the model's program computes them.
+    On a CPU, NumPy predicts few rows, because calling a program takes longer. Both agree to
+    rounding.
     """
 
     @staticmethod
@@ -96,8 +97,8 @@ def inputs_of(model: Any, X: Any) -> tuple[np.ndarray, bool]:
     return rows, single and frame is None
 
 
-# Number of kernel values up to which NumPy predicts. Measured with 100 prototypes on two cores, NumPy
-# takes 1/50 of the compiled program's time for one row, 1/10 for 100 rows, and equal time for 1,300.
+# Number of kernel values up to which NumPy predicts. With 100 prototypes on two cores, NumPy takes
+# 1/50 of the compiled program's time for one row, 1/10 for 100 rows, and equal time for 1,300.
 _FEW_VALUES = 2**16
 
 # Predictors by the identity of their model, as long as the model exists. None for models that NumPy

@@ -180,9 +180,9 @@ def mmd_test(
     """Test whether two samples have one distribution, by the maximum mean discrepancy.
 
     Gretton et al. 2012, Lemma 6, with the p-value of random permutations of the rows, which is
-    valid for samples of any size. Pure and jittable in `key`, `kernel`, `X` and `Y`. Time grows with
-    `(n + r)^2`, for the kernel values and for each permutation. Memory holds `block_rows` rows of
-    the kernel matrix, and `n + r` numbers for each permutation.
+    valid for samples of any size. Pure and jittable in `key`, `kernel`, `X` and `Y`. Time grows
+    with `(n + r)^2`, for the kernel values and for each permutation. Memory holds `block_rows` rows
+    of the kernel matrix, and `n + r` numbers for each permutation.
 
     Args:
         key: random key of the permutations.

@@ -18,8 +18,8 @@ from .kernels import Kernel
 from .prediction import check_scores
 from .scaling import Scaling
 
-# Largest relative difference, in units of rounding, of two copies of a row: inputs that two programs
-# have standardised differ by a few units.
+# Largest relative difference, in units of rounding, of two copies of a row: if two programs
+# standardise the row, the results differ by a few units.
 _ROUNDINGS = 8
 
 
@@ -67,7 +67,10 @@ class Span(eqx.Module):
         return map_row_blocks(block, X, rows_in_block(None))
 
     def distances_without_self(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Return `distances`; for a row that is a prototype, its distance from the other prototypes."""
+        """Return `distances` as if the rows had been held out.
+
+        A row that is a prototype gets its distance from the span of the other prototypes.
+        """
 
         def block(rows: Float[Array, "r d"]) -> Float[Array, " r"]:
             rows = self._scaled(rows)

@@ -37,8 +37,8 @@ MAX_ITERATIONS = 200
 # Number of restarts of conjugate gradients, each from a residual that is computed from the rows. In
 # float32 a round divides the residual by 2 to 10.
 ROUNDS = 6
-# Number of kernel values in memory at a time. On a CPU they stay in the cache: with 10,000 prototypes
-# in float32, a product takes a quarter of the time that it takes with blocks of 2048 rows.
+# Number of kernel values in memory at a time. On a CPU they stay in the cache: with 10,000
+# prototypes in float32, a product takes a quarter of the time that blocks of 2048 rows need.
 BLOCK_VALUES = {"cpu": 2**19, "other": 2**28}
 
 

@@ -90,9 +90,9 @@ class Answers(abc.ABC):
         """Return the probabilities of the classes in their order, shape `n k`.
 
         They are the softmax of the scores times a slope. The slope depends on the predicted class
-        and is fitted to the held-out scores of cross-validation. The predicted class is the most probable class.
-        See `decision_function` for the arguments. Differentiable in `X` where the decision does not
-        change.
+        and is fitted to the held-out scores of cross-validation. The predicted class is the most
+        probable class. See `decision_function` for the arguments. Differentiable in `X` where the
+        decision does not change.
 
         Raises:
             ValueError: for a regression, or a model without out-of-fold scores.

@@ -77,7 +77,7 @@ class Predictor(Answers):
         return len(self._machine(by_fold).prototypes)
 
     def _machine(self, by_fold: bool) -> Machine:
-        """Return the machines of the folds, if `by_fold` and the model has any; else the machine."""
+        """Return the machines of the folds if `by_fold` and there are any, else the machine."""
         if by_fold and self.conformal is not None and self.conformal.machines is not None:
             return self.conformal.machines
         return self.machine

@@ -80,8 +80,8 @@ class Budget:
             smallest = seconds_of_a_row(_first_prototypes(model, 1), self.serving)
             if self.latency < smallest:
                 raise BudgetError(
-                    f"latency: expected at least {smallest:.2g} s, which one prototype takes here by "
-                    f"{self.serving!r}, got {self.latency:.2g} s"
+                    f"latency: expected at least {smallest:.2g} s, which one prototype takes here "
+                    f"by {self.serving!r}, got {self.latency:.2g} s"
                 )
             increase = seconds_of_a_row(model, self.serving) - smallest
             slope = max(increase, 1e-12) / max(model.size - 1, 1)  # at least 0 despite noise

@@ -18,8 +18,8 @@ from ..normal_equations import NormalEquations
 # underflow to 0; in float64 its share is 14 orders of magnitude below rounding.
 _LEAST_FACTOR = 2.0**-100
 # The largest rounding error of the sums over a window, relative to their energy, in units of eps. A
-# lower limit would recompute the sums more often for little accuracy. A higher limit would cost more
-# than three of the seven digits of float32.
+# lower limit would recompute the sums more often for little accuracy. A higher limit would cost
+# more than three of the seven digits of float32.
 _LIMIT = 1024
 
 
@@ -157,8 +157,8 @@ def _energies(equations: NormalEquations) -> Float[Array, " e"]:
 def scaled(equations: NormalEquations, factor: Float[Array, ""]) -> NormalEquations:
     """Return the sums over rows whose weights are multiplied by a factor.
 
-    If the weight of a class is nearly the smallest positive number, its sums become 0: products with
-    them would underflow.
+    If the weight of a class is nearly the smallest positive number, its sums become 0, as products
+    with them would underflow.
     """
     weight = equations.weight_sum * factor
     info = jnp.finfo(weight.dtype)

@@ -118,7 +118,7 @@ def _capacity(n: int) -> int:
 def _host_rows(
     model: Model, units: TargetUnits, X: np.ndarray, targets: Targets, w: np.ndarray
 ) -> HostRows:
-    """Return the rows of positive weight: standardised inputs, and targets in the machine's units."""
+    """Return the rows of positive weight, with inputs and targets in the machine's units."""
     dtype, scaling = model.dtype, model.expansion.scaling
     assert scaling is not None
     X, targets, w = X[w > 0], targets[w > 0], w[w > 0]

@@ -1,7 +1,7 @@
 """From values of the machine to labels, probabilities and scores, as ONNX formulas.
 
-The formulas equal the formulas of `predictor.codes`, in the precision of the model. If a score is NaN, all
-scores and probabilities of the row are NaN, and its label is the first class.
+The formulas equal the formulas of `predictor.codes`, in the precision of the model. If a score is
+NaN, all scores and probabilities of the row are NaN, and its label is the first class.
 """
 
 from typing import NamedTuple

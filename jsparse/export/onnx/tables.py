@@ -70,7 +70,7 @@ def _encoded_column(column: Column, values: Tensor, schema: Schema) -> Tensor:
 
 
 def _indicators(column: Column, values: Tensor) -> Tensor:
-    """Return booleans that say which category each value is, shape `n k`; unseen values are none."""
+    """Return whether each value is each category, shape `n k`; all False for an unseen value."""
     graph, categories = values.graph, column.categories or ()
     present = [value for value in categories if value is not None]
     kind = input_of(column, graph.dtype).dtype
