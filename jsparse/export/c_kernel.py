@@ -73,7 +73,7 @@ class KernelWriter:
         raise ValueError(f"kernel: expected a kernel that C knows, got {type(kernel).__name__}")
 
     def _result(self, lines: list[str], expression: str) -> tuple[list[str], str]:
-        """Append the declaration of a constant with the value of an expression; return its name."""
+        """Return the lines, with an expression declared as a constant, and the constant's name."""
         self._names += 1
         name = f"k{self._names}"
         return [*lines, f"const {self.numbers.type} {name} = {expression};"], name
@@ -150,9 +150,8 @@ class KernelWriter:
         """Add the space of a projection; return its number."""
         Z, P = np.asarray(self._points[space], float), np.asarray(kernel.matrix, float)
         centre = np.zeros(Z.shape[1])
-        if isinstance(
-            kernel.kernel, kernels.Stationary
-        ):  # loses fewer digits, and changes no distance
+        # A shift changes no distance, and centred points lose fewer digits.
+        if isinstance(kernel.kernel, kernels.Stationary):
             centre = Z.mean(axis=0)
         new = len(self._points)
         self._points.append((Z - centre) @ P.T)
