@@ -195,8 +195,8 @@ def mmd_test(
         block_rows: number of rows of the kernel matrix in memory at a time (static).
 
     Raises:
-        ValueError: for samples of fewer than two rows or of different columns, or (outside `jit`)
-            values that are not finite.
+        ValueError: for samples of fewer than two rows or of different columns, for a `Mixture` of
+            kernels, or (outside `jit`) for values that are not finite.
     """
     X, Y = as_float(X), as_float(Y)
     if X.ndim != 2 or Y.ndim != 2 or X.shape[1:] != Y.shape[1:] or min(len(X), len(Y)) < 2:

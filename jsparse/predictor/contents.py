@@ -209,7 +209,7 @@ def predictor_of(
 ) -> Predictor:
     """Return the predictor that a file's machine, metadata and other arrays describe.
 
-    A predictor does not need the machines of other sizes and the calibration of novelty. So arrays
+    A predictor does not need the machines of other sizes or the calibration of novelty. So arrays
     whose names begin with `path.` or `novelty.` are left unchecked.
 
     Raises:

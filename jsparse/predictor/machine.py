@@ -27,7 +27,7 @@ class Standardization:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NormalScores:
-    """Maps of the columns: increasing, piecewise linear, constant beyond the outer knots.
+    """Maps of the columns: non-decreasing, piecewise linear, constant beyond the outer knots.
 
     Attributes:
         knots: values of each column in increasing order, shape `k d`. The last may be repeated.
