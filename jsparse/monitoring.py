@@ -114,6 +114,9 @@ def _binomial_interval(
 def row_errors(model: Model, X: Any, y: Any) -> Float[np.ndarray, " n"]:
     """Return the error of each row: 1 for a wrong label, else 0; or the mean absolute error.
 
+    The errors of a model of quantiles are its pinball losses, twice the mean over the quantiles, so
+    that the median has its absolute error.
+
     Args:
         model: the model.
         X: raw inputs or a table, as for `Model.predict`.
@@ -126,7 +129,11 @@ def row_errors(model: Model, X: Any, y: Any) -> Float[np.ndarray, " n"]:
     if model.labels is not None:
         numbers_of_labels(y, model.labels, len(predicted))
         return (predicted != np.asarray(y)).astype(float)
-    errors = np.abs(predicted - finite_targets(y, predicted.shape))
+    several = len(model.quantiles) > 1
+    truth = finite_targets(y, predicted.shape[:1] if several else predicted.shape)
+    residuals = (truth[:, None] if several else truth) - predicted
+    levels = np.array(model.quantiles or 0.5)
+    errors = 2 * residuals * (levels - (residuals < 0))
     return errors.reshape(len(errors), -1).mean(axis=1).astype(float)
 
 

@@ -348,7 +348,7 @@ def _encoded(column: Column, i: int, offset: int, numbers: Numbers, *, impute: b
     value, width = f"columns[{i}]", len(column.features)
     if column.categories is None:
         if column.origin is not None:
-            value = f"({value} - ({float(column.origin)!r}))"
+            value = f"({value} - ({_whole(column.origin)}))"
         if impute and column.fill is not None:
             value = f"(isnan(columns[{i}]) ? {column.fill!r} : {value})"
         return [f"x[{offset}] = ({numbers.type}){value};"]

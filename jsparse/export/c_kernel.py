@@ -155,14 +155,14 @@ class KernelWriter:
             centre = Z.mean(axis=0)
         new = len(self._points)
         self._points.append((Z - centre) @ P.T)
-        self.arrays += [self._array(f"p{new}", P), self._array(f"c{new}", centre)]
+        self.arrays += [self._array(f"p{new}", P), self._array(f"m{new}", centre)]
         r, d = P.shape
         self.maps += [
             f"{self.numbers.type} u{new}[{r}];",
             f"for (i = 0; i < {r}; i++) {{",
             f"  u{new}[i] = 0.0;",
             f"  for (j = 0; j < {d}; j++) {{ u{new}[i] += {self.prefix}_p{new}[i][j] * "
-            f"(u{space}[j] - {self.prefix}_c{new}[j]); }}",
+            f"(u{space}[j] - {self.prefix}_m{new}[j]); }}",
             "}",
         ]
         return new

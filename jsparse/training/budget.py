@@ -109,13 +109,13 @@ def within_budget(budget: Budget, trained: Trained, train: Callable[[int], Train
     Raises:
         BudgetError: if no model of the method meets the budget.
     """
-    for _ in range(ATTEMPTS):
+    for attempts_left in reversed(range(ATTEMPTS)):
         model = dataclasses.replace(trained.model, path=None)
         costs = budget.costs(model)
         if all(cost <= getattr(budget, name) for name, cost in costs.items()):
             return dataclasses.replace(trained, model=model, costs=costs)
         size = min(budget.largest_size(model), model.size - 1)
-        if size < 1:
+        if size < 1 or not attempts_left:
             break
         trained = train(size)
     raise BudgetError(
@@ -136,7 +136,7 @@ def seconds_of_a_row(model: Model, serving: Serving) -> float:
     """Return the median of the seconds in which the model predicts one row on this machine.
 
     Raises:
-        BudgetError: for "c" without a C compiler.
+        BudgetError: for "c" without a C compiler, or if it fails.
     """
     return _seconds_by_c(model) if serving == "c" else _seconds_by_numpy(model)
 
@@ -195,7 +195,11 @@ def _seconds_by_c(model: Model) -> float:
         Path(folder, "time.c").write_text(_TIMER)
         definitions = [f"-D{name}={value}" for name, value in names.items()]
         command = [compiler, "-std=c99", "-O2", *definitions, "time.c", "-o", "time", "-lm"]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise BudgetError(
+                f"serving: expected that {compiler} compiles the header, got {done.stderr[:300]}"
+            )
         lines = subprocess.run(
             [os.path.join(folder, "time")], check=True, capture_output=True, text=True
         ).stdout

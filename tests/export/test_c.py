@@ -129,8 +129,10 @@ def test_invalid_rows_are_told_by_the_return_value(tmp_path):
 
 
 @needs_compiler
-@pytest.mark.parametrize("coded", [False, True])
-def test_columns_of_a_table(coded, tmp_path):
+@pytest.mark.parametrize(
+    ("coded", "dtype"), [(False, "float64"), (True, "float64"), (False, "float32")]
+)
+def test_columns_of_a_table(coded, dtype, tmp_path):
     days = [datetime.date(2020, 1, day) for day in range(1, 6)]
     table = pa.table(
         {
@@ -152,7 +154,7 @@ def test_columns_of_a_table(coded, tmp_path):
         inverse_temperatures=np.ones(3),
     )  # fmt: skip
     encoder = "void encode(const double *c, REAL *x) { model_encode(c, x); }"
-    compiled = Compiled(model, tmp_path, rest=encoder)
+    compiled = Compiled(model, tmp_path, dtype, rest=encoder)
     b, flag = schema.columns[1].categories, schema.columns[3].categories
     day = [(day - datetime.date(1970, 1, 1)).days * 86400e6 for day in days]
     columns = [
@@ -162,10 +164,10 @@ def test_columns_of_a_table(coded, tmp_path):
     ]  # fmt: skip
     columns[0][1] = -1  # unseen
     new = table.set_column(1, "b", pa.array(["z", *table["b"].to_pylist()[1:]]))
-    X = np.zeros((5, d))
+    X = np.zeros((5, d), dtype)
     for row, x in zip(np.array(columns), X, strict=True):
         compiled.library.encode(ctypes.c_void_p(row.ctypes.data), ctypes.c_void_p(x.ctypes.data))
-    np.testing.assert_array_equal(X, encode(schema, new).X)
+    np.testing.assert_array_equal(X, encode(schema, new, dtype=dtype).X)
 
 
 @needs_compiler

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import mean_pinball_loss
 from test_model import NUMBERS, QUICK, ROWS
 
-from jsparse import Robust, load, train
+from jsparse import Robust, load, monitoring, train
 from jsparse.cli.main import main
 from jsparse.compilation import count_compilations
 from jsparse.estimators import RobustLSSVMRegressor
@@ -86,6 +86,13 @@ def test_intervals_by_the_machines_of_the_folds(trained):
     rank = int(np.ceil(0.8 * (n + 1) - 1e-9))
     expected = np.stack([low[:, n - rank], high[:, rank - 1]], axis=1)
     np.testing.assert_allclose(trained.interval(NEW, 0.8), expected, rtol=1e-9)
+
+
+def test_errors_of_rows_are_twice_the_mean_pinball_loss(trained):
+    values, errors = trained.predict(ROWS), monitoring.row_errors(trained.model, ROWS, TARGETS)
+    losses = [mean_pinball_loss(TARGETS, f, alpha=q) for f, q in zip(values.T, LEVELS, strict=True)]
+    assert errors.shape == (len(ROWS),)
+    np.testing.assert_allclose(errors.mean(), 2 * np.mean(losses))
 
 
 @pytest.mark.slow

@@ -31,6 +31,8 @@ def every_kernel():
         "mixed cusp": 2.0 * kernels.Mixed(kernels.Laplacian(1.5), (2,)),
         "projected": kernels.Projected(kernels.RBF(1.3), rng.normal(size=(2, D))),
         "projected linear": kernels.Projected(kernels.Polynomial(2), rng.normal(size=(5, D))),
+        "mixed and projected": kernels.Mixed(kernels.RBF(1.1), (1,))
+        + kernels.Projected(kernels.RBF(1.3), rng.normal(size=(2, D))),
         "mixture": kernels.Mixture(several, which),
     }
 
