@@ -49,7 +49,7 @@ class _MoreRows(Machine):
     def progressive_score(self, stream: Iterable[Any], **options: Any) -> ProgressiveScore:
         """Predict each batch of a stream, then learn it; return the errors of the predictions.
 
-        The errors are those of a machine in use, which has not seen the rows that it predicts. If
+        The machine has not seen the rows that it predicts, as in use. If
         the estimator is not fitted, the first batch fits it and is not predicted.
 
         Args:

@@ -44,17 +44,17 @@ def test_a_machine_that_fits_is_kept():
 
 @pytest.mark.parametrize("serving", ["numpy", "c"])
 def test_the_latency_decides_by_what_the_clock_says(monkeypatch, serving):
-    asked = []
+    servings = []
 
     def seconds(model, by):
-        asked.append(by)
+        servings.append(by)
         return 1e-5 + 1e-6 * model.size
 
     monkeypatch.setattr(budgets, "seconds_of_a_row", seconds)
     trained = regression(FixedSize(60), Budget(latency=4e-5, serving=serving))
     assert trained.model.size == int(1 + (0.9 * 4e-5 - 1.1e-5) / 1e-6)
     assert trained.costs == {"latency": 1e-5 + 1e-6 * trained.model.size}
-    assert set(asked) == {serving}
+    assert set(servings) == {serving}
     with pytest.raises(BudgetError, match=r"latency: expected at least 1.1e-05 s, which one proto"):
         regression(FixedSize(60), Budget(latency=1.05e-5))
 
