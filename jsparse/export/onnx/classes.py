@@ -35,10 +35,15 @@ def of_two_classes(
     f: Tensor, labels: np.ndarray, inverse_temperatures: np.ndarray | None
 ) -> Classes:
     """Return the answers for two classes: the second where the values `f (n, 1)` are at least 0."""
-    graph, last = f.graph, np.array([1])
-    scores = graph.op("Squeeze", f, last)
-    second = graph.op("GreaterOrEqual", scores, 0.0).cast(np.int64)
-    label = graph.op("Gather", labels, second)
+    graph = f.graph
+    scores = graph.op("Squeeze", f, np.array([1]))
+    is_second = graph.op("GreaterOrEqual", scores, 0.0)
+    if labels.dtype.kind == "b":
+        label = is_second
+    elif labels.dtype.kind == "u":  # onnxruntime has no `Where` of unsigned numbers
+        label = graph.op("Gather", labels, is_second.cast(np.int64))
+    else:
+        label = graph.op("Where", is_second, labels[1:], labels[:1])
     if inverse_temperatures is None:
         return Classes(label, scores, None)
     first_slope, second_slope = inverse_temperatures.tolist()
@@ -46,8 +51,8 @@ def of_two_classes(
     # class. At f = 0 both are 0: the lead keeps the odds of the first class below 1.
     slopes = np.array([[-second_slope, first_slope]], graph.dtype)
     lead = np.array([_LEAD * np.finfo(graph.dtype).eps, 0], graph.dtype)
-    odds = graph.op("Exp", graph.op("Min", f * slopes - lead, 0.0))
-    return Classes(label, scores, odds / odds.reduced("ReduceSum", 1, keep=True))
+    log_odds = graph.op("Min", graph.op("Gemm", f, slopes, -lead), 0.0)
+    return Classes(label, scores, graph.op("Softmax", log_odds, axis=1))
 
 
 def of_several_classes(

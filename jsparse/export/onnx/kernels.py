@@ -1,7 +1,9 @@
 """Kernel values as ONNX formulas, one function for each node of `predictor.kernels`.
 
-The formulas equal the formulas of `jsparse.kernels`, in the same precision. Whatever depends on the
-prototypes alone is written as a formula, too, so that a file stores each array once.
+The formulas equal the formulas of `jsparse.kernels`, in the same precision. Each node costs about
+half a microsecond for each call, so the affine maps of the rows are merged. Whatever depends on the
+prototypes alone is written as a formula, so that a file stores each array once; programs compute it
+once, when they load the file.
 """
 
 import functools
@@ -10,28 +12,29 @@ import numpy as np
 
 from ...predictor import kernels
 from .graph import Tensor
+from .rows import Points, Rows, centred
 
 
 @functools.singledispatch
-def cross_gram(kernel: kernels.Kernel, X: Tensor, Z: Tensor, d: int) -> Tensor:
+def cross_gram(kernel: kernels.Kernel, X: Rows, Z: Points) -> Tensor:
     """Return `k(x_i, z_j)` for the rows of `X (n, d)` and `Z (m, d)`, shape `n m`."""
     raise NotImplementedError(f"no ONNX formula for the kernel {type(kernel).__name__}")
 
 
 @cross_gram.register
-def _(kernel: kernels.Stationary, X: Tensor, Z: Tensor, d: int) -> Tensor:
-    scale = np.broadcast_to(kernel.lengthscale, d)
-    return profile(kernel, _minus_squares(kernel, X, Z, scale))
+def _(kernel: kernels.Stationary, X: Rows, Z: Points) -> Tensor:
+    U, V = centred(X, Z, _unit(kernel, Z.width))
+    return profile(kernel, _minus_squares(kernel, U, V, Z.width))
 
 
 @cross_gram.register
-def _(kernel: kernels.Linear, X: Tensor, Z: Tensor, d: int) -> Tensor:
-    return _products(X, Z) + float(kernel.offset)
+def _(kernel: kernels.Linear, X: Rows, Z: Points) -> Tensor:
+    return _products(X.tensor, Z.tensor) + float(kernel.offset)
 
 
 @cross_gram.register
-def _(kernel: kernels.Polynomial, X: Tensor, Z: Tensor, d: int) -> Tensor:
-    base = _products(X, Z) * float(kernel.scale) + float(kernel.offset)
+def _(kernel: kernels.Polynomial, X: Rows, Z: Points) -> Tensor:
+    base = _products(X.tensor, Z.tensor) * float(kernel.scale) + float(kernel.offset)
     power, degree = None, kernel.degree
     while degree:  # repeated squaring, as the operator Pow is slow
         if degree & 1:
@@ -43,56 +46,64 @@ def _(kernel: kernels.Polynomial, X: Tensor, Z: Tensor, d: int) -> Tensor:
 
 
 @cross_gram.register
-def _(kernel: kernels.Sum, X: Tensor, Z: Tensor, d: int) -> Tensor:
-    return cross_gram(kernel.left, X, Z, d) + cross_gram(kernel.right, X, Z, d)
+def _(kernel: kernels.Sum, X: Rows, Z: Points) -> Tensor:
+    return cross_gram(kernel.left, X, Z) + cross_gram(kernel.right, X, Z)
 
 
 @cross_gram.register
-def _(kernel: kernels.Product, X: Tensor, Z: Tensor, d: int) -> Tensor:
-    return cross_gram(kernel.left, X, Z, d) * cross_gram(kernel.right, X, Z, d)
+def _(kernel: kernels.Product, X: Rows, Z: Points) -> Tensor:
+    return cross_gram(kernel.left, X, Z) * cross_gram(kernel.right, X, Z)
 
 
 @cross_gram.register
-def _(kernel: kernels.Scaled, X: Tensor, Z: Tensor, d: int) -> Tensor:
-    return cross_gram(kernel.kernel, X, Z, d) * float(kernel.variance)
+def _(kernel: kernels.Scaled, X: Rows, Z: Points) -> Tensor:
+    return cross_gram(kernel.kernel, X, Z) * float(kernel.variance)
 
 
 @cross_gram.register
-def _(kernel: kernels.Mixed, X: Tensor, Z: Tensor, d: int) -> Tensor:
+def _(kernel: kernels.Mixed, X: Rows, Z: Points) -> Tensor:
     inner, codes = kernel.kernel, np.array(kernel.columns)
     assert isinstance(inner, kernels.Stationary)
-    numbers = np.setdiff1d(np.arange(d), codes)
-    scale = np.broadcast_to(inner.lengthscale, d)
-    graph = X.graph
+    numbers = np.setdiff1d(np.arange(Z.width), codes)
+    unit, graph = _unit(inner, Z.width), X.raw.graph
     # One entry for each row, prototype and column of codes.
-    equal = graph.op("Equal", X.columns(codes).with_axis(1), Z.columns(codes).with_axis(0))
-    rates = 2 * _factor(inner) / np.square(scale[codes].astype(float))
+    row_codes, point_codes = X.tensor.columns(codes), Z.tensor.columns(codes)
+    equal = graph.op("Equal", row_codes.with_axis(1), point_codes.with_axis(0))
+    rates = 2 / np.square(unit[codes])
     total = graph.op("Not", equal).cast() @ (-rates).astype(graph.dtype)
     if len(numbers):
-        total = total + _minus_squares(
-            inner, X.columns(numbers), Z.columns(numbers), scale[numbers]
-        )
+        U, V = centred(X.columns(numbers), Z.columns(numbers), unit[numbers])
+        total = total + _minus_squares(inner, U, V, len(numbers))
     return profile(inner, total)
 
 
 @cross_gram.register
-def _(kernel: kernels.Projected, X: Tensor, Z: Tensor, d: int) -> Tensor:
-    to_mapped = kernel.matrix.T.astype(X.graph.dtype)
-    if isinstance(kernel.kernel, kernels.Stationary):  # a shift changes no distance
-        centre = Z.reduced("ReduceMean", 0, keep=True)
-        X, Z = X - centre, Z - centre
-    return cross_gram(kernel.kernel, X @ to_mapped, Z @ to_mapped, to_mapped.shape[1])
+def _(kernel: kernels.Projected, X: Rows, Z: Points) -> Tensor:
+    inner, dtype = kernel.kernel, X.raw.graph.dtype
+    to_mapped = np.asarray(kernel.matrix, float).T
+    if isinstance(inner, kernels.Stationary):  # a shift changes no distance
+        width = to_mapped.shape[1]
+        U, V = centred(X, Z, np.ones(Z.width), to_mapped / _unit(inner, width))
+        return profile(inner, _minus_squares(inner, U, V, width))
+    matrix = to_mapped.astype(dtype)
+    mapped = Points(Z.array @ matrix, Z.tensor @ matrix)
+    return cross_gram(inner, Rows(X.tensor @ matrix), mapped)
 
 
 @cross_gram.register
-def _(kernel: kernels.Mixture, X: Tensor, Z: Tensor, d: int) -> Tensor:
+def _(kernel: kernels.Mixture, X: Rows, Z: Points) -> Tensor:
     places = [np.flatnonzero(kernel.which == number) for number in range(len(kernel.kernels))]
     parts = [
-        cross_gram(part, X, Z.rows(place), d)
+        cross_gram(part, X, Z.rows(place))
         for part, place in zip(kernel.kernels, places, strict=True)
         if len(place)
     ]
-    return X.graph.concatenated(parts).columns(np.argsort(np.concatenate(places)))
+    return X.raw.graph.concatenated(parts).columns(np.argsort(np.concatenate(places)))
+
+
+def _unit(kernel: kernels.Stationary, d: int) -> np.ndarray:
+    """Return the lengthscales of `d` columns, divided by the root of `_factor`, in float64."""
+    return np.broadcast_to(kernel.lengthscale / np.sqrt(_factor(kernel)), d).astype(float)
 
 
 def _factor(kernel: kernels.Stationary) -> float:
@@ -152,23 +163,21 @@ def _products(X: Tensor, Z: Tensor) -> Tensor:
     return X @ X.graph.op("Transpose", Z, perm=[1, 0])
 
 
-def _minus_squares(
-    kernel: kernels.Stationary, X: Tensor, Z: Tensor, lengthscale: np.ndarray
-) -> Tensor:
-    """Return minus the squared scaled distances times `_factor`, at most 0, shape `n m`.
+def _minus_squares(kernel: kernels.Stationary, U: Tensor, V: Tensor, width: int) -> Tensor:
+    """Return `2 u.v - |v|^2 - |u|^2`, shape `n m`, for centred points in units of `_unit`.
 
-    They are `2 u.v - |v|^2 - |u|^2` of points less the mean of `Z`, so that an offset of the data
-    costs no digits. For a kernel with a cusp, distances within the error of the formula become 0.
+    The RBF kernel needs no bound at 0: its relative error is the absolute error of the formula,
+    whatever the sign. For the other kernels the values are at most 0. For a kernel with a cusp,
+    values within the error of the formula become 0.
     """
-    graph = X.graph
-    scale = lengthscale.astype(graph.dtype) / np.sqrt(_factor(kernel))
-    centre = Z.reduced("ReduceMean", 0, keep=True)
-    U, V = ((points - centre) / scale.astype(graph.dtype) for points in (X, Z))
+    graph = U.graph
     U_norms = U.reduced("ReduceSumSquare", 1, keep=True)
     V_norms = V.reduced("ReduceSumSquare", 1)
     q = graph.op("Gemm", U, V, V_norms, alpha=2.0, beta=-1.0, transB=1) - U_norms
+    if isinstance(kernel, kernels.RBF):
+        return q
     if not kernel.cusp:
         return graph.op("Min", q, 0.0)
-    error = (3 + float(np.sqrt(len(scale)))) * float(np.finfo(graph.dtype).eps)
+    error = (3 + float(np.sqrt(width))) * float(np.finfo(graph.dtype).eps)
     noise = (U_norms + V_norms) * -error
     return graph.op("Where", graph.op("GreaterOrEqual", q, noise), 0.0, q)

@@ -8,31 +8,34 @@ import numpy as np
 from ...predictor.machine import Machine, NormalScores, Standardization
 from .graph import Tensor
 from .kernels import cross_gram
+from .rows import Points, Rows
 
 
 def values(machine: Machine, X: Tensor) -> Tensor:
     """Return the values of a machine at raw inputs `X (n, d)`, shape `n c`."""
-    m, d = machine.prototypes.shape
-    rows = scaled(machine.scaling, X)
-    gram = cross_gram(machine.kernel, rows, X.graph.constant(machine.prototypes), d)
-    return gram @ machine.coefficients.reshape(m, -1) + machine.intercept.reshape(-1)
+    Z = machine.prototypes
+    points = Points(Z, X.graph.constant(Z))
+    gram = cross_gram(machine.kernel, scaled(machine.scaling, X), points)
+    coefficients = machine.coefficients.reshape(len(Z), -1)
+    return X.graph.op("Gemm", gram, coefficients, machine.intercept.reshape(-1))
 
 
 @functools.singledispatch
-def scaled(scaling: Any, X: Tensor) -> Tensor:
+def scaled(scaling: Any, X: Tensor) -> Rows:
     """Return inputs in the units of the prototypes."""
     assert scaling is None
-    return X
+    return Rows(X)
 
 
 @scaled.register
-def _(scaling: Standardization, X: Tensor) -> Tensor:
-    shift, scale = (array.astype(X.graph.dtype) for array in (scaling.shift, scaling.scale))
-    return (X - shift) / scale
+def _(scaling: Standardization, X: Tensor) -> Rows:
+    # The model rounds both to its dtype before it computes.
+    shift, scale = (a.astype(X.graph.dtype).astype(float) for a in (scaling.shift, scaling.scale))
+    return Rows(X, shift, scale)
 
 
 @scaled.register
-def _(scaling: NormalScores, X: Tensor) -> Tensor:
+def _(scaling: NormalScores, X: Tensor) -> Rows:
     graph = X.graph
     knots, scores = (
         graph.constant(array.astype(graph.dtype)) for array in (scaling.knots, scaling.scores)
@@ -50,4 +53,4 @@ def _(scaling: NormalScores, X: Tensor) -> Tensor:
         graph.op("GatherElements", table, count, axis=0)
         for table in (knots.rows(start), scores.rows(start), slopes)
     )
-    return y + (X - x) * slope
+    return Rows(y + (X - x) * slope)
