@@ -291,13 +291,15 @@ class Model(eqx.Module, ModelAnswers):
         *,
         prefix: str = "model",
         dtype: Literal["float32", "float64"] | None = None,
+        coverage: float | None = None,
     ) -> None:
         """Write the model as one header of C99 that predicts a row, for any C or C++ compiler.
 
         It has constant arrays and loops, allocates nothing and needs `math.h` alone. Its functions
         take the raw inputs of one row, and give decision values, the number of the class or the
         value, and probabilities if the model has them. A model of a table has a function that
-        encodes its columns. The header begins with a description of its functions. They return -1
+        encodes its columns. With a coverage, a function gives the ends of intervals or the classes
+        of the prediction set. The header begins with a description of its functions. They return -1
         for a row with NaN or infinity; a category that training did not see has the number -1.
 
         Equal models give equal files, byte for byte.
@@ -306,13 +308,15 @@ class Model(eqx.Module, ModelAnswers):
             path: the file to write; an existing one is replaced once the new one is complete.
             prefix: begins every name in the header.
             dtype: "float32" for `float`, "float64" for `double`; by default the model's dtype.
+            coverage: of the intervals (see `interval`) or prediction sets (see `predict_set`); None
+                for a header without them.
 
         Raises:
             ValueError: for a kernel that is not one of this package's, a prefix that is no name in
-                C, or numbers that the dtype does not hold.
+                C, or numbers that the dtype does not hold; with a coverage, as `interval`.
             OutputError: if the file cannot be written.
         """
-        text = c_header(self.to_numpy(), prefix=prefix, dtype=dtype)
+        text = c_header(self.to_numpy(), prefix=prefix, dtype=dtype, coverage=coverage)
         _write_bytes(path, text.encode("ascii"))
 
     def save(self, path: PathLike) -> None:
@@ -354,7 +358,13 @@ class Model(eqx.Module, ModelAnswers):
         columns = self.expansion.prototypes.shape[1]
         _write_bytes(path, stablehlo_bytes(getattr(self, function), columns, self.dtype))
 
-    def to_onnx(self, path: PathLike) -> None:
+    def to_onnx(
+        self,
+        path: PathLike,
+        *,
+        outputs: Sequence[str] | Literal["all"] = "all",
+        coverage: float | None = None,
+    ) -> None:
         """Write the model to an ONNX file, which programs of many languages run.
 
         The file holds standard operators (opset 18) in the model's precision, for any number of
@@ -366,8 +376,10 @@ class Model(eqx.Module, ModelAnswers):
           microseconds since 1970 in UTC.
 
         Its outputs have the names that skl2onnx gives them: `variable`, shape `n c`, of a
-        regression; `label`, `probabilities` (if the model has them) and `scores` (those of
-        `decision_function`) of a classifier. Equal models give equal bytes.
+        regression; `label`, `probabilities` (if the model has them) and `scores` (the result of
+        `decision_function`) of a classifier. With a coverage, a regression has the outputs `lower`
+        and `upper`, shape `n c`, and a classifier has `prediction_set`, booleans of shape `n k`.
+        Equal models give equal bytes.
 
         The program cannot raise errors. If a number is NaN or infinite, the row's values, scores
         and probabilities are NaN or infinite, and its label is of no use. A missing number is NaN;
@@ -376,9 +388,15 @@ class Model(eqx.Module, ModelAnswers):
 
         Args:
             path: the file to write. An existing file is replaced once the new file is complete.
+            outputs: names of the outputs to write, such as `["label"]`; "all" for all. A program
+                computes all outputs of its file, whichever are read, so fewer outputs take less
+                time.
+            coverage: of the intervals (see `interval`) or prediction sets (see `predict_set`); None
+                for a file without them.
 
         Raises:
-            ValueError: for a kernel that is not one of this package's, such as a `Custom` kernel.
+            ValueError: for a kernel that is not one of this package's, such as a `Custom` kernel;
+                for names of outputs that the file would not have; with a coverage, as `interval`.
             ImportError: without onnx; `pip install "jsparse[onnx]"`.
             OutputError: if the file cannot be written.
         """
@@ -386,7 +404,7 @@ class Model(eqx.Module, ModelAnswers):
             from .export.onnx import onnx_bytes
         except ImportError as error:
             raise ImportError("ONNX files need onnx: pip install 'jsparse[onnx]'") from error
-        _write_bytes(path, onnx_bytes(self.to_numpy()))
+        _write_bytes(path, onnx_bytes(self.to_numpy(), outputs, coverage))
 
     def __repr__(self) -> str:
         d = self.expansion.prototypes.shape[1]

@@ -325,6 +325,10 @@ def _predict(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     exporter = EXPORTERS[options.to]
+    for name in ("coverage", "outputs"):
+        if getattr(options, name) is not None and name not in exporter.takes:
+            formats = " or ".join(key for key, each in EXPORTERS.items() if name in each.takes)
+            raise ValueError(f"--{name}: expected together with --to {formats}, got {options.to}")
     path = options.out or f"{Path(options.model).with_suffix('')}{exporter.suffix}"
     model = load(options.model, dtype=options.precision)
     with _failures_of_output():

@@ -21,18 +21,20 @@ class Exporter(NamedTuple):
         what: what is written, in words.
         suffix: of the name of the file; "" for a folder.
         write: writes the model to a path, by the options of the command line.
+        takes: names of the options `coverage` and `outputs` that the format takes.
     """
 
     what: str
     suffix: str
     write: Callable[[Model, str, argparse.Namespace], None]
+    takes: tuple[str, ...] = ()
 
     __repr__ = short_repr
 
 
 def _to_c(model: Model, path: str, options: argparse.Namespace) -> None:
     check_output(path, options.model)
-    model.to_c(path, prefix=options.prefix)
+    model.to_c(path, prefix=options.prefix, coverage=options.coverage)
 
 
 def _to_numpy(model: Model, path: str, options: argparse.Namespace) -> None:
@@ -47,7 +49,8 @@ def _to_numpy(model: Model, path: str, options: argparse.Namespace) -> None:
 
 def _to_onnx(model: Model, path: str, options: argparse.Namespace) -> None:
     check_output(path, options.model)
-    model.to_onnx(path)
+    outputs = "all" if options.outputs is None else options.outputs
+    model.to_onnx(path, outputs=outputs, coverage=options.coverage)
 
 
 def _to_stablehlo(model: Model, path: str, options: argparse.Namespace) -> None:
@@ -56,11 +59,13 @@ def _to_stablehlo(model: Model, path: str, options: argparse.Namespace) -> None:
 
 
 EXPORTERS = {
-    "c": Exporter("a header of C99 that needs math.h alone", ".h", _to_c),
+    "c": Exporter("a header of C99 that needs math.h alone", ".h", _to_c, ("coverage",)),
     "numpy": Exporter(
         "a folder that Python imports, with the model file, which needs NumPy alone", "", _to_numpy
     ),
-    "onnx": Exporter("an ONNX file, which onnxruntime runs", ".onnx", _to_onnx),
+    "onnx": Exporter(
+        "an ONNX file, which onnxruntime runs", ".onnx", _to_onnx, ("coverage", "outputs")
+    ),
     "stablehlo": Exporter(
         "a file of one function, which JAX runs without jsparse", ".stablehlo", _to_stablehlo
     ),

@@ -2,18 +2,17 @@
 
 import argparse
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, NoReturn, get_args
 
 from .. import __version__
 from ..export.stablehlo import FUNCTIONS
 from ..machines import METHODS
 from ..machines.method import Method
 from ..training.budget import Budget, Serving
-from ..training.choices import KERNELS
 from ..training.presets import Preset
+from . import types
 from .exporters import EXPORTERS
 
 
@@ -57,7 +56,7 @@ def command_line(
     )
     fit.add_argument(
         "--holdout",
-        type=_share,
+        type=types.share,
         metavar="SHARE",
         help="with --stream: validate on this share of the rows instead of by folds",
     )
@@ -73,12 +72,14 @@ def command_line(
     _table_options(compare)
     compare.add_argument(
         "--methods",
-        type=_methods,
+        type=types.methods,
         metavar="NAME,NAME",
-        help=f"some of {', '.join(_comparable())} (scikit-learn's); default: all",
+        help=f"some of {', '.join(types.comparable())} (scikit-learn's); default: all",
     )
-    compare.add_argument("--test", type=_share, default=1 / 3, metavar="SHARE", help="of the rows")
-    compare.add_argument("--max-prototypes", type=_count, metavar="K", help="of the path")
+    compare.add_argument(
+        "--test", type=types.share, default=1 / 3, metavar="SHARE", help="of the rows"
+    )
+    compare.add_argument("--max-prototypes", type=types.count, metavar="K", help="of the path")
     compare.add_argument("--out", default=".", metavar="FOLDER", help="for compare.png and .svg")
     _run_options(compare, "default: 10")
     compare.set_defaults(run=run["compare"], command="compare")
@@ -92,7 +93,7 @@ def command_line(
     )
     predict.add_argument(
         "--interval",
-        type=_share,
+        type=types.share,
         metavar="COVERAGE",
         help="write the ends of an interval that holds so large a share of new targets, such as "
         "0.9; of classes, which are in such a set",
@@ -120,6 +121,18 @@ def _export_options(
     add("--prefix", default="model", metavar="NAME", help="of names in C; default: model")
     add("--function", choices=FUNCTIONS, default=FUNCTIONS[0], help="in StableHLO")
     add(
+        "--coverage",
+        type=types.share,
+        metavar="COVERAGE",
+        help="in C and ONNX: intervals, or of classes sets, of this coverage, such as 0.9",
+    )
+    add(
+        "--outputs",
+        type=lambda text: text.split(","),
+        metavar="NAME,NAME",
+        help="of the ONNX file, such as label; default: all",
+    )
+    add(
         "--precision",
         choices=["float32", "float64"],
         help="convert the model's numbers; default: keep their precision",
@@ -145,23 +158,23 @@ def _table_options(parser: argparse.ArgumentParser) -> None:
         default="indicators",
         help="a column for each category, or a kernel that compares them column by column",
     )
-    add("--max-categories", type=_count, default=100, metavar="N", help="default: 100")
+    add("--max-categories", type=types.count, default=100, metavar="N", help="default: 100")
 
 
 def _run_options(parser: argparse.ArgumentParser, evaluations: str) -> None:
     """Add the options that limit a run and control its output."""
     add = parser.add_argument
-    add("--evaluations", type=_count, metavar="N", help=f"kernels tried; {evaluations}")
+    add("--evaluations", type=types.count, metavar="N", help=f"kernels tried; {evaluations}")
     add(
         "--max-seconds",
         "--seconds",
         dest="seconds",
-        type=_seconds,
+        type=types.seconds,
         default=math.inf,
         help="stop tuning (compare: of each method) after this long, and keep the best result: no "
         "evaluation starts later, the one that runs and the final fit are completed",
     )
-    add("--seed", type=_seed, default=0)
+    add("--seed", type=types.seed, default=0)
     add("--precision", choices=["float32", "float64"], default="float64")
     add("--quiet", action="store_true", help="no progress bar")
 
@@ -181,22 +194,22 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
         add(
             flag(name),
             dest=name,
-            type=_KINDS[how["kind"]],
+            type=types.KINDS[how["kind"]],
             choices=how["choices"],
             metavar=how["metavar"],
             help=f"{notes.get(name, '')}with --method {', '.join(of)}: {how['help']}",
         )
     add(
         "--kernel",
-        type=_kernel,
+        type=types.kernel,
         metavar="NAME",
-        help=f"{', '.join(_KERNEL_NAMES)} (default: rbf with --method, else auto); several, as in "
-        "rbf,laplacian, for prototypes of each with --method ksp, kmp or kbp",
+        help=f"{', '.join(types.KERNEL_NAMES)} (default: rbf with --method, else auto); several, "
+        "as in rbf,laplacian, for prototypes of each with --method ksp, kmp or kbp",
     )
     codes = ["one-versus-rest", "one-versus-one", "minimum-output"]
     add("--multiclass", choices=codes, default=codes[0], help="more than two classes as problems")
     add("--balanced", action="store_true", help="let all classes weigh the same")
-    add("--folds", type=_folds, metavar="V", help="default: 10")
+    add("--folds", type=types.folds, metavar="V", help="default: 10")
     searches = ["profile", "annealing", "gradient", "recursive", "auto"]
     add("--search", choices=searches, help="default: profile with --method, else by the preset")
     add(
@@ -207,20 +220,25 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--rank",
-        type=_count,
+        type=types.count,
         metavar="R",
         help="with --search gradient or recursive: a linear metric of R directions of all columns, "
         "in place of a lengthscale for each column",
     )
-    add("--max-bytes", type=_count, metavar="N", help="limit of the model file, in bytes")
+    add("--max-bytes", type=types.count, metavar="N", help="limit of the model file, in bytes")
     add(
         "--max-latency",
-        type=_positive_seconds,
+        type=types.positive_seconds,
         metavar="S",
         help="limit of the seconds in which --serving predicts one row on this machine",
     )
     add("--serving", choices=list(get_args(Serving)), default="numpy", help="default: numpy")
-    add("--devices", type=_devices, metavar="N", help="share the rows among N devices, or 'all'")
+    add(
+        "--devices",
+        type=types.devices,
+        metavar="N",
+        help="share the rows among N devices, or 'all'",
+    )
     _run_options(parser, "default: 10 (profile), 160 (annealing), 60 (gradient), 25 (recursive)")
 
 
@@ -275,127 +293,3 @@ def budget_of(options: argparse.Namespace) -> Budget | None:
     if options.max_bytes is None and options.max_latency is None:
         return None
     return Budget(options.max_bytes, options.max_latency, options.serving)
-
-
-# An option's message for an invalid value is the message of its type's error.
-
-
-def _whole(text: str, least: int, most: float, expected: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
-    return value
-
-
-def _real(text: str, expected: str, makes_sense: Callable[[float], bool]) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not makes_sense(value):
-        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
-    return value
-
-
-_KERNEL_NAMES = [*KERNELS, "linear", "polynomial", "auto"]
-
-
-def _kernel(text: str) -> str | list[str]:
-    names = text.split(",")
-    unknown = [name for name in names if name not in _KERNEL_NAMES]
-    if unknown:
-        raise argparse.ArgumentTypeError(
-            f"expected one of {', '.join(_KERNEL_NAMES)}, got {unknown[0]!r}"
-        )
-    if len(names) > 1 and "auto" in names:
-        raise argparse.ArgumentTypeError("expected 'auto' alone, as it stands for one kernel")
-    return names if len(names) > 1 else text
-
-
-def _comparable() -> list[str]:
-    return [*METHODS, "svm"]
-
-
-def _methods(text: str) -> list[str]:
-    names = text.split(",")
-    unknown = [name for name in names if name not in _comparable()]
-    if unknown:
-        raise argparse.ArgumentTypeError(
-            f"expected some of {', '.join(_comparable())}, with commas between them, got "
-            f"{unknown[0]!r}"
-        )
-    return names
-
-
-def _count(text: str) -> int:
-    return _whole(text, 1, math.inf, "a whole number of at least 1")
-
-
-def _folds(text: str) -> int:
-    return _whole(text, 2, math.inf, "a whole number of at least 2")
-
-
-def _seed(text: str) -> int:
-    return _whole(text, 0, 2**32 - 1, "a whole number from 0 to 2^32 - 1")
-
-
-def _subset(text: str) -> int | str:
-    if text == "auto":
-        return text
-    return _whole(text, 1, math.inf, "'auto' or a whole number of at least 1")
-
-
-def _devices(text: str) -> int | Literal["all"]:
-    if text == "all":
-        return "all"
-    return _whole(text, 1, math.inf, "'all' or a whole number of at least 1")
-
-
-def _sizes(text: str) -> int | str | list[int]:
-    if text == "auto":
-        return text
-    expected = "a whole number of at least 1, increasing ones with commas between them, or auto"
-    try:
-        numbers = [_whole(part, 1, math.inf, expected) for part in text.split(",")]
-    except argparse.ArgumentTypeError:
-        numbers = [0, 0]
-    if any(a >= b for a, b in itertools.pairwise(numbers)):
-        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
-    return numbers[0] if len(numbers) == 1 else numbers
-
-
-def _share(text: str) -> float:
-    return _real(text, "a share between 0 and 1", lambda value: 0 < value < 1)
-
-
-def _not_negative(text: str) -> float:
-    return _real(text, "a number of at least 0", lambda value: 0 <= value < math.inf)
-
-
-def _seconds(text: str) -> float:
-    return _real(text, "a number of seconds of at least 0", lambda value: value >= 0)
-
-
-def _positive_seconds(text: str) -> float:
-    return _real(text, "a number of seconds above 0", lambda value: 0 < value < math.inf)
-
-
-def _shares(text: str) -> float | list[float]:
-    expected = "a share between 0 and 1, or increasing ones with commas between them"
-    shares = [_real(part, expected, lambda value: 0 < value < 1) for part in text.split(",")]
-    if any(a >= b for a, b in itertools.pairwise(shares)):
-        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
-    return shares[0] if len(shares) == 1 else shares
-
-
-_KINDS: dict[str, Callable[[str], Any]] = {
-    "count": _count,
-    "count or auto": _subset,
-    "not negative": _not_negative,
-    "shares": _shares,
-    "sizes": _sizes,
-    "text": str,
-}

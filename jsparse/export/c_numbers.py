@@ -1,4 +1,4 @@
-"""Numbers, arrays and texts as C writes them."""
+"""Numbers, arrays, texts and functions as C writes them."""
 
 import dataclasses
 import re
@@ -91,3 +91,28 @@ def comment(lines: Iterable[str]) -> str:
     safe = (line.replace("*/", "* /").replace("/*", "/ *").replace("??/", "?? /") for line in lines)
     printable = (line.encode("unicode_escape").decode() for line in safe)
     return "\n".join(["/*", *(f" * {line}".rstrip().rstrip("\\") for line in printable), " */"])
+
+
+def whole(number: int) -> str:
+    """Return a whole number of 64 bits as a literal of C, or an expression for the smallest."""
+    # C reads -2^63 as the negative of 2^63, which has no signed type.
+    return f"{number}LL" if number > -(2**63) else f"({number + 1}LL - 1)"
+
+
+def function(head: str, lines: list[str], numbers: Numbers) -> str:
+    """Return a function of C, with declarations of the scratch variables that its lines use.
+
+    Args:
+        head: return type, name and parameters.
+        lines: statements; decimal literals get the precision of `numbers`.
+        numbers: writes numbers in the precision of the model.
+    """
+    body = "\n".join(numbers.literals(line) for line in lines)
+    kinds = {"int": ["i", "j", "q"], numbers.type: ["t", "e", "r"]}
+    declared = []
+    for kind, names in kinds.items():
+        used = [name for name in names if re.search(rf"\b{name}\b", body)]
+        if used:
+            declared.append(f"  {kind} {', '.join(used)};")
+    indented = "\n".join(f"  {line}" if line else "" for line in body.split("\n"))
+    return "\n".join([f"static inline {head} {{", *declared, indented, "}"])

@@ -143,7 +143,7 @@ class Answers(abc.ABC):
         """
         if self.labels is not None:
             raise ValueError("interval: expected a regression; of classes see `predict_set`")
-        conformal = _known_errors(self.conformal, "interval")
+        conformal = known_errors(self.conformal, "interval")
 
         def ends(values: Any, xp: Any) -> Any:
             values = _by_machine(values, conformal)
@@ -172,7 +172,7 @@ class Answers(abc.ABC):
         """
         if self.labels is None:
             raise ValueError("predict_set: expected a classifier; of numbers see `interval`")
-        conformal, k = _known_errors(self.conformal, "predict_set"), len(self.labels)
+        conformal, k = known_errors(self.conformal, "predict_set"), len(self.labels)
 
         def in_set(scores: Any, xp: Any) -> Any:
             scores = _by_machine(scores, conformal)
@@ -184,7 +184,7 @@ class Answers(abc.ABC):
         return self._answer(self, X, in_set, by_fold=True)
 
 
-def _known_errors(conformal: Any, what: str) -> Any:
+def known_errors(conformal: Any, what: str) -> Any:
     """Return the errors on held-out rows.
 
     Raises:

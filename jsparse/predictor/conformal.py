@@ -93,6 +93,16 @@ def rank_of(coverage: Any, n: int) -> int:
     return rank
 
 
+def error_at(conformal: ConformalScores, coverage: float) -> np.ndarray:
+    """Return the error of `rank_of`, shape `*c`; for a model without machines of the folds.
+
+    Raises:
+        ValueError: as `rank_of`.
+    """
+    rank = rank_of(coverage, conformal.n_rows)
+    return _quantile(conformal.errors[None], conformal.counts, rank, np)[0, ...]
+
+
 def in_blocks(function: Callable[[Any], Any], rows: Any, step: int) -> Any:
     """Apply `function` to blocks of `step` rows of a NumPy array; concatenate the results."""
     starts = range(0, max(len(rows), 1), step)

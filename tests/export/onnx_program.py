@@ -18,7 +18,7 @@ class Program:
         return dict(zip(self.outputs, self.session.run(None, columns), strict=True))
 
 
-def program(model, tmp_path):
+def program(model, tmp_path, **arguments):
     path = tmp_path / "model.onnx"
-    model.to_onnx(path)
+    model.to_onnx(path, **arguments)
     return Program(path)

@@ -201,6 +201,41 @@ def test_a_file_holds_every_array_once(tmp_path):
     assert path.stat().st_size < 1.3 * (Z.nbytes + beta.nbytes)
 
 
+@pytest.mark.parametrize(
+    ("task", "outputs", "most"),
+    [
+        ("two", "all", 13),
+        ("two", ["label"], 10),
+        ("two", ["scores"], 8),
+        ("regression", "all", 7),
+    ],
+)
+@pytest.mark.parametrize("scaling", ["none", "standard"])
+def test_a_row_passes_few_nodes(task, outputs, most, scaling, tmp_path):
+    path = tmp_path / "model.onnx"
+    model = a_model(RBF, task, scaling=scaling)
+    model.to_onnx(path, outputs=outputs)
+    depends_on_row, nodes = {"X"}, onnx.load(path).graph.node
+    for node in nodes:  # in the order of computation
+        if depends_on_row.intersection(node.input):
+            depends_on_row.update(node.output)
+    assert sum(bool(depends_on_row.intersection(node.input)) for node in nodes) <= most
+    assert len(nodes) <= most + 3  # nodes of constants, which a program computes when it loads
+
+
+def test_outputs_are_selected_by_name(tmp_path):
+    model, X = a_model(RBF, "one_versus_one"), rows(50)
+    everything = program(model, tmp_path)(X=X)
+    for names in (["label"], ["scores"], ["scores", "label"], ["probabilities"]):
+        answers = program(model, tmp_path, outputs=names)(X=X)
+        assert list(answers) == [name for name in everything if name in names]
+        for name, values in answers.items():
+            np.testing.assert_array_equal(values, everything[name])
+    for wrong in (["labels"], [], "label"):
+        with pytest.raises(ValueError, match="outputs: expected 'all', or a list of names among"):
+            model.to_onnx(tmp_path / "model.onnx", outputs=wrong)
+
+
 def test_two_classes_may_have_an_output_code(tmp_path):
     model, X = a_model(RBF, "one_versus_rest"), rows(50)
     code = output_code(np.array([[1, -1, 1, -1], [-1, 1, -1, 1]]), 2)

@@ -75,7 +75,7 @@ def of_several_classes(
     return Classes(label, scores, probabilities)
 
 
-def scores_of_code(f: Tensor, matrix: np.ndarray, decoding: str) -> Tensor:
+def class_scores(f: Tensor, matrix: np.ndarray, decoding: str) -> Tensor:
     """Return minus the distances of values `f (n, l)` from the classes' codes, shape `n k`."""
     graph, problems = f.graph, float(matrix.shape[1])
     code = graph.constant(matrix.astype(np.int8)).cast()

@@ -1,7 +1,7 @@
 """ONNX graphs as formulas: tensors with arithmetic, whose operations become nodes of a graph."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -43,11 +43,18 @@ class Graph:
             domain: "" for the operators of ONNX.
             attributes: attributes of the operator.
         """
+        return self.several(kind, 1, *operands, domain=domain, **attributes)[0]
+
+    def several(
+        self, kind: str, count: int, *operands: Operand, domain: str = "", **attributes: Any
+    ) -> list["Tensor"]:
+        """Append a node with `count` outputs; return them. See `op`."""
         inputs = [self.constant(operand).name for operand in operands]
-        output = self.free_name(f"{kind.lower()}_{len(self.nodes)}")
-        node = helper.make_node(kind, inputs, [output], domain=domain, **attributes)
-        self.nodes.append(node)
-        return Tensor(self, output)
+        stem = f"{kind.lower()}_{len(self.nodes)}"
+        stems = [stem, *(f"{stem}_{number}" for number in range(1, count))]
+        names = [self.free_name(name) for name in stems]
+        self.nodes.append(helper.make_node(kind, inputs, names, domain=domain, **attributes))
+        return [Tensor(self, name) for name in names]
 
     def constant(self, value: Operand) -> "Tensor":
         """Return an array or a number as a tensor; tensors are returned unchanged."""
@@ -71,6 +78,16 @@ class Graph:
     def concatenated(self, tensors: Sequence["Tensor"], axis: int = 1) -> "Tensor":
         """Return tensors concatenated along an axis."""
         return tensors[0] if len(tensors) == 1 else self.op("Concat", *tensors, axis=axis)
+
+    def keep(self, tensors: Iterable["Tensor"]) -> None:
+        """Remove the nodes and constants on which none of the tensors depends."""
+        needed, nodes = {tensor.name for tensor in tensors}, []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                nodes.append(node)
+        self.nodes = nodes[::-1]
+        self.constants = {name: a for name, a in self.constants.items() if name in needed}
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Replace the names of tensors; `names` maps old to new names."""

@@ -1,14 +1,17 @@
 """A predictor as an ONNX model, built from standard operators."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import helper
 
 from ..._repr import short_repr
+from ...predictor.answers import known_errors
 from ...predictor.predictor import Predictor
-from .classes import label_array, of_several_classes, of_two_classes, scores_of_code
+from .classes import class_scores, label_array, of_several_classes, of_two_classes
+from .conformal import interval, prediction_set
 from .graph import IR_VERSION, ML, ML_OPSET, OPSET, Graph, Tensor
 from .machine import values
 from .tables import Input, encoded, input_of
@@ -27,22 +30,30 @@ class Output(NamedTuple):
     __repr__ = short_repr
 
 
-def onnx_bytes(predictor: Predictor) -> bytes:
-    """Return the contents of an ONNX file. Equal predictors give equal bytes."""
-    return model_proto(predictor).SerializeToString(deterministic=True)
+def onnx_bytes(
+    predictor: Predictor,
+    outputs: Sequence[str] | Literal["all"] = "all",
+    coverage: float | None = None,
+) -> bytes:
+    """Return the contents of an ONNX file; see `Model.to_onnx`. Equal models give equal bytes."""
+    return model_proto(predictor, outputs, coverage).SerializeToString(deterministic=True)
 
 
-def model_proto(predictor: Predictor) -> onnx.ModelProto:
+def model_proto(
+    predictor: Predictor,
+    names: Sequence[str] | Literal["all"] = "all",
+    coverage: float | None = None,
+) -> onnx.ModelProto:
     """Return a predictor as an ONNX model that `onnx.checker` accepts; see `Model.to_onnx`."""
     schema, dtype = predictor.columns, predictor.dtype
     if schema is None:
         inputs = [Input("X", dtype, predictor.machine.prototypes.shape[1])]
     else:
         inputs = [input_of(column, dtype) for column in schema.columns]
-    names = {i.name for i in inputs}
-    graph = Graph(dtype, names)
+    graph = Graph(dtype, {i.name for i in inputs})
     X = Tensor(graph, "X") if schema is None else encoded(schema, graph)
-    outputs = answers(predictor, X)
+    outputs = _selected(answers(predictor, X, coverage), names)
+    graph.keep(output.tensor for output in outputs)
     free = {output.name: graph.free_name(output.name) for output in outputs}
     graph.rename({output.tensor.name: free[output.name] for output in outputs})
     proto = helper.make_graph(
@@ -62,27 +73,68 @@ def model_proto(predictor: Predictor) -> onnx.ModelProto:
     return model
 
 
-def answers(predictor: Predictor, X: Tensor) -> list[Output]:
-    """Return the outputs of a model, with the names that skl2onnx gives them.
+def _selected(outputs: list[Output], names: Sequence[str] | Literal["all"]) -> list[Output]:
+    """Return the outputs with some names, in the order of the file.
+
+    Raises:
+        ValueError: for a name that no output has, or no names.
+    """
+    if names == "all":
+        return outputs
+    known = [output.name for output in outputs]
+    if isinstance(names, str) or not names or not set(names) <= set(known):
+        raise ValueError(f"outputs: expected 'all', or a list of names among {known}, got {names}")
+    return [output for output in outputs if output.name in names]
+
+
+def answers(predictor: Predictor, X: Tensor, coverage: float | None = None) -> list[Output]:
+    """Return the outputs of a model. Some have the names that skl2onnx gives them.
 
     They are `variable` of a regression; `label`, `probabilities` if the model has them, and
-    `scores` of a classifier.
+    `scores` of a classifier. With a coverage, `lower` and `upper`, or `prediction_set`, follow.
+
+    Raises:
+        ValueError: with a coverage, as `Predictor.interval` and `Predictor.predict_set`.
     """
     dtype, f = predictor.dtype, values(predictor.machine, X)
     if predictor.labels is None:
-        f = ascending(f, len(predictor.quantiles)) if len(predictor.quantiles) > 1 else f
-        return [Output("variable", f, dtype, predictor.machine.intercept.size)]
+        return _answers_of_regression(predictor, X, f, coverage)
     labels, slopes = label_array(predictor), predictor.inverse_temperatures
     k, scores_width = len(labels), None
     if predictor.code is None:
         classes = of_two_classes(f, labels, slopes)
     else:
-        scores, scores_width = scores_of_code(f, predictor.code, predictor.decoding), k
+        scores, scores_width = class_scores(f, predictor.code, predictor.decoding), k
         classes = of_several_classes(scores, labels, slopes)
     outputs = [Output("label", classes.label, labels.dtype, None)]
     if classes.probabilities is not None:
         outputs.append(Output("probabilities", classes.probabilities, dtype, k))
-    return [*outputs, Output("scores", classes.scores, dtype, scores_width)]
+    outputs.append(Output("scores", classes.scores, dtype, scores_width))
+    if coverage is not None:
+        conformal = known_errors(predictor.conformal, "coverage")
+        in_set = prediction_set(predictor, conformal, coverage, X, f)
+        outputs.append(Output("prediction_set", in_set, np.dtype(bool), k))
+    return outputs
+
+
+def _answers_of_regression(
+    predictor: Predictor, X: Tensor, f: Tensor, coverage: float | None
+) -> list[Output]:
+    """Return the outputs of a regression; `f (n, c)` are the values of the machine."""
+    dtype, width, n_quantiles = predictor.dtype, predictor.machine.intercept.size, 0
+    if len(predictor.quantiles) > 1:
+        n_quantiles = len(predictor.quantiles)
+        f = ascending(f, n_quantiles)
+    outputs = [Output("variable", f, dtype, width)]
+    if coverage is not None:
+        conformal = known_errors(predictor.conformal, "coverage")
+        ends = interval(predictor, conformal, coverage, X, f)
+        width = 1 if n_quantiles else width
+        outputs += [
+            Output(name, end, dtype, width)
+            for name, end in zip(("lower", "upper"), ends, strict=True)
+        ]
+    return outputs
 
 
 def ascending(f: Tensor, width: int) -> Tensor:

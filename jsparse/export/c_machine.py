@@ -1,0 +1,71 @@
+"""The values of a machine at one row, as a function of C."""
+
+from ..predictor.machine import Machine, NormalScores, Standardization
+from .c_kernel import KernelWriter
+from .c_numbers import Numbers, function
+
+
+def values(machine: Machine, prefix: str, numbers: Numbers) -> str:
+    """Return a machine's arrays, and the function that writes its values at `x` to `f`."""
+    m = len(machine.prototypes)
+    kernel = KernelWriter(numbers, prefix)
+    at_prototype, value = kernel.value(machine.kernel, machine.prototypes)
+    coefficients = machine.coefficients.reshape(m, -1)
+    c = coefficients.shape[1]
+    arrays, helpers, scaled = _scaling(machine, prefix, numbers)
+    arrays += [
+        *kernel.arrays,
+        numbers.array(f"{prefix}_coefficients", coefficients),
+        numbers.array(f"{prefix}_intercept", machine.intercept.reshape(-1)),
+    ]
+    body = [
+        *scaled,
+        *kernel.maps,
+        f"for (i = 0; i < {c}; i++) {{ f[i] = {prefix}_intercept[i]; }}",
+        f"for (i = 0; i < {m}; i++) {{",
+        *[f"  {line}" for line in at_prototype],
+        f"  for (j = 0; j < {c}; j++) {{ f[j] += {prefix}_coefficients[i][j] * {value}; }}",
+        "}",
+    ]
+    head = f"void {prefix}_values(const {numbers.type} *x, {numbers.type} *f)"
+    return "\n\n".join([*arrays, *helpers, function(head, body, numbers)])
+
+
+def _scaling(
+    machine: Machine, prefix: str, numbers: Numbers
+) -> tuple[list[str], list[str], list[str]]:
+    """Return arrays, functions and statements that turn raw inputs `x` into scaled inputs `u0`."""
+    d, scaling, real = machine.prototypes.shape[1], machine.scaling, numbers.type
+    if scaling is None:
+        return [], [], [f"const {real} *const u0 = x;"]
+    names = ("shift", "scale") if isinstance(scaling, Standardization) else ("knots", "scores")
+    arrays = [getattr(scaling, name).T for name in names]
+    if isinstance(scaling, NormalScores):
+        k = len(scaling.knots)
+        helper = [_interpolation(prefix, numbers)]
+        value = f"{prefix}_between(x[j], {prefix}_knots[j], {prefix}_scores_at[j], {k})"
+        names = ("knots", "scores_at")
+    else:
+        helper, value = [], f"(x[j] - {prefix}_shift[j]) / {prefix}_scale[j]"
+    declared = [numbers.array(f"{prefix}_{n}", a) for n, a in zip(names, arrays, strict=True)]
+    return declared, helper, [
+        f"{real} u0[{d}];",
+        f"for (j = 0; j < {d}; j++) {{ u0[j] = {value}; }}",
+    ]  # fmt: skip
+
+
+def _interpolation(prefix: str, numbers: Numbers) -> str:
+    """Return the function that interpolates linearly, constant beyond the outer of `n` knots."""
+    real = numbers.type
+    head = f"{real} {prefix}_between({real} a, const {real} *x, const {real} *y, int n)"
+    body = [
+        "int low = 0, high = n - 1;",
+        "if (a <= x[0]) { return y[0]; }",
+        "if (a >= x[n - 1]) { return y[n - 1]; }",
+        "while (high - low > 1) {",
+        "  const int middle = (low + high) / 2;",
+        "  if (x[middle] <= a) { low = middle; } else { high = middle; }",
+        "}",
+        "return y[low] + (y[high] - y[low]) * ((a - x[low]) / (x[high] - x[low]));",
+    ]
+    return function(head, body, numbers)
