@@ -1,6 +1,7 @@
 """The kernel base class, sums and products of kernels, and user-defined kernels."""
 
 import abc
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .._numerics import as_float, like
 from .._repr import short_repr
@@ -69,6 +70,18 @@ class Kernel(eqx.Module):
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
         """Return `k(x_i, x_i)` for the rows of `X (n, d)`, shape `n`; errors as in `cross_gram`."""
         return jax.vmap(lambda x: self(x, x))(one_table(X))
+
+    def of_prototypes(self, indices: Int[np.ndarray, " k"]) -> "Kernel":
+        """Return the kernel of an expansion that keeps the prototypes with these indices.
+
+        Only a `Mixture`, or a kernel with a mixture in it, differs from prototype to prototype.
+        """
+        parts = {
+            field.name: part.of_prototypes(indices)
+            for field in dataclasses.fields(self)
+            if isinstance(part := getattr(self, field.name), Kernel)
+        }
+        return dataclasses.replace(self, **parts) if parts else self
 
     def __add__(self, other: "Kernel") -> "Kernel":
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented

@@ -84,6 +84,16 @@ class Mixture(Kernel):
             values = jnp.where(self.which[None] == number, kernel.cross_gram(X, Z), values)
         return values
 
+    def of_prototypes(self, indices: Int[np.ndarray, " k"]) -> "Mixture":
+        """Return the mixture of the prototypes with these indices.
+
+        Raises:
+            ValueError: without `which`.
+        """
+        if self.which is None:
+            raise self._no_pair_value()
+        return Mixture(self.kernels, self.which[indices])
+
     def _no_pair_value(self) -> ValueError:
         return ValueError(
             f"kernel: expected a single kernel, got a Mixture of {len(self.kernels)}; only KSP, "

@@ -5,12 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._arguments import whole_number
+from .._arguments import check_finite, whole_number
 from .._blocks import default_block_rows, sum_row_blocks, systems_at_once
 from .._numerics import (
+    as_array,
     as_float,
     cholesky_shift,
     dot,
@@ -76,7 +78,7 @@ def fit(
     y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | None = None,
     *,
-    start: Float[Array, "m l"] | None = None,
+    start: Float[Array, " m *c"] | Float[np.ndarray, " m *c"] | None = None,
     tolerance: ScalarLike | None = None,
     max_iterations: int | Int[Array, ""] = MAX_ITERATIONS,
     block_rows: int | None = None,
@@ -96,7 +98,8 @@ def fit(
         X: inputs, shape `n d`, in the units of the prototypes.
         y: targets, shape `n`, or `n c` for several at once.
         weights: row weights, shape `n`, at least 0. A row of weight 0 is absent.
-        start: coefficients of a similar machine, a column for each target.
+        start: coefficients of a similar machine, shape `m`, or `m c` for several targets, in the
+            dtype of `X`.
         tolerance: stop when the norm of the preconditioned residual, divided by the norm of the
             right-hand side, is at most this number. If the preconditioner is exact, the ratio is
             the machine's relative error in the norm that the objective defines. By default
@@ -112,19 +115,35 @@ def fit(
     Pure; works under `jit`, and nothing compiles again when numbers change. Not differentiable.
 
     Raises:
-        ValueError: for shapes that do not fit, if `max_iterations` is not a whole number of at
-            least 1, or (outside `jit`) for values that are not finite, `C` not positive, or
-            negative weights.
+        ValueError: for shapes that do not fit, a `start` of another dtype, if `max_iterations` is
+            not a whole number of at least 1, or (outside `jit`) for values that are not finite, `C`
+            not positive, or negative weights.
     """
     X, y, weights = in_one_dtype(X, y, weights)
     prototypes = as_float(prototypes).astype(X.dtype)
     check_problem(None, C, X, y, weights)
     if is_concrete(max_iterations):
         whole_number("max_iterations", max_iterations, 1)
+    if start is not None:
+        start = _checked_start(start, (len(prototypes), *y.shape[1:]), X.dtype)
     tol = default_tolerance(X.dtype) if tolerance is None else tolerance
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
     limits = like(tol, X), jnp.asarray(max_iterations, jnp.int32)
     return _fit(kernel, prototypes, like(C, X), (X, y, w), start, limits, block_rows)
+
+
+def _checked_start(start: Any, shape: tuple[int, ...], dtype: Any) -> Float[Array, "m l"]:
+    """Return coefficients of a shape as a column for each target; raise ValueError otherwise."""
+    columns = as_array(start)
+    if columns.shape != shape:
+        raise ValueError(
+            f"start: expected the coefficients of a machine with {shape[0]} prototypes, shape "
+            f"{shape}, got {columns.shape}"
+        )
+    if start.dtype != dtype:
+        raise ValueError(f"start: expected the dtype of X, {dtype}, got {start.dtype}")
+    check_finite("start", columns)
+    return columns.reshape(shape[0], -1)
 
 
 def fit_rows(

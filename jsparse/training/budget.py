@@ -13,7 +13,6 @@ from typing import Literal, get_args
 import numpy as np
 
 from .._arguments import real, whole_number
-from ..kernels import Mixture
 from ..model import Model
 from .trained import Trained
 
@@ -195,10 +194,11 @@ def _seconds_by_c(model: Model) -> float:
         Path(folder, "time.c").write_text(_TIMER)
         definitions = [f"-D{name}={value}" for name, value in names.items()]
         command = [compiler, "-std=c99", "-O2", *definitions, "time.c", "-o", "time", "-lm"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        if done.returncode != 0:
+        compilation = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if compilation.returncode != 0:
+            message = compilation.stderr[:300]
             raise BudgetError(
-                f"serving: expected that {compiler} compiles the header, got {done.stderr[:300]}"
+                f"serving: expected that {compiler} compiles the header, got {message}"
             )
         lines = subprocess.run(
             [os.path.join(folder, "time")], check=True, capture_output=True, text=True
@@ -214,13 +214,10 @@ def _numbers_of_a_prototype(model: Model) -> int:
 
 def _first_prototypes(model: Model, m: int) -> Model:
     """Return the model cut to its first `m` prototypes, to be timed; its values mean nothing."""
-    expansion, kernel = model.expansion, model.expansion.kernel
-    if isinstance(kernel, Mixture):
-        assert kernel.which is not None
-        kernel = Mixture(kernel.kernels, kernel.which[:m])
+    expansion = model.expansion
     few = dataclasses.replace(
         expansion,
-        kernel=kernel,
+        kernel=expansion.kernel.of_prototypes(np.arange(m)),
         prototypes=expansion.prototypes[:m],
         coefficients=expansion.coefficients[:m],
     )

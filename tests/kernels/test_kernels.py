@@ -789,3 +789,17 @@ def test_custom_answers_in_the_dtype_of_the_points():
         assert jax.eval_shape(lambda X, kernel=kernel: kernel.gram(X), X).dtype == "float32"
         assert not kernel.params["a"].weak_type
         assert kernel.params["degree"] == 3
+
+
+def test_the_kernel_of_some_prototypes_has_their_columns():
+    rng = np.random.default_rng(0)
+    X, Z = (jnp.asarray(rng.normal(size=(n, 3)).astype("float32")) for n in (7, 12))
+    mixture = kernels.Mixture((kernels.RBF(1.3), kernels.Laplacian(0.8)), np.arange(12) % 2)
+    indices = np.array([5, 0, 8])
+    for kernel in (kernels.RBF(1.3), mixture, 2.0 * mixture, mixture + kernels.Linear(0.5)):
+        part = kernel.of_prototypes(indices)
+        expected = kernel.cross_gram(X, Z)[:, indices]
+        np.testing.assert_allclose(part.cross_gram(X, Z[indices]), expected, atol=1e-6)
+    assert kernels.RBF(1.3).of_prototypes(indices) == kernels.RBF(1.3)
+    with pytest.raises(ValueError, match="kernel: expected a single kernel"):
+        kernels.Mixture((kernels.RBF(1.3),)).of_prototypes(indices)

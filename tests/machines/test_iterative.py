@@ -143,6 +143,37 @@ def test_a_solution_is_its_own_start():
     assert 0 < int(near.steps) < int(machine.steps)
 
 
+def test_a_start_of_one_target_is_a_vector():
+    X, y, w, Z = problem()
+    machine = iterative.fit(RBF(SCALE), Z, 10.0, X, y[:, 0], w)
+    start = np.asarray(machine.expansion.coefficients)
+    again = iterative.fit(RBF(SCALE), Z, 10.0, X, y[:, 0], w, start=start)
+    assert int(again.steps) == 0
+    np.testing.assert_allclose(again.expansion(X), machine.expansion(X), atol=1e-9)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda start: start[:-1],
+            r"start: expected the coefficients .* 40 prototypes, .*\(39, 2\)",
+        ),
+        (lambda start: start[:, 0], r"start: expected .* shape \(40, 2\), got \(40,\)"),
+        (lambda start: start[:, :1], r"start: expected .* shape \(40, 2\), got \(40, 1\)"),
+        (lambda start: start.astype("float32"), "start: expected the dtype of X, float64, got flo"),
+        (lambda start: start.astype("int32"), "start: expected the dtype of X, float64, got int32"),
+        (lambda start: start * np.nan, "start: expected finite"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_refused(change, message):
+    X, y, w, Z = problem(m=40)
+    start = np.ones((40, y.shape[1]))
+    with pytest.raises(ValueError, match=message):
+        iterative.fit(RBF(SCALE), Z, 10.0, X, y, w, start=change(start))
+
+
 def test_the_preconditioner_saves_steps():
     # Without it, the square root of the condition number, some thousands, bounds the steps.
     X, y, _, Z = problem(n=600, m=100)
