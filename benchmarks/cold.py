@@ -132,8 +132,8 @@ def run(*, quick: bool) -> Report:
         for what, seconds in zip(("JAX", "jsparse.train, on top"), least, strict=True)
     ]
     for dtype in dtypes:
-        chosen = dict(list(ESTIMATORS.items())[: 2 if quick or dtype == "float64" else None])
-        for name, options in chosen.items():
+        estimators = dict(list(ESTIMATORS.items())[: 2 if quick or dtype == "float64" else None])
+        for name, options in estimators.items():
             fitted = [min(n, 1000) for n in sizes] if name.startswith("LSSVM") else sizes
             if name.startswith("LSSVM"):
                 fitted = [1000, 1001] if not quick else sizes

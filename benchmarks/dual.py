@@ -32,8 +32,8 @@ def run(*, quick: bool) -> Report:
 def _scaled(name: str, n: int) -> tuple[np.ndarray, np.ndarray, float]:
     """Return rows, targets, and the lengthscale of scikit-learn's gamma = 1 / d."""
     data = benchmark_set(name)
-    chosen = np.random.default_rng(0).permutation(len(data.y))[:n]
-    X, y = data.X[chosen], data.y[chosen]
+    rows = np.random.default_rng(0).permutation(len(data.y))[:n]
+    X, y = data.X[rows], data.y[rows]
     scale = X.std(0)
     return (X - X.mean(0)) / np.where(scale > 0, scale, 1), y, float(np.sqrt(X.shape[1] / 2))
 

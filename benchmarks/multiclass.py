@@ -348,13 +348,13 @@ def _binary(
     key_select, key_folds, key_search = jax.random.split(key, 3)
     folds = jsparse.stratified_folds(key_folds, stratum, min(10, n))
     template = make_kernel(kernel, X.shape[1])
-    chosen = np.arange(m)
+    indices = np.arange(m)
     if kernel != "linear":
-        chosen = np.asarray(renyi(key_select, X, m, labels=np.asarray(y), weights=w).indices)
-    problem = jsparse.tuning_problem(template, X[chosen], X, y, folds, w)
+        indices = np.asarray(renyi(key_select, X, m, labels=np.asarray(y), weights=w).indices)
+    problem = jsparse.tuning_problem(template, X[indices], X, y, folds, w)
     low, high = problem.bounds
     tuned = jsparse.tune(
         problem, key=key_search, metric="misclassification", low=low, high=high, C=MANY_C
     )
-    phi = feature_map(tuned.kernel, X[chosen])
+    phi = feature_map(tuned.kernel, X[indices])
     return jsparse.fixed_size.fit_features(phi, tuned.C, X, y, w).expansion

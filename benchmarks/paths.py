@@ -198,7 +198,7 @@ def _cell5(name: str, number: int, quick: bool) -> dict[str, Any]:
     )
     tuning = time.perf_counter() - start
     lengthscale, C, k = model.kernel.lengthscale, model.C, model.curve.size
-    chosen = model.expansion
+    machine = model.expansion
     wrong = float(np.mean(model.predict(X_test) != y_test))
 
     # Compare training with the tuned parameters, and prediction of all test rows, with one SVC.
@@ -213,7 +213,7 @@ def _cell5(name: str, number: int, quick: bool) -> dict[str, Any]:
     seconds = alternated(calls, 1 if quick else 3)
     svc_wrong = float(np.mean(svc.predict(X_test) != y_test))
     predicting = alternated(
-        {"ours": lambda: chosen(T), "svc": lambda: svc.predict(X_test[:2000])}, 3
+        {"ours": lambda: machine(T), "svc": lambda: svc.predict(X_test[:2000])}, 3
     )
     predicting["svc"] *= len(X_test) / 2000
     return {

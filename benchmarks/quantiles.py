@@ -80,7 +80,7 @@ MACHINES: dict[str, Callable[[Split, int], Result]] = {
 def measure(name: str, number: int) -> dict[str, dict[str, float]]:
     part = split(name, number)
     part = part._replace(X=part.X[:MOST_ROWS], y=part.y[:MOST_ROWS])
-    found: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, float]] = {}
     for machine, train in MACHINES.items():
         values, seconds = train(part, number)
         truth = part.y_test
@@ -91,9 +91,9 @@ def measure(name: str, number: int) -> dict[str, dict[str, float]]:
         inside = (values[:, 0] <= truth) & (truth <= values[:, -1])
         crossing = np.any(np.diff(values, axis=1) < 0, axis=1)
         shares = {"inside": float(inside.mean()), "crossing": float(crossing.mean())}
-        found[machine] = losses | shares | seconds
-    print(name, number, found, file=sys.stderr, flush=True)
-    return found
+        results[machine] = losses | shares | seconds
+    print(name, number, results, file=sys.stderr, flush=True)
+    return results
 
 
 def run(*, quick: bool) -> Report:

@@ -116,9 +116,9 @@ def _train(
     scheme: Any = options.multiclass.replace("-", "_")
     with report.progress(quiet=options.quiet) as show:
 
-        def progress(done: int, planned: int, best: float) -> None:
+        def progress(completed: int, planned: int, best: float) -> None:
             if show is not None:
-                show(done, planned, best)
+                show(completed, planned, best)
             options.interrupts.check()
 
         options.interrupts.check()

@@ -189,9 +189,9 @@ def _attempt(
 ) -> Line | LeftOut:
     """Train a method and return its line of the table, or the reason why it has none."""
 
-    def progress(done: int, planned: int, best: float) -> None:
+    def progress(completed: int, planned: int, best: float) -> None:
         if show is not None:
-            show(done, planned, best)
+            show(completed, planned, best)
         interrupts.check()
 
     try:

@@ -29,11 +29,11 @@ class Interrupts:
     instead.
 
     Args:
-        own: whether the process is only for the command, and ends with the command.
+        owns_process: whether the process is only for the command, and ends with the command.
     """
 
-    def __init__(self, own: bool) -> None:
-        self.own = own
+    def __init__(self, owns_process: bool) -> None:
+        self._owns_process = owns_process
         self.pressed = False
         self.result: Result | None = None
         self._raising = False
@@ -46,7 +46,7 @@ class Interrupts:
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
             self._before = signal.signal(signal.SIGINT, self._note)
-        if self.own:
+        if self._owns_process:
             sys.unraisablehook = self._unraisable
         return self
 
@@ -54,7 +54,7 @@ class Interrupts:
         self.end()
         if self._before is not None:
             # Python takes a while to exit; an interrupt during the exit would print a traceback.
-            signal.signal(signal.SIGINT, signal.SIG_IGN if self.own else self._before)
+            signal.signal(signal.SIGINT, signal.SIG_IGN if self._owns_process else self._before)
 
     def begin(self) -> None:
         """Raise KeyboardInterrupt at interrupts from now on, and at a recorded one immediately."""
@@ -84,7 +84,7 @@ class Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.pressed = True
-        if self._starting and self.own:
+        if self._starting and self._owns_process:
             os.write(2, f"{MESSAGE}\n".encode())
             os._exit(INTERRUPTED)
         if self._raising:

@@ -78,9 +78,9 @@ def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | N
         # The first evaluation is mostly compilation.
         task = bar.add_task("tuning", total=None, now="compiling")
 
-        def callback(done: int, planned: int, best: float) -> None:
+        def callback(completed: int, planned: int, best: float) -> None:
             now = f"best CV score {best:.4g}"
-            bar.update(task, completed=done, total=max(planned, done), now=now)
+            bar.update(task, completed=completed, total=max(planned, completed), now=now)
 
         yield callback
 
@@ -88,10 +88,10 @@ def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | N
 def _lines(what: str) -> Callback:
     begin, due = time.perf_counter(), seldom()
 
-    def callback(done: int, planned: int, best: float) -> None:
+    def callback(completed: int, planned: int, best: float) -> None:
         if due():
             seconds = time.perf_counter() - begin
-            so_far = f"{done} of {planned} evaluations, best CV score {best:.4g}"
+            so_far = f"{completed} of {planned} evaluations, best CV score {best:.4g}"
             note(f"{what}: {so_far}, {seconds:.0f} s")
 
     return callback

@@ -420,10 +420,11 @@ def _reporter() -> Progress:
     start = time.perf_counter()
     print("jsparse: compiling", file=sys.stderr, flush=True)
 
-    def report(done: int, planned: int, best: float) -> None:
+    def report(completed: int, planned: int, best: float) -> None:
         seconds = time.perf_counter() - start
         print(
-            f"jsparse: {done} of {planned} evaluations, best score {best:.4g}, {seconds:.1f} s",
+            f"jsparse: {completed} of {planned} evaluations, best score {best:.4g}, "
+            f"{seconds:.1f} s",
             file=sys.stderr,
             flush=True,
         )

@@ -106,7 +106,7 @@ class Choice(NamedTuple):
 
     place: Int[Array, " v"]  # place of the atom among the drawn atoms
     atom: Int[Array, " v"]
-    found: Bool[Array, " v"]  # whether any drawn atom was free
+    has_atom: Bool[Array, " v"]  # whether any drawn atom was free
     residual: Float[Array, "v c"]  # residual of the atom
     finite: Bool[Array, " v"]  # whether all computed residuals were finite
 
@@ -126,7 +126,7 @@ def choose(
     return Choice(
         place=place,
         atom=atoms[lane, place],
-        found=priorities[lane, place] >= 0,
+        has_atom=priorities[lane, place] >= 0,
         residual=residual[lane, place],
         finite=jnp.all(jnp.isfinite(residual), axis=(1, 2)),
     )
@@ -151,7 +151,7 @@ def advance(
     running = state.status == RUNNING
     v, k = state.support.shape
     lane, dtype = jnp.arange(v, dtype=jnp.int32), shares.dtype
-    atom, has_atom = choice.atom, choice.found
+    atom, has_atom = choice.atom, choice.has_atom
     pivot = square - jnp.sum(jnp.square(shares), axis=1)
     independent = pivot > NOISE * epsilon(dtype) * rounded
     adds = running & has_atom & independent

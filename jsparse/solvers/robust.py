@@ -240,7 +240,7 @@ class System(NamedTuple):
     """Newton's equations of a step, whose matrix is factorised once."""
 
     D: Float[Array, " n"]  # da = D (de - rho), with rho from the requested products
-    own: Float[Array, " n"]  # D times the row weights
+    weighted_D: Float[Array, " n"]  # D times the row weights
     bend: int  # l'' where it is not 0
     feature_sum: Float[Array, " p"]
     weight_sum: Float[Array, ""]
@@ -290,21 +290,21 @@ def _system(problem: Problem, state: State, block_rows: int | None) -> System:
     p = Phi.shape[1]
     bend = 1 if problem.quantile is None else 0
     D = 1 / (u / top + v / bottom + bend)
-    own = jnp.where(w > 0, w * D, 0)
+    weighted_D = jnp.where(w > 0, w * D, 0)
 
-    def products(Phi: Float[Array, "r p"], own: Float[Array, " r"]) -> Float[Array, "q q"]:
-        extended = jnp.concatenate([Phi, jnp.ones_like(own)[:, None]], axis=1)
-        return dot_over_rows(extended, extended * own[:, None])
+    def products(Phi: Float[Array, "r p"], row_weights: Float[Array, " r"]) -> Float[Array, "q q"]:
+        extended = jnp.concatenate([Phi, jnp.ones_like(row_weights)[:, None]], axis=1)
+        return dot_over_rows(extended, extended * row_weights[:, None])
 
     zero = jnp.zeros((p + 1, p + 1), Phi.dtype)
-    sums = sum_row_blocks(products, (Phi, own), zero, rows_in_block(block_rows))
+    sums = sum_row_blocks(products, (Phi, weighted_D), zero, rows_in_block(block_rows))
     f, N = sums[:p, p], sums[p, p]
     factor = factorise(sums[:p, :p] - f[:, None] * f[None, :] / N, problem.ridge)
     false = jnp.zeros((), bool)
-    system = System(D, own, bend, f, N, factor, None, jnp.zeros((), Phi.dtype), false)
+    system = System(D, weighted_D, bend, f, N, factor, None, jnp.zeros((), Phi.dtype), false)
     if problem.quantile is not None or problem.threshold is not None:
         return system
-    row_derivatives = own * (u / top - v / bottom)
+    row_derivatives = weighted_D * (u / top - v / bottom)
     by_one = _newton(Phi, system, dot(Phi.T, row_derivatives), jnp.sum(row_derivatives))
     # At first Newton's method treats the median as the residual of one row. This may alternate
     # between rows for ever. So after `_JOINT_STEPS` steps the threshold is held fixed, and set to
@@ -342,7 +342,7 @@ def _direction(
     Phi, D, bend = problem.Phi, system.D, system.bend
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
     rho = upper / top - u - lower / bottom + v
-    right = system.own * rho
+    right = system.weighted_D * rho
     direction = _newton(
         Phi, system, -state.gradient - dot(Phi.T, right), state.imbalance - jnp.sum(right)
     )

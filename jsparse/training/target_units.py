@@ -156,7 +156,9 @@ class TargetUnits(NamedTuple):
         """Return a progress callback that accepts scores in the machine's units."""
         if progress is None:
             return None
-        return lambda done, planned, best: progress(done, planned, float(self.scores(best, metric)))
+        return lambda completed, planned, best: progress(
+            completed, planned, float(self.scores(best, metric))
+        )
 
 
 def target_units(

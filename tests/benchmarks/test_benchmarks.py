@@ -12,11 +12,11 @@ FIRST_COLUMN = {"product": 2, "scdp": 1, "sensing": 1, "many": 1}
 def test_parts_are_written_as_they_are_done(tmp_path, monkeypatch):
     parts = {name: accelerator.PARTS[name] for name in FIRST_COLUMN}
     monkeypatch.setattr(accelerator, "PARTS", {**parts, "broken": (None, 5), "slow": (None, 5)})
-    asked = []
+    started = []
 
     def process(command, *, timeout, **_):
         name = command[3]
-        asked.append(name)
+        started.append(name)
         if name == "slow":
             raise subprocess.TimeoutExpired(command, timeout)
         if name == "broken":
@@ -34,9 +34,9 @@ def test_parts_are_written_as_they_are_done(tmp_path, monkeypatch):
     write(tmp_path, "gpu", report, quick=True)
     text = (tmp_path / "gpu.md").read_text()
     assert "% recovered" in text
-    asked.clear()
+    started.clear()
     accelerator.run(quick=True, out=tmp_path)
-    assert asked == ["broken", "slow"]  # what is there is not done again
+    assert started == ["broken", "slow"]  # what is there is not done again
 
 
 def test_together_the_parts_take_less_than_nine_minutes():

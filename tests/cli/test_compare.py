@@ -42,9 +42,9 @@ def test_the_command_line_compares_all_methods(tmp_path, capsys, monkeypatch, ev
     constant = next(line for line in said.splitlines() if line.startswith("constant"))
     assert float(constant.split()[1]) > 0.25
     assert "without robust machine: it is for outliers among numbers" in said
-    told = [line.removeprefix("without ") for line in said.splitlines()]
+    lines = [line.removeprefix("without ") for line in said.splitlines()]
     for method in METHODS.values():  # a line of its own, or why not
-        assert sum(line.startswith((method.title + " ", method.title + ":")) for line in told) == 1
+        assert sum(line.startswith((method.title + " ", method.title + ":")) for line in lines) == 1
     for name in ("compare.png", "compare.svg"):
         assert (tmp_path / "figures" / name).stat().st_size > 1000
     assert main(["compare", str(path), "--target", "target", "--test", "1.5"]) == 2
@@ -58,7 +58,7 @@ def given(X, y, classification, rows=80):
 
 def run(X, y, folder, task="classification", **options):
     settings = {"max_prototypes": None, "max_evaluations": None, "seed": 0, "quiet": True}
-    settings |= {"test": 1 / 3, "folder": folder, "interrupts": Interrupts(own=False)}
+    settings |= {"test": 1 / 3, "folder": folder, "interrupts": Interrupts(owns_process=False)}
     return compare.run(X, y, task, **(settings | options))
 
 
@@ -66,12 +66,12 @@ class Stub(Trained):
     """What predicts zero, without any training."""
 
     def __init__(self, status=1, stopped="finished"):
-        vars(self).update(found=status, model=SimpleNamespace(size=1), kernel=RBF(1.0))
+        vars(self).update(fit_status=status, model=SimpleNamespace(size=1), kernel=RBF(1.0))
         vars(self).update(tuning=SimpleNamespace(stopped=stopped))
 
     @property
     def statuses(self):
-        return {"fit": self.found}
+        return {"fit": self.fit_status}
 
     def predict(self, X):
         return np.zeros(len(X))
@@ -422,8 +422,8 @@ def test_what_takes_long_says_how_far_it_is(monkeypatch, capsys):
     clock = iter(range(0, 100, 4))
     monkeypatch.setattr(report.time, "perf_counter", lambda: next(clock))
     with report.progress(quiet=False) as show:
-        for done in range(1, 7):
-            show(done, 6, 0.25)
+        for completed in range(1, 7):
+            show(completed, 6, 0.25)
     said = capsys.readouterr().err.splitlines()
     assert 2 <= len(said) < 7
     assert said[0] == "jsparse: training"  # at once

@@ -1012,11 +1012,11 @@ TRAINERS = [
     ],
     *[
         Learner(
-            f"train: SCDP, {chosen}",
-            trained(method=scdp_settings(candidates=8, candidate_method=chosen)),
+            f"train: SCDP, {candidate_method}",
+            trained(method=scdp_settings(candidates=8, candidate_method=candidate_method)),
             excluded=RANDOM,
         )
-        for chosen in ("k_center", "k_means", "renyi")
+        for candidate_method in ("k_center", "k_means", "renyi")
     ],
     Learner("train: SCDP, two classes", trained("sign", scdp_settings()), "sign"),
     Learner(

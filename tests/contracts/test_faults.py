@@ -520,8 +520,8 @@ def test_an_error_of_the_callback_loses_no_evaluation(rows):
     class CallbackError(Exception):
         pass
 
-    def progress(done, planned, best):
-        if done == 2:
+    def progress(completed, planned, best):
+        if completed == 2:
             raise CallbackError("of the callback")
 
     with pytest.raises(CallbackError, match="of the callback") as caught:

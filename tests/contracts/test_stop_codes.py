@@ -287,9 +287,9 @@ def test_the_status_of_the_choice_of_prototypes_is_passed_on(monkeypatch):
             assert points_of(method).status == end
     monkeypatch.setattr(candidates, "k_means", functools.partial(k_means, max_iterations=1))
     assert points_of(by("k_means")).status == EXHAUSTED
-    chosen = choose(KEY, X, 8, max_trials=10**4)
-    capped = chosen.bandwidth._replace(status=jnp.asarray([CONVERGED, EXHAUSTED]))
-    monkeypatch.setattr(choice, "renyi", lambda *_, **__: chosen._replace(bandwidth=capped))
+    selection = choose(KEY, X, 8, max_trials=10**4)
+    capped = selection.bandwidth._replace(status=jnp.asarray([CONVERGED, EXHAUSTED]))
+    monkeypatch.setattr(choice, "renyi", lambda *_, **__: selection._replace(bandwidth=capped))
     assert choice.choose_rows(KEY, "renyi", X, 8, None, np.ones(60), 60)[1] == EXHAUSTED
 
 

@@ -100,7 +100,7 @@ def test_every_public_entry_point_takes_it(greedy, tmp_path, capsys):
     assert several.predict(X).shape == (90, 2)
     X, label, _ = table(120)  # 90 rows train, as above, so that programs are shared
     options = {"test": 0.25, "max_prototypes": 8, "max_evaluations": 3, "seed": 0}
-    options |= {"folder": tmp_path, "quiet": True, "interrupts": Interrupts(own=False)}
+    options |= {"folder": tmp_path, "quiet": True, "interrupts": Interrupts(owns_process=False)}
     compare.run(X, label, "classification", **options)
     assert "greedy ridge regression" in capsys.readouterr().out
 

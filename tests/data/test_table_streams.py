@@ -232,11 +232,11 @@ def test_predictions_of_a_stream_are_those_of_the_whole_file(kind, tmp_path, cap
     streamed = written(kind, tmp_path, shown)
     one, other = tmp_path / "one.csv", tmp_path / "other.csv"
     assert main(["predict", str(model), str(whole), "--out", str(one)]) == 0
-    told = capsys.readouterr().err
-    assert "column 'town': 5 rows of unseen category" in told
-    assert "misclassification on 500 rows" in told
+    output = capsys.readouterr().err
+    assert "column 'town': 5 rows of unseen category" in output
+    assert "misclassification on 500 rows" in output
     assert main(["predict", str(model), str(streamed), "--out", str(other), "--stream"]) == 0
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == output
     labels, values = zip(*(r.split(",") for r in one.read_text().split()), strict=True)
     labels_2, values_2 = zip(*(r.split(",") for r in other.read_text().split()), strict=True)
     assert labels == labels_2
@@ -364,13 +364,13 @@ def test_a_stream_says_what_the_whole_file_says(tmp_path, capsys, monkeypatch):
         shown = pa.table({**{name: table[name] for name in table.column_names}, **values})
         write = pyarrow.csv.WriteOptions(quoting_style="none", delimiter=delimiter)
         pyarrow.csv.write_csv(shown, path, write)
-        told = []
+        outputs = []
         for more in ([], ["--stream"]):
             assert main(["predict", model, str(path), *more]) == code
-            told.append(capsys.readouterr().err.strip())
+            outputs.append(capsys.readouterr().err.strip())
         if code == 0:
-            assert told[0] == told[1]
-        assert all(word in message for word in words for message in told)
+            assert outputs[0] == outputs[1]
+        assert all(word in message for word in words for message in outputs)
     # Files that differ in a column that is not wanted.
     (tmp_path / "parts").mkdir()
     pq.write_table(table.append_column("u", pa.array(range(n))), tmp_path / "parts" / "a.parquet")

@@ -129,8 +129,8 @@ def test_a_grid_over_settings_of_the_method(name):
     best = {key.removeprefix("method__"): value for key, value in search.best_params_.items()}
     best.pop("method", None)
     assert search.best_estimator_.method == method(**best)
-    taken = inspect.signature(named).parameters
-    same = named(**best, **{key: value for key, value in options.items() if key in taken})
+    parameters = inspect.signature(named).parameters
+    same = named(**best, **{key: value for key, value in options.items() if key in parameters})
     same.fit(X, Y[task])
     np.testing.assert_array_equal(search.best_estimator_.predict(X), same.predict(X))
     for fitted in (same, search.best_estimator_):

@@ -162,8 +162,8 @@ def test_categories_may_be_compared_by_the_kernel(as_users_call):
     assert isinstance(model.kernel_, Mixed)
     assert model.kernel_.columns == (0, 1, 2, 3)
     assert model.prototypes_.shape == (20, 6)
-    own = FixedSizeLSSVMClassifier(20, **OPTIONS).fit(Frame(rows, categories="kernel"), y)
-    np.testing.assert_array_equal(own.predict_proba(rows), model.predict_proba(rows))
+    mixed = FixedSizeLSSVMClassifier(20, **OPTIONS).fit(Frame(rows, categories="kernel"), y)
+    np.testing.assert_array_equal(mixed.predict_proba(rows), model.predict_proba(rows))
     with pytest.raises(ValueError, match="expected prototypes that are rows"):
         SparseLargeMarginClassifier(3, **OPTIONS, categories="kernel").fit(rows, y)
     with pytest.raises(ValueError, match="categories: expected 'indicators' or 'kernel'"):

@@ -119,9 +119,9 @@ def argued(estimator):
     if isinstance(estimator, KernelBasisPursuitRegressor):
         reason = "five atoms that are shrunk explain less than the half that it asks for"
         return {"check_regressors_train": reason}
-    found = KernelSubspacePursuitClassifier | KernelSubspacePursuitRegressor
-    found |= SparseKernelRidgeRegressor | SparseLargeMarginClassifier | ReducedSetClassifier
-    if isinstance(estimator, found):
+    pursuits = KernelSubspacePursuitClassifier | KernelSubspacePursuitRegressor
+    pursuits |= SparseKernelRidgeRegressor | SparseLargeMarginClassifier | ReducedSetClassifier
+    if isinstance(estimator, pursuits):
         reason = (
             "folds are drawn from the rows, and atoms are exchanged or points descend from where "
             "rows, one of them repeated, begin: another local optimum"
@@ -289,8 +289,8 @@ def test_a_tuned_dual_beats_its_neighbours():
     X, y = load_diabetes(return_X_y=True)
     model = LSSVMRegressor().fit(X[:300], y[:300])
     assert model.score(X[300:], y[300:]) > 0.4
-    own = LSSVMRegressor(lengthscale=0.1, C=100.0).fit(X[:300], y[:300])
-    assert own.cv_error_ > model.cv_error_
+    stated = LSSVMRegressor(lengthscale=0.1, C=100.0).fit(X[:300], y[:300])
+    assert stated.cv_error_ > model.cv_error_
 
 
 @pytest.mark.slow
@@ -432,8 +432,8 @@ def test_what_is_reported_while_fitting(cancer, capsys):
         assert line.startswith(f"jsparse: {i} of 3 evaluations, best score ")
     assert f"best score {model.cv_error_:.4g}" in lines[-1]
     FixedSizeLSSVMClassifier(10, **options).fit(X[:100], y[:100])
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", "")
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", "")
 
 
 @pytest.mark.slow
@@ -547,16 +547,16 @@ def test_rows_of_weight_zero_are_in_no_split(split):
     at = [0, 7, 7, len(X)]
     wide_X, wide_y = np.insert(X, at, 1e300, axis=0), np.insert(y, at, 2)
     w = np.insert(np.ones(len(X)), at, 0.0)
-    there = np.flatnonzero(w)
+    present = np.flatnonzero(w)
     cv = other = {"number": 3, "splitter": KFold(3, shuffle=True, random_state=0)}.get(split)
     if split == "list":
         cv = [*KFold(3, shuffle=True, random_state=0).split(X)]
-        other = [(there[train], there[test]) for train, test in cv]
+        other = [(present[train], present[test]) for train, test in cv]
     alone = FixedSizeLSSVMClassifier(9, **QUICK, cv=cv).fit(X, y)
-    found = FixedSizeLSSVMClassifier(9, **QUICK, cv=other).fit(wide_X, wide_y, w)
-    np.testing.assert_allclose(found.decision_function(X), alone.decision_function(X), rtol=1e-9)
-    assert found.cv_error_ == alone.cv_error_
-    np.testing.assert_array_equal(found.prototype_indices_, there[alone.prototype_indices_])
+    padded = FixedSizeLSSVMClassifier(9, **QUICK, cv=other).fit(wide_X, wide_y, w)
+    np.testing.assert_allclose(padded.decision_function(X), alone.decision_function(X), rtol=1e-9)
+    assert padded.cv_error_ == alone.cv_error_
+    np.testing.assert_array_equal(padded.prototype_indices_, present[alone.prototype_indices_])
 
 
 def test_one_class_machines_do_not_see_rows_of_weight_zero():
@@ -564,5 +564,5 @@ def test_one_class_machines_do_not_see_rows_of_weight_zero():
     w = np.insert(np.ones(20), [0, 9, 20], 0.0)
     options = {"n_prototypes": 2, "starts": 2, "random_state": 0}
     alone = SparseOneClassSVM(**options).fit(X)
-    found = SparseOneClassSVM(**options).fit(np.insert(X, [0, 9, 20], 1e300, axis=0), None, w)
-    np.testing.assert_allclose(found.decision_function(X), alone.decision_function(X), rtol=1e-9)
+    padded = SparseOneClassSVM(**options).fit(np.insert(X, [0, 9, 20], 1e300, axis=0), None, w)
+    np.testing.assert_allclose(padded.decision_function(X), alone.decision_function(X), rtol=1e-9)

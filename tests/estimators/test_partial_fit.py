@@ -175,8 +175,8 @@ def test_rows_of_weight_zero_may_hold_anything(k):
     w = np.insert(np.ones(len(y)), at, 0.0)[50:]
     absurd = 1e300 if k is None else y[0]
     more = np.insert(X, at, 1e300, axis=0)[50:], np.insert(y, at, absurd)[50:]
-    found = copy.deepcopy(start).partial_fit(*more, sample_weight=w)
-    np.testing.assert_allclose(values(found, X), values(alone, X), rtol=1e-9, atol=1e-10)
+    weighted = copy.deepcopy(start).partial_fit(*more, sample_weight=w)
+    np.testing.assert_allclose(values(weighted, X), values(alone, X), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.slow

@@ -370,7 +370,7 @@ def in_cross_gram(kernel, x, z, Z):
 
 @jax.jit
 def at_coincident_points(kernel, x, Z):
-    found = []
+    derivatives = []
     for f in (in_two_points, in_cross_gram):
 
         def g(x, z, f=f):
@@ -379,8 +379,8 @@ def at_coincident_points(kernel, x, Z):
         gradient = jax.grad(g, argnums=(0, 1))(x, x)
         forward = jax.jacfwd(jax.grad(g), argnums=(0, 1))(x, x)
         reverse = jax.jacrev(jax.jacfwd(g), argnums=(0, 1))(x, x)
-        found.append((gradient, forward, reverse))
-    return found
+        derivatives.append((gradient, forward, reverse))
+    return derivatives
 
 
 @pytest.mark.parametrize("offset", [0.0, 50.0])

@@ -51,8 +51,8 @@ def evaluate(kernel, X, Z):
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_agrees_with_loops(name, dtype):
     lengths = np.asarray(LENGTHS) if name in ("RBF", "Laplacian") else np.full(4, 1.3)
-    given = lengths if name in ("RBF", "Laplacian") else 1.3
-    kernel = kernels.Mixed(getattr(kernels, name)(given), COLUMNS)
+    lengthscale = lengths if name in ("RBF", "Laplacian") else 1.3
+    kernel = kernels.Mixed(getattr(kernels, name)(lengthscale), COLUMNS)
     X, Z = rows(9, dtype=dtype), rows(5, 1, dtype)
     reference = by_loops(FAMILIES[name], lengths)
     cross, gram, diagonal, pair = evaluate(kernel, X, Z)
@@ -73,8 +73,8 @@ def test_is_the_kernel_at_points_with_an_indicator_for_each_category():
     spread = jnp.asarray(np.concatenate(each, axis=1))
     for family in (kernels.RBF, kernels.Matern52):
         mixed = kernels.Mixed(family(np.asarray(LENGTHS)), COLUMNS)
-        found = jax.jit(lambda kernel, X: kernel.gram(X))(mixed, jnp.asarray(X))
-        np.testing.assert_allclose(found, family(1.0).gram(spread), atol=1e-14)
+        gram_matrix = jax.jit(lambda kernel, X: kernel.gram(X))(mixed, jnp.asarray(X))
+        np.testing.assert_allclose(gram_matrix, family(1.0).gram(spread), atol=1e-14)
 
 
 def test_derivatives_in_lengthscales_and_numbers():
@@ -84,8 +84,8 @@ def test_derivatives_in_lengthscales_and_numbers():
         points = X.at[:, jnp.array([0, 2])].set(numbers)
         return kernels.Mixed(kernels.RBF(lengths), COLUMNS).cross_gram(points, Z)
 
-    given = jnp.asarray(LENGTHS), X[:, jnp.array([0, 2])]
-    check_grads(jax.jit(value), given, order=1, rtol=1e-6)
+    arguments = jnp.asarray(LENGTHS), X[:, jnp.array([0, 2])]
+    check_grads(jax.jit(value), arguments, order=1, rtol=1e-6)
 
 
 def test_what_makes_no_sense_is_refused():
@@ -136,9 +136,9 @@ def of_table():
 
 
 def test_a_machine_on_a_table_is_that_of_the_formula(of_table):
-    given = table()
-    age = ((given["age"] - given["age"].mean()) / given["age"].std(ddof=0)).to_numpy()
-    codes = [np.unique(given[name], return_inverse=True)[1] for name in ("town", "size")]
+    frame = table()
+    age = ((frame["age"] - frame["age"].mean()) / frame["age"].std(ddof=0)).to_numpy()
+    codes = [np.unique(frame[name], return_inverse=True)[1] for name in ("town", "size")]
 
     def gram(i, j):
         s = (age[i][:, None] - age[j][None]) ** 2
@@ -147,10 +147,10 @@ def test_a_machine_on_a_table_is_that_of_the_formula(of_table):
         return np.exp(-s / (2 * 1.5**2))
 
     every = np.arange(N)
-    alpha, b = solve_dual(gram(every, every), given["income"].to_numpy(), 5.0)
+    alpha, b = solve_dual(gram(every, every), frame["income"].to_numpy(), 5.0)
     model = of_table.model
     assert model.expansion.prototypes.shape[1] == 3
-    np.testing.assert_allclose(model.predict(given), gram(every, every) @ alpha + b, rtol=1e-6)
+    np.testing.assert_allclose(model.predict(frame), gram(every, every) @ alpha + b, rtol=1e-6)
     scaling = model.expansion.scaling
     np.testing.assert_array_equal(np.asarray(scaling.scale)[[0, 2]], 1)
     np.testing.assert_array_equal(np.asarray(scaling.shift)[[0, 2]], 0)
@@ -172,13 +172,13 @@ def test_an_unseen_category_agrees_with_none(of_table, tmp_path):
 
 
 def test_missing_categories_are_one_of_their_own():
-    given = table()
-    given.loc[::7, "town"] = None
+    frame = table()
+    frame.loc[::7, "town"] = None
     with pytest.raises(ValueError, match="column 'town' has 7 in 48 rows"):
-        learn(given)
-    column = Frame(given, impute=True, categories="kernel").arrays("income", "regression")[2]
+        learn(frame)
+    column = Frame(frame, impute=True, categories="kernel").arrays("income", "regression")[2]
     assert column.columns[0].categories == ("Bruges", "Ghent", "Leuven", "Mons", None)
-    X = Frame(given, impute=True, categories="kernel").arrays("income", "regression")[0]
+    X = Frame(frame, impute=True, categories="kernel").arrays("income", "regression")[0]
     assert (X[::7, 0] == 4).all()
 
 
@@ -253,10 +253,10 @@ def test_the_command_line_compares_categories(tmp_path, capsys):
     assert main([*fit, "--categories", "kernel"]) == 0
     answers = tmp_path / "answers.csv"
     assert main(["predict", out, file, "--interval", "0.9", "--out", str(answers)]) == 0
-    found = pd.read_csv(answers)
-    assert list(found.columns) == ["income", "income low", "income high"]
+    predictions = pd.read_csv(answers)
+    assert list(predictions.columns) == ["income", "income low", "income high"]
     truth = table(120)["income"]
-    inside = (found["income low"] <= truth) & (truth <= found["income high"])
+    inside = (predictions["income low"] <= truth) & (truth <= predictions["income high"])
     assert inside.mean() >= 0.9
     assert main([*fit, "--categories", "kernel", "--kernel", "linear"]) == 2
     assert main([*fit, "--categories", "kernel", "--stream"]) == 2

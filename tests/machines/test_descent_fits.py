@@ -175,9 +175,9 @@ def test_the_objective_of_a_reduced_machine_has_the_derivative_of_differences(lo
 
     @jax.jit
     def objective(t):
-        given = (RBF(1.2 + 0.2 * t), Z + t * dZ, 3 + t, X + t * dX, y, w * (1 + 0.3 * t * dw))
+        arguments = (RBF(1.2 + 0.2 * t), Z + t * dZ, 3 + t, X + t * dX, y, w * (1 + 0.3 * t * dw))
         return sum(
-            reduced_svm.fit(*given, loss=loss, penalty=penalty).objective
+            reduced_svm.fit(*arguments, loss=loss, penalty=penalty).objective
             for penalty in ("norm", "coefficients")
         )
 
@@ -240,11 +240,19 @@ BAD = [
 @pytest.mark.parametrize(("name", "changes", "match"), BAD)
 def test_bad_arguments_are_told(name, changes, match, as_users_call):
     X, label, _, Z = data()
-    given = {"points": Z[:M], "C": 1.0, "y": jnp.where(label == 1, 1.0, -1.0), "weights": None}
-    given |= {key: changes[key] for key in given.keys() & changes.keys()}
-    options = {key: value for key, value in changes.items() if key not in given}
+    arguments = {"points": Z[:M], "C": 1.0, "y": jnp.where(label == 1, 1.0, -1.0), "weights": None}
+    arguments |= {key: changes[key] for key in arguments.keys() & changes.keys()}
+    options = {key: value for key, value in changes.items() if key not in arguments}
     with pytest.raises(ValueError, match=match):
-        FITS[name](KERNEL, given["points"], given["C"], X, given["y"], given["weights"], **options)
+        FITS[name](
+            KERNEL,
+            arguments["points"],
+            arguments["C"],
+            X,
+            arguments["y"],
+            arguments["weights"],
+            **options,
+        )
 
 
 def test_bad_arguments_of_one_class_are_told(as_users_call):

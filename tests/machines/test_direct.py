@@ -79,19 +79,19 @@ def test_the_gradient_is_that_of_differences(name):
 
 def test_values_are_those_of_other_solvers():
     X, y, w, Z = rows()
-    own, there = problems(X, y, w), np.asarray(w) > 0
-    K, R, y, w = gram(X, Z)[there], gram(Z, Z), np.asarray(y)[there], np.asarray(w)[there]
-    found = {name: jax.jit(type(one).solve)(one, Z) for name, one in own.items()}
+    inner_problems, present = problems(X, y, w), np.asarray(w) > 0
+    K, R, y, w = gram(X, Z)[present], gram(Z, Z), np.asarray(y)[present], np.asarray(w)[present]
+    solutions = {name: jax.jit(type(one).solve)(one, Z) for name, one in inner_problems.items()}
     Phi = K @ np.linalg.inv(np.linalg.cholesky(R)).T
     for name in ("hinge", "squared hinge"):
         _, best = reference.dual(Phi, y, 3.0, w, name.replace(" ", "_"))
-        np.testing.assert_allclose(found[name].value, best, rtol=1e-8)
+        np.testing.assert_allclose(solutions[name].value, best, rtol=1e-8)
     libsvm = SVC(kernel="linear", C=3.0, tol=1e-10).fit(Phi, y, sample_weight=w)
     beta = np.linalg.solve(np.linalg.cholesky(R).T, libsvm.coef_[0])
-    np.testing.assert_allclose(found["hinge"].coefficients, beta, rtol=1e-4)
-    np.testing.assert_allclose(found["hinge"].intercept, libsvm.intercept_[0], atol=1e-4)
+    np.testing.assert_allclose(solutions["hinge"].coefficients, beta, rtol=1e-4)
+    np.testing.assert_allclose(solutions["hinge"].intercept, libsvm.intercept_[0], atol=1e-4)
 
-    targets = np.asarray(own["least squares"].y)[there]
+    targets = np.asarray(inner_problems["least squares"].y)[present]
 
     def ridge(p):
         beta, b = p[:-2].reshape(M, 2), p[-2:]
@@ -99,15 +99,15 @@ def test_values_are_those_of_other_solvers():
         return np.sum(beta * (R @ beta)) / 2 + 1.5 * np.sum(w[:, None] * errors**2)
 
     best = minimize(ridge, np.zeros(2 * M + 2), options={"gtol": 1e-8})
-    np.testing.assert_allclose(found["least squares"].value, best.fun, rtol=1e-8)
+    np.testing.assert_allclose(solutions["least squares"].value, best.fun, rtol=1e-8)
 
     mean = {s: np.average(K[y == s], axis=0, weights=w[y == s]) for s in (1, -1)}
     A = np.outer(mean[1] - mean[-1], mean[1] - mean[-1])
     centred = K - np.where((y > 0)[:, None], mean[1], mean[-1])
     B = (w[:, None] * centred).T @ centred / w.sum() + R / (3 * w.sum())
-    np.testing.assert_allclose(found["Fisher"].value, -eigh(A, B)[0][-1], rtol=1e-8)
-    beta = np.asarray(found["Fisher"].coefficients)
-    np.testing.assert_allclose(A @ beta, -found["Fisher"].value * (B @ beta), atol=1e-8)
+    np.testing.assert_allclose(solutions["Fisher"].value, -eigh(A, B)[0][-1], rtol=1e-8)
+    beta = np.asarray(solutions["Fisher"].coefficients)
+    np.testing.assert_allclose(A @ beta, -solutions["Fisher"].value * (B @ beta), atol=1e-8)
     np.testing.assert_allclose(beta @ B @ beta, 1, rtol=1e-8)
 
 
@@ -132,25 +132,25 @@ def test_a_descent_ends_at_a_minimum_and_says_how(dtype):
     X, y, w, Z = rows(dtype)
     problem = direct.LargeMargin(RBF(jnp.ones((), X.dtype)), X, y, 316.0, w)
     tolerance = 1e-4 if dtype == "float64" else 1e-3
-    found = direct.minimise(problem, Z, tolerance=tolerance)
-    history = np.asarray(found.history)[: int(found.steps) + 1]
-    assert int(found.status) == CONVERGED
-    assert found.Z.dtype == history.dtype == dtype
+    optimum = direct.minimise(problem, Z, tolerance=tolerance)
+    history = np.asarray(optimum.history)[: int(optimum.steps) + 1]
+    assert int(optimum.status) == CONVERGED
+    assert optimum.Z.dtype == history.dtype == dtype
     assert (np.diff(history) < 0).all()
-    assert np.isnan(found.history[int(found.steps) + 1 :]).all()
-    assert int(found.evaluations) >= int(found.steps) + 1
-    assert found.solved.value == history[-1] < 0.8 * history[0]
+    assert np.isnan(optimum.history[int(optimum.steps) + 1 :]).all()
+    assert int(optimum.evaluations) >= int(optimum.steps) + 1
+    assert optimum.solved.value == history[-1] < 0.8 * history[0]
     random = np.random.default_rng(1)
     W = jax.jit(lambda Z: direct.marginal(problem)(Z)[0])
-    around = [found.Z + 0.05 * random.standard_normal(Z.shape).astype(dtype) for _ in range(8)]
+    around = [optimum.Z + 0.05 * random.standard_normal(Z.shape).astype(dtype) for _ in range(8)]
     assert min(float(W(Z)) for Z in around) > 0.998 * history[-1]
     # The machines of both precisions may differ, as each step enlarges what was rounded; how low
     # they end may not.
     other = direct.minimise(problems(*rows()[:3], 316.0)["hinge"], rows()[3], tolerance=tolerance)
-    values = gram(X, found.Z) @ np.asarray(found.solved.coefficients, float)
-    short = np.maximum(1 - np.asarray(y) * (values + float(found.solved.intercept)), 0)
-    beta = np.asarray(found.solved.coefficients, float)
-    objective = beta @ gram(found.Z, found.Z) @ beta / 2 + 316 * np.asarray(w) @ short
+    values = gram(X, optimum.Z) @ np.asarray(optimum.solved.coefficients, float)
+    short = np.maximum(1 - np.asarray(y) * (values + float(optimum.solved.intercept)), 0)
+    beta = np.asarray(optimum.solved.coefficients, float)
+    objective = beta @ gram(optimum.Z, optimum.Z) @ beta / 2 + 316 * np.asarray(w) @ short
     np.testing.assert_allclose(objective, history[-1], rtol=1e-3)
     np.testing.assert_allclose(objective, other.solved.value, rtol=0.02)
     short = direct.minimise(problem, Z, max_iterations=2)
@@ -192,20 +192,20 @@ def test_targets_of_any_size_take_the_same_descent(dtype):
     best = ridge_objective(np.asarray(one.Z, float), *wide)
     assert best < 1.02 * peer.fun < 0.8 * ridge_objective(Z.astype(float), *wide)
     for size in (2.0**-100, 1e-30, 1e-5, 1e5, 1e30, 2.0**100):
-        found = ended(size)
-        assert int(found.status) == CONVERGED
+        rescaled = ended(size)
+        assert int(rescaled.status) == CONVERGED
         np.testing.assert_allclose(
-            ridge_objective(np.asarray(found.Z, float), *wide), best, rtol=near
+            ridge_objective(np.asarray(rescaled.Z, float), *wide), best, rtol=near
         )
-        beta = np.asarray(found.solved.coefficients, float) / size
+        beta = np.asarray(rescaled.solved.coefficients, float) / size
         np.testing.assert_allclose(beta, one.solved.coefficients, rtol=0, atol=1e3 * near)
         square = np.float64(size) ** 2
         with np.errstate(over="ignore", under="ignore"):
             expected = (np.asarray(one.history[0], float) * square).astype(dtype)
-        np.testing.assert_allclose(found.history[0], expected, rtol=near)
+        np.testing.assert_allclose(rescaled.history[0], expected, rtol=near)
         if np.frexp(size)[0] == 0.5:  # powers of two round nothing
-            np.testing.assert_array_equal(found.Z, one.Z)
-            assert int(found.evaluations) == int(one.evaluations)
+            np.testing.assert_array_equal(rescaled.Z, one.Z)
+            assert int(rescaled.evaluations) == int(one.evaluations)
 
 
 def test_the_lowest_of_several_ends_is_taken_for_targets_of_any_size():
@@ -236,9 +236,9 @@ def test_inputs_in_other_units_take_the_same_descent(name):
     one = ended(jnp.ones(2))
     assert float(one.solved.value) < float(one.history[0])
     for unit in (jnp.array([2.0**40, 2.0**-40]), jnp.array([1e-12, 1e9])):
-        found = ended(unit)
-        np.testing.assert_allclose(found.history, one.history, rtol=1e-6)
-        np.testing.assert_allclose(found.Z / unit[None], one.Z, atol=1e-4)
+        rescaled = ended(unit)
+        np.testing.assert_allclose(rescaled.history, one.history, rtol=1e-6)
+        np.testing.assert_allclose(rescaled.Z / unit[None], one.Z, atol=1e-4)
 
 
 def test_an_objective_that_the_dtype_cannot_hold_is_told():
@@ -268,10 +268,10 @@ def test_hard_cases_end_well_or_say_that_they_do_not(dtype, as_users_call):
     same, apart = jnp.broadcast_to(Z[0], Z.shape), jnp.sign(X[:, 1]).astype(X.dtype)
     for C, start, targets in ((1e9, Z, apart), (1e-9, Z, y), (10.0, same, y), (10.0, Z, abs(y))):
         problem = direct.LargeMargin(RBF(jnp.ones((), X.dtype)), X, targets, C, w)
-        found = direct.minimise(problem, start)
-        assert np.isfinite(found.solved.value)
-        assert np.isfinite(found.Z).all()
-        assert int(found.status) in (CONVERGED, EXHAUSTED, PRECISION_LOST)
+        optimum = direct.minimise(problem, start)
+        assert np.isfinite(optimum.solved.value)
+        assert np.isfinite(optimum.Z).all()
+        assert int(optimum.status) in (CONVERGED, EXHAUSTED, PRECISION_LOST)
     problem = direct.LargeMargin(RBF(jnp.ones((), X.dtype)), X, y, 1.0, w)
     assert int(direct.minimise(problem, Z * jnp.nan).status) == NOT_FINITE
     with pytest.raises(ValueError, match="max_iterations: expected at least 1"):
@@ -283,12 +283,12 @@ def test_hard_cases_end_well_or_say_that_they_do_not(dtype, as_users_call):
 def test_of_several_targets_each_has_its_own_weights_and_C():
     """As many machines of one target each; of a target of one class no direction."""
     X, y, w, Z = rows()
-    own = problems(X, y, w)
+    inner_problems = problems(X, y, w)
     for name, kind in (
         ("Fisher, two targets", direct.Fisher),
         ("ridge, own weights", direct.LeastSquares),
     ):
-        both = own[name]
+        both = inner_problems[name]
         together = jax.jit(kind.solve)(both, Z)
         value = 0.0
         for i in range(2):
@@ -334,8 +334,8 @@ def test_of_several_starts_the_lowest_end_is_taken(as_users_call):
 def test_a_one_class_machine_of_few_points_comes_near_to_that_of_all(as_users_call):
     X, _, w, Z = rows()
     whole = direct.OneClass(RBF(1.0), X, 0.2, w).solve(X[w > 0]).value
-    found = one_class.fit(RBF(1.0), jnp.stack([Z, Z + 1]), 0.2, X, w, tolerance=1e-5)
-    first, last = float(found.history[0]), float(found.history[int(found.steps)])
+    machine = one_class.fit(RBF(1.0), jnp.stack([Z, Z + 1]), 0.2, X, w, tolerance=1e-5)
+    first, last = float(machine.history[0]), float(machine.history[int(machine.steps)])
     assert whole < last < first
     assert last - whole < 0.1 * (first - whole)
     for nu in (0.0, 1.0, np.nan):

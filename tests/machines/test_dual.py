@@ -191,8 +191,8 @@ def test_another_number_of_steps_compiles_nothing():
     options = {"method": "conjugate_gradients", "landmarks": 5}
     dual.fit(RBF(1.0), 5.0, X, y, max_iterations=3, **options)
     with count_compilations() as compiled:
-        found = dual.fit(RBF(1.0), 5.0, X, y, max_iterations=4, **options)
-    assert int(found.steps) == 4
+        machine = dual.fit(RBF(1.0), 5.0, X, y, max_iterations=4, **options)
+    assert int(machine.steps) == 4
     assert compiled.programs == 0
 
 

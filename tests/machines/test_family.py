@@ -83,8 +83,8 @@ def test_values_have_derivatives_in_rows_and_leaves(name):
         [((step, 1.0), (-step, 1.0)), ((0.0, 1 + step), (0.0, 1 - step))]
     ):
         slope = (total(*ahead) - total(*behind)) / (2 * step)
-        for found in slopes:
-            np.testing.assert_allclose(found[place], slope, rtol=1e-6)
+        for derivatives in slopes:
+            np.testing.assert_allclose(derivatives[place], slope, rtol=1e-6)
 
 
 def test_statuses_and_sizes():

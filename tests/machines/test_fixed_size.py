@@ -234,7 +234,7 @@ def test_float32_agrees_or_says_so():
     X = rng.standard_normal((2000, 10))
     signal = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * X[:, 3] ** 2 - 0.5
     y = np.where(signal + 0.3 * rng.standard_normal(2000) >= 0, 1.0, -1.0)
-    told = 0
+    n_reported = 0
     for length in (2.0, 20.0, 200.0):
         for C in (1.0, 1e3, 1e8):
             errors = {}
@@ -244,9 +244,9 @@ def test_float32_agrees_or_says_so():
                 out = np.asarray(fitted.expansion(jnp.asarray(X[1000:], dtype)))
                 errors[dtype] = (np.where(out >= 0, 1, -1) != y[1000:]).mean()
             lost = int(fitted.status) >= _status.TRUNCATED
-            told += lost
+            n_reported += lost
             assert lost or abs(errors["float32"] - errors["float64"]) <= 0.01, (length, C, errors)
-    assert 0 < told < 9
+    assert 0 < n_reported < 9
 
 
 def test_bad_input_is_told():
@@ -349,10 +349,10 @@ def test_features_left_out_in_float32_are_told():
         phi = Nystroem(RBF(jnp.asarray(3.0, name)), Xd[:100])
         cv[name] = cross_validate(phi, jnp.asarray(C, name), Xd, jnp.asarray(y, name), folds)
     gap = np.abs(np.asarray(cv["float32"].scores, float) / np.asarray(cv["float64"].scores) - 1)
-    told = np.asarray(cv["float32"].status) >= _status.TRUNCATED
-    assert told.any()
-    assert (gap[~told] < 0.1).all()
-    assert (gap[told] > 0.1).any()
+    reported = np.asarray(cv["float32"].status) >= _status.TRUNCATED
+    assert reported.any()
+    assert (gap[~reported] < 0.1).all()
+    assert (gap[reported] > 0.1).any()
 
 
 def test_rows_of_no_weight_may_hold_anything():
@@ -425,10 +425,10 @@ def test_cross_validation_refuses(as_users_call, change, message):
     if "feature_map" in change or "method" in change:
         return
     del arguments["feature_map"]
-    given = {"kernel": RBF(1.0), "metric": "mse", **arguments, **change}
+    all_arguments = {"kernel": RBF(1.0), "metric": "mse", **arguments, **change}
     for method in (FixedSize(12), SCDP(3), Robust(12), SpSVM(3)):
         with pytest.raises(ValueError, match=message):
-            validate(method, points=Z, **given)
+            validate(method, points=Z, **all_arguments)
 
 
 def test_settings_that_make_no_sense_fail_under_jit():

@@ -265,8 +265,8 @@ def test_the_plan_covers_what_the_program_takes():
     def fit(Z, C, X, y):
         return iterative.fit(RBF(jnp.float32(SCALE)), Z, C, X, y)
 
-    taken = jax.jit(fit).lower(Z, C, X, y).compile().memory_analysis()
-    assert 0.5 * planned.bytes < taken.temp_size_in_bytes < planned.bytes
+    memory = jax.jit(fit).lower(Z, C, X, y).compile().memory_analysis()
+    assert 0.5 * planned.bytes < memory.temp_size_in_bytes < planned.bytes
 
 
 @pytest.fixture(scope="module")

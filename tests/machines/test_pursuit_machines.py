@@ -37,17 +37,17 @@ def bare(kind, **options):
 
 
 def coefficients(method, X, y, **options):
-    found = pursuits.fit(method, KERNEL, X[::2], X, y, **options)
-    assert (np.asarray(found.statuses) <= COMPLETED).all()
-    assert found.support is None
-    for K, own in zip(SIZES, atoms_of(found), strict=True):
-        assert np.count_nonzero(own) == K
-    return found
+    family = pursuits.fit(method, KERNEL, X[::2], X, y, **options)
+    assert (np.asarray(family.statuses) <= COMPLETED).all()
+    assert family.support is None
+    for K, coefficients_of_size in zip(SIZES, atoms_of(family), strict=True):
+        assert np.count_nonzero(coefficients_of_size) == K
+    return family
 
 
-def atoms_of(found):
+def atoms_of(family):
     """The coefficients of all atoms, of the one target, for each size."""
-    return np.asarray(found.coefficients)[0, :, :, 0]
+    return np.asarray(family.coefficients)[0, :, :, 0]
 
 
 def gram(X):
@@ -57,30 +57,30 @@ def gram(X):
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_ksp_is_algorithm_1_on_the_gram_matrix(dtype):
     X, y = rows(dtype=dtype)
-    found = coefficients(bare(KSP, formed=False), X, y)
-    assert found.coefficients.dtype == dtype
+    by_rows = coefficients(bare(KSP, formed=False), X, y)
+    assert by_rows.coefficients.dtype == dtype
     G = gram(X)
     for i, K in enumerate(SIZES):
         atoms, w, _ = reference.subspace_pursuit(G, y.astype(float), K, 5)
-        assert np.flatnonzero(atoms_of(found)[i]).tolist() == sorted(atoms)
+        assert np.flatnonzero(atoms_of(by_rows)[i]).tolist() == sorted(atoms)
         values = G[:, atoms] @ w
         np.testing.assert_allclose(
-            found.values(X)[:, i, 0],
+            by_rows.values(X)[:, i, 0],
             values,
             atol={"float64": 1e-9, "float32": 1e-3}[dtype],
         )
-        np.testing.assert_allclose(found.at(K)(X), found.values(X)[:, i, 0], atol=1e-4)
+        np.testing.assert_allclose(by_rows.at(K)(X), by_rows.values(X)[:, i, 0], atol=1e-4)
     formed = coefficients(bare(KSP), X, y)
-    np.testing.assert_allclose(formed.values(X), found.values(X), atol=2e-2)
+    np.testing.assert_allclose(formed.values(X), by_rows.values(X), atol=2e-2)
 
 
 @pytest.mark.parametrize("fitting", ["basic", "backfitting", "prefitting"])
 def test_kmp_is_that_of_vincent_and_bengio(fitting):
     X, y = rows()
-    found = coefficients(bare(KMP, fitting=fitting), X, y)
+    family = coefficients(bare(KMP, fitting=fitting), X, y)
     record = reference.kernel_matching_pursuit(gram(X), y, 6, fitting)
     for i, K in enumerate(SIZES):
-        np.testing.assert_allclose(atoms_of(found)[i], record[K - 1], rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(atoms_of(family)[i], record[K - 1], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("fitting", [pytest.param("basic", marks=pytest.mark.slow), "backfitting"])
@@ -90,7 +90,7 @@ def test_stochastic_kmp_takes_the_best_of_those_drawn(fitting):
     every = coefficients(bare(KMP, fitting=fitting, subset=D), X, y, key=key)
     usual = coefficients(bare(KMP, fitting=fitting), X, y)
     np.testing.assert_allclose(every.coefficients, usual.coefficients, rtol=1e-6, atol=1e-9)
-    found = coefficients(bare(KMP, fitting=fitting, subset=5), X, y, key=key)
+    family = coefficients(bare(KMP, fitting=fitting, subset=5), X, y, key=key)
     if fitting == "basic":  # its draws are of all atoms
         order = [
             jax.random.uniform(jax.random.fold_in(key, i), (D,), jnp.float32) for i in range(99)
@@ -98,8 +98,8 @@ def test_stochastic_kmp_takes_the_best_of_those_drawn(fitting):
         draws = [np.argsort(-np.asarray(one))[:5] for one in order]
         record = reference.kernel_matching_pursuit(gram(X), y, 6, fitting, draws)
         for i, K in enumerate(SIZES):
-            np.testing.assert_allclose(atoms_of(found)[i], record[K - 1], rtol=1e-6, atol=1e-9)
-    left = [np.linalg.norm(y - f) for f in found.values(X)[:, :, 0].T]
+            np.testing.assert_allclose(atoms_of(family)[i], record[K - 1], rtol=1e-6, atol=1e-9)
+    left = [np.linalg.norm(y - f) for f in family.values(X)[:, :, 0].T]
     best = [np.linalg.norm(y - f) for f in usual.values(X)[:, :, 0].T]
     assert left[0] > left[1] > left[2] > 0.9 * best[2]
 
@@ -206,18 +206,18 @@ def test_the_command_line_takes_several_kernels(tmp_path, capsys):
 def test_basis_pursuit_ends_before_an_atom_that_is_rounding(dtype):
     """Of a polynomial of degree 2 the dictionary has rank 3."""
     X, y = rows(dtype=dtype)
-    found = pursuits.fit(KBP(n_prototypes=(1, 20), intercept=False), Polynomial(2), X, X, y)
-    assert int(found.statuses[1]) in (CONVERGED, TRUNCATED)
-    assert np.count_nonzero(atoms_of(found)[1]) < 20
-    values = np.asarray(found.values(X), float)[:, :, 0]
+    family = pursuits.fit(KBP(n_prototypes=(1, 20), intercept=False), Polynomial(2), X, X, y)
+    assert int(family.statuses[1]) in (CONVERGED, TRUNCATED)
+    assert np.count_nonzero(atoms_of(family)[1]) < 20
+    values = np.asarray(family.values(X), float)[:, :, 0]
     errors = np.mean((values - np.asarray(y)[:, None]) ** 2, axis=0)
     assert errors[1] <= errors[0] < np.mean(np.square(y))
 
 
 def test_refit_is_the_last_step_and_has_its_derivatives():
     X, y = rows(n=30)
-    found = pursuits.fit(KSP(n_prototypes=6), KERNEL, X[::2], X, y)
-    machine = found.at(6)
+    family = pursuits.fit(KSP(n_prototypes=6), KERNEL, X[::2], X, y)
+    machine = family.at(6)
     again = pursuits.refit(KERNEL, machine.prototypes, X, y)
     np.testing.assert_allclose(again(X), machine(X), atol=1e-9)
 
@@ -244,9 +244,9 @@ def test_a_dictionary_of_rank_one_and_twins_among_the_candidates(dtype):
         flat = pursuits.fit(kind(n_prototypes=(2, 4)), RBF(1e9), X[::5], X, y)
         assert np.isfinite(flat.values(X)).all()
         np.testing.assert_allclose(flat.values(X)[:, :, 0].mean(axis=0), y.mean(), atol=1e-2)
-        found = pursuits.fit(kind(n_prototypes=(2, 4)), KERNEL, twins, X, y)
-        assert (np.asarray(found.statuses) <= COMPLETED).all()
-        values = np.asarray(found.values(X))[:, :, 0]
+        family = pursuits.fit(kind(n_prototypes=(2, 4)), KERNEL, twins, X, y)
+        assert (np.asarray(family.statuses) <= COMPLETED).all()
+        values = np.asarray(family.values(X))[:, :, 0]
         assert np.mean((values[:, 1] - y) ** 2) <= np.var(y)
 
 
@@ -265,16 +265,16 @@ def test_scores_are_those_of_fits_in_one_program_for_all_widths():
         )
 
     widths = jnp.array([0.1, 0.2])
-    found = scores(widths, X, X, y, folds)
-    assert found.shape == (2, 3)
-    for width, own in zip(widths, found, strict=True):
+    width_scores = scores(widths, X, X, y, folds)
+    assert width_scores.shape == (2, 3)
+    for width, width_score in zip(widths, width_scores, strict=True):
         errors = np.zeros(3)
         for fold in np.asarray(folds.index):
             rest = np.setdiff1d(np.arange(30), fold)
             fitted = pursuits.fit(method, RBF(width), X, X[rest], y[rest])
             values = np.asarray(fitted.values(X[fold]))[:, :, 0]
             errors += np.sum((values - y[fold][:, None]) ** 2, axis=0)
-        np.testing.assert_allclose(own, errors / 30, rtol=1e-3)
+        np.testing.assert_allclose(width_score, errors / 30, rtol=1e-3)
 
 
 def test_bad_settings_are_named(as_users_call):

@@ -221,7 +221,7 @@ def test_held_out_errors_are_those_of_separate_fits_for_every_C(quantile):
     folds, C = plain_folds(jax.random.key(0), 60, 3), np.array([0.1, 5.0, 500.0])
     w = jnp.asarray(np.random.default_rng(1).uniform(0.0, 2.0, 60))
     method = Robust(15, loss="quantile", quantile=quantile)
-    found = validate(
+    validation = validate(
         method, phi.kernel, phi.prototypes, jnp.asarray(C), X, y, folds, w, metric="pinball", keep=1
     )
     levels, crossed = np.atleast_1d(quantile), 0
@@ -237,9 +237,9 @@ def test_held_out_errors_are_those_of_separate_fits_for_every_C(quantile):
             mean_pinball_loss(y, kept[:, j], alpha=q, sample_weight=w)
             for j, q in enumerate(levels)
         ])  # fmt: skip
-        np.testing.assert_allclose(found.scores[place, 0], loss, rtol=1e-6)
+        np.testing.assert_allclose(validation.scores[place, 0], loss, rtol=1e-6)
         if place == 1:
-            np.testing.assert_allclose(found.predictions.reshape(60, -1), kept, atol=1e-6)
+            np.testing.assert_allclose(validation.predictions.reshape(60, -1), kept, atol=1e-6)
     assert bool(crossed) is (len(levels) > 1)  # so sorting matters
 
 

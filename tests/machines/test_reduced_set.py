@@ -64,17 +64,17 @@ def test_coefficients_and_distance_are_those_of_the_projection():
     whole = machine()
     distances = {}
     for approach in ("fixed_point", "gradient"):
-        found = reduced_set.simplify(whole, 4, approach=approach)
-        assert int(found.status) == CONVERGED
-        Z, beta = found.expansion.prototypes, np.asarray(found.expansion.coefficients)
+        reduction = reduced_set.simplify(whole, 4, approach=approach)
+        assert int(reduction.status) == CONVERGED
+        Z, beta = reduction.expansion.prototypes, np.asarray(reduction.expansion.coefficients)
         X, A = np.asarray(whole.prototypes), np.asarray(whole.coefficients)
         best = np.linalg.solve(gram(Z, Z), gram(Z, X) @ A)
         np.testing.assert_allclose(beta, best, rtol=1e-6)
         norm = np.sum(A * (gram(X, X) @ A))
         rest = norm - 2 * np.sum(beta * (gram(Z, X) @ A)) + np.sum(beta * (gram(Z, Z) @ beta))
-        np.testing.assert_allclose(found.error, np.sqrt(rest / norm), rtol=1e-6)
-        np.testing.assert_array_equal(found.expansion.intercept, whole.intercept)
-        distances[approach] = float(found.error)
+        np.testing.assert_allclose(reduction.error, np.sqrt(rest / norm), rtol=1e-6)
+        np.testing.assert_array_equal(reduction.expansion.intercept, whole.intercept)
+        distances[approach] = float(reduction.error)
     assert distances["gradient"] < 0.9 * distances["fixed_point"] < 0.9
 
 
@@ -83,18 +83,18 @@ def test_coefficients_of_any_size_have_the_same_reduced_set(kernel, dtype):
     X, A = (np.asarray(a, dtype) for a in (machine().prototypes, machine().coefficients))
 
     def reduced(size):
-        given = (X, (A.astype(float) * size).astype(dtype), np.zeros(2, dtype))
-        whole = KernelExpansion(kernel(jnp.ones((), dtype)), *map(jnp.asarray, given))
+        parts = (X, (A.astype(float) * size).astype(dtype), np.zeros(2, dtype))
+        whole = KernelExpansion(kernel(jnp.ones((), dtype)), *map(jnp.asarray, parts))
         return reduced_set.simplify(whole, 4, tolerance=1e-5)
 
     one, near = reduced(1.0), {"float64": 1e-8, "float32": 1e-3}[dtype]
     assert int(one.status) == CONVERGED
     assert 0 < float(one.error) < 0.6
     for size in (1e-30, 1e-10, 1e30, 2.0**-100):
-        found = reduced(size)
-        assert int(found.status) == CONVERGED
-        np.testing.assert_allclose(found.error, one.error, rtol=near)
-        beta = np.asarray(found.expansion.coefficients, float) / size
+        reduction = reduced(size)
+        assert int(reduction.status) == CONVERGED
+        np.testing.assert_allclose(reduction.error, one.error, rtol=near)
+        beta = np.asarray(reduction.expansion.coefficients, float) / size
         # At a minimum they err by the root of what the error does.
         largest = np.abs(one.expansion.coefficients).max()
         np.testing.assert_allclose(beta, one.expansion.coefficients, atol=near**0.5 * largest)
@@ -103,12 +103,12 @@ def test_coefficients_of_any_size_have_the_same_reduced_set(kernel, dtype):
 def test_one_vector_is_where_the_projection_is_longest():
     """Against all points of a fine grid."""
     whole = machine(outputs=1)
-    found = reduced_set.simplify(whole, 1, approach="fixed_point")
+    reduction = reduced_set.simplify(whole, 1, approach="fixed_point")
     axis = np.linspace(-3.5, 3.5, 281)
     grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     values = gram(grid, whole.prototypes) @ np.asarray(whole.coefficients)[:, 0]
     best = grid[np.argmax(np.abs(values))]
-    np.testing.assert_allclose(found.expansion.prototypes[0], best, atol=0.03)
+    np.testing.assert_allclose(reduction.expansion.prototypes[0], best, atol=0.03)
 
 
 @pytest.mark.slow
@@ -117,24 +117,24 @@ def test_a_machine_of_its_own_vectors_is_itself(dtype):
     kernel = RBF(jnp.ones((), dtype))
     arrays = (a.astype(dtype) for a in (whole.prototypes, whole.coefficients, whole.intercept))
     whole = KernelExpansion(kernel, *arrays)
-    found = reduced_set.simplify(whole, 12, start=whole.prototypes)
+    reduction = reduced_set.simplify(whole, 12, start=whole.prototypes)
     near = {"float64": 1e-5, "float32": 1e-2}[dtype]
-    assert int(found.status) == CONVERGED
-    assert found.error < near
+    assert int(reduction.status) == CONVERGED
+    assert reduction.error < near
     X = jnp.asarray(rows()[0].astype(dtype))
-    np.testing.assert_allclose(found.expansion(X), whole(X), atol=10 * near)
+    np.testing.assert_allclose(reduction.expansion(X), whole(X), atol=10 * near)
 
 
 @pytest.mark.slow
 def test_the_whole_machine_is_that_of_libsvm_and_refitting_lowers_the_objective():
     X, y = rows(60)
     sign = jnp.asarray(np.where(y > 0, 1.0, -1.0))
-    given = (RBF(1.0), jnp.asarray(X[:6]), 10.0, rows_of(jnp.asarray(X), sign))
-    near = jsparse.ReducedSetSVM(6).fit(*given)
+    arguments = (RBF(1.0), jnp.asarray(X[:6]), 10.0, rows_of(jnp.asarray(X), sign))
+    near = jsparse.ReducedSetSVM(6).fit(*arguments)
     svm = reduced_set.from_sklearn(SVC(C=10.0, gamma=0.5, tol=1e-8).fit(X, y))
-    own = reduced_set.simplify(svm, 6, start=given[1])
-    np.testing.assert_allclose(near.info["error"], own.error, rtol=0.05)
-    again = jsparse.ReducedSetSVM(6, refit=True).fit(*given)
+    reduction = reduced_set.simplify(svm, 6, start=arguments[1])
+    np.testing.assert_allclose(near.info["error"], reduction.error, rtol=0.05)
+    again = jsparse.ReducedSetSVM(6, refit=True).fit(*arguments)
 
     def objective(machine):
         Z, beta = np.asarray(machine.prototypes), np.asarray(machine.coefficients)

@@ -61,21 +61,23 @@ def test_by_the_papers_rule_it_is_the_papers_loop(initialization, C):
     else:  # Algorithm 4
         first, start = machines.dual(K, target[:30], C)[0], "coefficients"
     beta, b, steps = reference.reweighted(Q, target, C, np.abs(first))
-    found = reductions.fit(
+    reduction = reductions.fit(
         RBF(1.0), Z, C, X, y, initialization=initialization, start=start, rule="paper"
     )
-    assert int(found.steps) == steps
-    assert int(found.count) == np.count_nonzero(beta) < 20
-    np.testing.assert_allclose(found.expansion.coefficients, beta, atol=1e-5 * np.abs(beta).max())
-    np.testing.assert_allclose(found.expansion(X), Q @ beta + b, atol=1e-5)
+    assert int(reduction.steps) == steps
+    assert int(reduction.count) == np.count_nonzero(beta) < 20
+    np.testing.assert_allclose(
+        reduction.expansion.coefficients, beta, atol=1e-5 * np.abs(beta).max()
+    )
+    np.testing.assert_allclose(reduction.expansion(X), Q @ beta + b, atol=1e-5)
 
 
 def test_it_begins_with_the_machine_of_the_prototypes_alone():
     X, y, Z = problem()
     alpha, b = machines.dual(columns(Z, Z), np.asarray(y)[:30], 10.0)
-    found = reductions.subsampled_dual(RBF(1.0), Z, 10.0, X, y).expansion
-    np.testing.assert_allclose(found.coefficients, alpha, rtol=1e-8)
-    np.testing.assert_allclose(found.intercept, b, rtol=1e-8)
+    machine = reductions.subsampled_dual(RBF(1.0), Z, 10.0, X, y).expansion
+    np.testing.assert_allclose(machine.coefficients, alpha, rtol=1e-8)
+    np.testing.assert_allclose(machine.intercept, b, rtol=1e-8)
 
 
 def test_the_losses_that_the_paper_compares_with():
@@ -105,17 +107,17 @@ def test_the_losses_that_the_paper_compares_with():
 def test_what_is_left_is_stationary_and_a_minimum(dtype):
     X, y, Z = problem(dtype)
     for C in (1.0, 30.0):
-        found = reductions.fit(RBF(1.0), Z, C, X, y)
-        assert int(found.status) in (CONVERGED, PRECISION_LOST)
-        if int(found.status) == CONVERGED:
-            assert float(found.stationarity) < (1e-3 if dtype == "float64" else 0.1)
+        reduction = reductions.fit(RBF(1.0), Z, C, X, y)
+        assert int(reduction.status) in (CONVERGED, PRECISION_LOST)
+        if int(reduction.status) == CONVERGED:
+            assert float(reduction.stationarity) < (1e-3 if dtype == "float64" else 0.1)
         A, _ = system(columns(X, Z), np.asarray(y, float))
         C = C / np.var(np.asarray(y, float))
-        beta = np.asarray(found.expansion.coefficients, float)
+        beta = np.asarray(reduction.expansion.coefficients, float)
         kept = beta != 0
-        assert 0 < kept.sum() == int(found.count) < 20
+        assert 0 < kept.sum() == int(reduction.count) < 20
         assert (C * beta**2 * np.diagonal(A))[kept].min() >= 0.99
-        assert found.expansion.coefficients.dtype == X.dtype
+        assert reduction.expansion.coefficients.dtype == X.dtype
         if dtype == "float64":
             hessian = C * A[np.ix_(kept, kept)] - np.diag(1 / beta[kept] ** 2)
             assert np.linalg.eigvalsh(hessian).min() > 0
@@ -129,8 +131,8 @@ def test_near_the_best_of_all_supports():
         y = Q[:, :3] @ np.array([2.0, -1.0, 0.7]) + 0.3 * rng.standard_normal(40)
         least, _ = reference.fewest(Q, y, 3.0)
         A, b = system(Q, y)
-        found = solve(A, b, jnp.asarray(3.0), jnp.ones(7))
-        kept = np.flatnonzero(np.asarray(found.coefficients))
+        solution = solve(A, b, jnp.asarray(3.0), jnp.ones(7))
+        kept = np.flatnonzero(np.asarray(solution.coefficients))
         inside = np.column_stack([np.ones(40), Q[:, kept]])
         rest = y - inside @ np.linalg.lstsq(inside, y, rcond=None)[0]
         value = len(kept) + 1.5 * rest @ rest
@@ -144,12 +146,12 @@ def test_outputs_keep_or_lose_a_prototype_together():
     X, y, Z = problem()
     Q, Y = columns(X, Z), np.stack([np.asarray(y), np.cos(np.asarray(X)[:, 0])], axis=1)
     A, b = system(Q, Y)
-    found = solve(A, b, jnp.asarray(30.0), jnp.ones(30))
-    kept = np.asarray(found.coefficients) != 0
+    solution = solve(A, b, jnp.asarray(30.0), jnp.ones(30))
+    kept = np.asarray(solution.coefficients) != 0
     assert (kept[:, 0] == kept[:, 1]).all()
-    assert 0 < int(found.count) < 25
+    assert 0 < int(solution.count) < 25
     expected = reference.jointly(Q, Y, 30.0, np.ones(30))
-    np.testing.assert_allclose(found.coefficients, expected, atol=1e-3)
+    np.testing.assert_allclose(solution.coefficients, expected, atol=1e-3)
     one = solve(A, b[:, 0], jnp.asarray(30.0), jnp.ones(30))
     same = solve(A, jnp.stack([b[:, 0], 0 * b[:, 0]], axis=1), jnp.asarray(30.0), jnp.ones(30))
     np.testing.assert_allclose(same.coefficients[:, 0], one.coefficients, atol=1e-8)
@@ -203,19 +205,21 @@ def test_from_a_factor_it_is_the_same_with_twice_the_digits():
     Q, y = machines.rbf(np.asarray(X), np.asarray(Z), 2.0), np.asarray(y)
     Q, y = Q - Q.mean(axis=0), y - y.mean()
     F = np.linalg.qr(np.column_stack([Q, y]), mode="r")
-    found = {}
+    results = {}
     for dtype in ("float64", "float32"):
-        for run, given in ((by_rows, (F[:, :30], F[:, 30])), (solve, (Q.T @ Q, Q.T @ y))):
-            own = run(*(jnp.asarray(a, dtype) for a in (*given, 1e3, np.full(30, 0.01))))
-            values = Q @ np.asarray(own.coefficients, float)
-            found[run, dtype] = own, np.mean(np.square(values - y))
-    (exact, error), (same, _) = found[by_rows, "float64"], found[solve, "float64"]
+        for run, arguments in ((by_rows, (F[:, :30], F[:, 30])), (solve, (Q.T @ Q, Q.T @ y))):
+            estimated_error = run(
+                *(jnp.asarray(a, dtype) for a in (*arguments, 1e3, np.full(30, 0.01)))
+            )
+            values = Q @ np.asarray(estimated_error.coefficients, float)
+            results[run, dtype] = estimated_error, np.mean(np.square(values - y))
+    (exact, error), (same, _) = results[by_rows, "float64"], results[solve, "float64"]
     np.testing.assert_allclose(same.coefficients, exact.coefficients, rtol=1e-6)
-    narrow, own = found[by_rows, "float32"]
+    narrow, estimated_error = results[by_rows, "float32"]
     assert int(narrow.count) == int(exact.count)
     np.testing.assert_allclose(narrow.coefficients, exact.coefficients, rtol=1e-3)
-    np.testing.assert_allclose(own, error, rtol=1e-3)
-    squares, worse = found[solve, "float32"]
+    np.testing.assert_allclose(estimated_error, error, rtol=1e-3)
+    squares, worse = results[solve, "float32"]
     assert int(squares.status) == PRECISION_LOST
     assert worse > 1.5 * error
 
@@ -226,20 +230,24 @@ def test_float32_fits_as_float64_does_with_a_large_C():
     X, y, Z = problem(n=120)
     errors = {}
     for dtype in ("float64", "float32"):
-        given = (jnp.asarray(a, dtype) for a in (X, y))
-        found = reductions.fit(RBF(1.5), jnp.asarray(Z, dtype), jnp.asarray(1e4, dtype), *given)
-        assert found.expansion.coefficients.dtype == dtype
-        errors[dtype] = np.mean(np.square(np.asarray(found.expansion(X), float) - np.asarray(y)))
+        rows = (jnp.asarray(a, dtype) for a in (X, y))
+        reduction = reductions.fit(RBF(1.5), jnp.asarray(Z, dtype), jnp.asarray(1e4, dtype), *rows)
+        assert reduction.expansion.coefficients.dtype == dtype
+        errors[dtype] = np.mean(
+            np.square(np.asarray(reduction.expansion(X), float) - np.asarray(y))
+        )
     assert errors["float32"] < 1.25 * errors["float64"] < 0.02
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_nothing_left_is_a_constant_that_says_so(dtype):
     X, y, Z = problem(dtype)
-    found = reductions.fit(RBF(1.0), Z, 1e-4, X, y)
-    assert int(found.count) == 0
-    assert int(found.status) == VANISHED
-    np.testing.assert_allclose(found.expansion(X), np.full(80, np.mean(np.asarray(y))), rtol=1e-5)
+    reduction = reductions.fit(RBF(1.0), Z, 1e-4, X, y)
+    assert int(reduction.count) == 0
+    assert int(reduction.status) == VANISHED
+    np.testing.assert_allclose(
+        reduction.expansion(X), np.full(80, np.mean(np.asarray(y))), rtol=1e-5
+    )
     trained = jsparse.train(
         X, y, task="regression", key=0, C=np.array([1e-4]), method=jsparse.SparseReduction(10),
         folds=3, search=jsparse.Profile(2),
@@ -340,12 +348,12 @@ def test_a_family_is_the_fit_without_the_prototypes_that_vanished():
     for variant in VARIANTS:
         method = SparseReduction(30, **variant)
         family, sums = method.fit_and_sum(RBF(1.0), Z, 10.0, rows_of(X, y))
-        found = reductions.fit(RBF(1.0), Z, 10.0, X, y, **variant)
-        left = np.flatnonzero(found.expansion.coefficients)
+        reduction = reductions.fit(RBF(1.0), Z, 10.0, X, y, **variant)
+        left = np.flatnonzero(reduction.expansion.coefficients)
         np.testing.assert_array_equal(family.sizes, [len(left)])
         np.testing.assert_array_equal(family.active_points(len(left)), left)
-        np.testing.assert_allclose(family.expansion(X), found.expansion(X), atol=1e-6)
-        assert int(family.status) == int(found.status)
+        np.testing.assert_allclose(family.expansion(X), reduction.expansion(X), atol=1e-6)
+        assert int(family.status) == int(reduction.status)
         # Sums are there only if later rows can be added to them.
         needs_rows = {"initialization", "loss"} & set(variant)
         assert (sums is None) == bool(needs_rows)
@@ -379,13 +387,13 @@ def test_the_sparsest_that_cross_validation_cannot_tell_from_the_best():
     sizes, C = [], []
     for tolerance in (0.0, 5.0):
         method = jsparse.SparseReduction(40, size_tolerance=tolerance)
-        found = jsparse.train(X, y, method=method, **options)
-        sizes.append(found.model.size)
-        C.append(found.C)
-        assert len(found.point_rows) == found.model.size < 40
+        trained = jsparse.train(X, y, method=method, **options)
+        sizes.append(trained.model.size)
+        C.append(trained.C)
+        assert len(trained.point_rows) == trained.model.size < 40
         np.testing.assert_allclose(
-            found.model.expansion.scaling.apply(X)[found.point_rows],
-            found.model.expansion.prototypes,
+            trained.model.expansion.scaling.apply(X)[trained.point_rows],
+            trained.model.expansion.prototypes,
         )
     assert C[1] < C[0]
     assert sizes[1] < sizes[0]
@@ -399,9 +407,9 @@ def test_targets_of_prototypes_are_those_of_the_rows_equal_to_them(dtype):
     y, w = rng.standard_normal(40).astype(dtype), rng.integers(0, 3, 40).astype(dtype)
     w[0] = 1
     Z = np.concatenate([X[:9], np.full((1, 3), 5, dtype)])
-    found = prototype_targets(*map(jnp.asarray, (Z, X, y, w)))
+    nearest_targets = prototype_targets(*map(jnp.asarray, (Z, X, y, w)))
     for j, z in enumerate(Z):
-        own = np.where((z == X).all(axis=1), w, 0)
-        np.testing.assert_allclose(found.weights[j], own.sum(), rtol=1e-6)
-        expected = own @ y / own.sum() if own.sum() else 0
-        np.testing.assert_allclose(found.values[j], expected, rtol=1e-5, atol=1e-6)
+        weights_at_point = np.where((z == X).all(axis=1), w, 0)
+        np.testing.assert_allclose(nearest_targets.weights[j], weights_at_point.sum(), rtol=1e-6)
+        expected = weights_at_point @ y / weights_at_point.sum() if weights_at_point.sum() else 0
+        np.testing.assert_allclose(nearest_targets.values[j], expected, rtol=1e-5, atol=1e-6)

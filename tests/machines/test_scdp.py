@@ -217,14 +217,14 @@ def test_paths_in_step_predict_as_one_after_another(monkeypatch):
     """Folds go in step on accelerators."""
     X, y = problem(c=2)
     folds = jsparse.plain_folds(jax.random.key(0), len(X), 4)
-    given = RBF(1.5), X[:20], jnp.array([1.0, 50.0]), X, y, folds
+    arguments = RBF(1.5), X[:20], jnp.array([1.0, 50.0]), X, y, folds
     scores = {}
     for together in (1, 64):
         # Settings that no other test has, so that no program is there already.
         method = SCDP(7, size_tolerance=0.1 + together, selection="separate")
         monkeypatch.setattr("jsparse.machines.scdp.systems_at_once", lambda n=together: n)
-        found = validate(method, *given, metric="mse", keep=1, size=3)
-        scores[together] = found.scores, found.fold_scores, found.predictions
+        validation = validate(method, *arguments, metric="mse", keep=1, size=3)
+        scores[together] = validation.scores, validation.fold_scores, validation.predictions
     for one, other in zip(*scores.values(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9)
 
@@ -312,10 +312,10 @@ def test_cross_validation_equals_refitting_without_each_fold(metric, reported):
     }
     for s in range(2):
         options = {"metric": metric, "reported": reported, "keep": s, "size": 5}
-        found = validate(SCDP(10), RBF(1.5), X[:30], C, X, y, folds, w, **options)
-        results = {metric: (found.scores, found.fold_scores)}
+        validation = validate(SCDP(10), RBF(1.5), X[:30], C, X, y, folds, w, **options)
+        results = {metric: (validation.scores, validation.fold_scores)}
         if reported is not None:
-            results[reported] = found.reported, found.fold_reported
+            results[reported] = validation.reported, validation.fold_reported
         total = {name: np.zeros((4, 10)) for name in results}
         for v, (index, valid) in enumerate(zip(*map(np.asarray, folds), strict=True)):
             out = index[valid]
@@ -327,7 +327,7 @@ def test_cross_validation_equals_refitting_without_each_fold(metric, reported):
                 for name, each in total.items():
                     each[v, k - 1] = np.sum(w[out] * losses[name](y[out], values))
                 if k == 6:
-                    np.testing.assert_allclose(found.predictions[out], values, rtol=1e-7)
+                    np.testing.assert_allclose(validation.predictions[out], values, rtol=1e-7)
         of_folds = [np.sum(w[i[valid]]) for i, valid in zip(*map(np.asarray, folds), strict=True)]
         for name, (scores, fold_scores) in results.items():
             np.testing.assert_allclose(scores[s], total[name].sum(0) / w.sum(), rtol=1e-7)
@@ -344,7 +344,7 @@ def test_cross_validation_of_classes_equals_refitting(separate):
     code = output_code("one_versus_rest", 3)
     folds = jsparse.stratified_folds(jax.random.key(0), y, 3)
     selection = "separate" if separate else "joint"
-    found = validate(
+    validation = validate(
         SCDP(6, selection=selection),
         RBF(1.5),
         X[::3],
@@ -370,7 +370,7 @@ def test_cross_validation_of_classes_equals_refitting(separate):
         )
         for k in range(1, 7):
             wrong[k - 1] += np.sum(np.argmax(np.asarray(path.at(k)(X[out])), axis=1) != y[out])
-    np.testing.assert_allclose(found.scores[0] * len(X), wrong, atol=1e-9)
+    np.testing.assert_allclose(validation.scores[0] * len(X), wrong, atol=1e-9)
 
 
 def test_random_subsets_are_the_same_for_all_folds_and_values_of_C():
@@ -515,14 +515,14 @@ def test_nan_in_one_fold_is_told():
 
 def test_farthest_points_are_gonzalezs():
     X = np.random.default_rng(0).standard_normal((60, 2))
-    found = centers(jax.random.key(0), X, 10)
-    chosen = [int(found.indices[0])]
+    selection = centers(jax.random.key(0), X, 10)
+    indices = [int(selection.indices[0])]
     for k in range(10):
-        apart = np.linalg.norm(X[:, None] - X[chosen][None], axis=2).min(axis=1)
-        np.testing.assert_allclose(found.radius[k], apart.max(), rtol=1e-9)
+        apart = np.linalg.norm(X[:, None] - X[indices][None], axis=2).min(axis=1)
+        np.testing.assert_allclose(selection.radius[k], apart.max(), rtol=1e-9)
         if k < 9:
-            chosen.append(int(np.argmax(apart)))
-    assert np.asarray(found.indices).tolist() == chosen
+            indices.append(int(np.argmax(apart)))
+    assert np.asarray(selection.indices).tolist() == indices
     # Repeated rows are taken once each before any twice.
     twice = np.concatenate([X[:5], X[:5]])
     rows = np.asarray(centers(jax.random.key(0), twice, 10).indices)
@@ -535,18 +535,18 @@ def test_farthest_points_are_gonzalezs():
 def test_means_are_those_of_their_rows_and_better_than_the_start(dtype):
     X = (np.random.default_rng(0).standard_normal((200, 3)) + 1e3).astype(dtype)
     w = np.random.default_rng(1).uniform(0, 2, 200).astype(dtype)
-    found = means(jax.random.key(0), X, 8, w)
-    centres = np.asarray(found.centres, float)
+    clusters = means(jax.random.key(0), X, 8, w)
+    centres = np.asarray(clusters.centres, float)
     squares = np.square(X.astype(float)[:, None] - centres[None]).sum(-1)
     nearest = squares.argmin(axis=1)
     for j in range(8):
-        own = nearest == j
-        mean = (w[own, None] * X[own].astype(float)).sum(0) / w[own].sum()
+        members = nearest == j
+        mean = (w[members, None] * X[members].astype(float)).sum(0) / w[members].sum()
         np.testing.assert_allclose(centres[j], mean, atol=1e-3 if dtype == "float32" else 1e-9)
-    np.testing.assert_allclose(found.inertia, (w * squares.min(axis=1)).sum(), rtol=1e-3)
+    np.testing.assert_allclose(clusters.inertia, (w * squares.min(axis=1)).sum(), rtol=1e-3)
     start = X[np.asarray(centers(jax.random.key(0), X, 8, w).indices)].astype(float)
     first = np.square(X.astype(float)[:, None] - start[None]).sum(-1).min(axis=1)
-    assert found.inertia < (w * first).sum()
+    assert clusters.inertia < (w * first).sum()
 
 
 @pytest.mark.parametrize(
@@ -573,12 +573,12 @@ def test_means_are_those_of_their_rows_and_better_than_the_start(dtype):
 def test_bad_input_is_told_before_candidates_are_chosen(options, match, as_users_call, monkeypatch):
     monkeypatch.setattr("jsparse.machines.candidates.k_center", None)  # before points are chosen
     X, y = load_iris(return_X_y=True)
-    given = {"task": "classification", "key": jax.random.key(0)}
+    training_options = {"task": "classification", "key": jax.random.key(0)}
     of_run = {"multiclass", "task", "metric"} & set(options)
-    given |= {name: options[name] for name in of_run}
-    own = {name: value for name, value in options.items() if name not in of_run}
+    training_options |= {name: options[name] for name in of_run}
+    method_options = {name: value for name, value in options.items() if name not in of_run}
     with pytest.raises(ValueError, match=match):
-        jsparse.train(X, y, method=SCDP(**own), **given)
+        jsparse.train(X, y, method=SCDP(**method_options), **training_options)
 
 
 @pytest.mark.slow
@@ -590,11 +590,11 @@ def test_rows_without_weight_are_no_candidates():
     options |= {"search": Profile(tune_kernel=False), "C": np.array([10.0])}
     for candidates in (None, "all", 55):
         model = jsparse.train(X, y, weights=w, method=SCDP(5, candidates=candidates), **options)
-        there = model.expansion.scaling.apply(jnp.asarray(X))[np.flatnonzero(w)]
-        apart = np.abs(model.fit.points[:, None] - there[None]).sum(-1).min(axis=1)
+        present_rows = model.expansion.scaling.apply(jnp.asarray(X))[np.flatnonzero(w)]
+        apart = np.abs(model.fit.points[:, None] - present_rows[None]).sum(-1).min(axis=1)
         assert apart.max() == 0
-        own = model.expansion.scaling.apply(jnp.asarray(X))[model.point_rows]
-        np.testing.assert_array_equal(own, model.expansion.prototypes)
+        prototype_rows = model.expansion.scaling.apply(jnp.asarray(X))[model.point_rows]
+        np.testing.assert_array_equal(prototype_rows, model.expansion.prototypes)
     with pytest.raises(ValueError, match=r"candidates: expected .* rows with weight \(60\)"):
         jsparse.train(X, y, weights=w, method=SCDP(5, candidates=61), **options)
     w[:] = 0
@@ -665,13 +665,13 @@ def test_the_command_line_fits_a_path_and_applies_it(wine, tmp_path, capsys):
     assert "chosen" in said
     assert main(["predict", str(model), str(wine), "--out", str(tmp_path / "p.csv")]) == 0
     assert float(capsys.readouterr().err.split(":")[-1]) < 0.06
-    for wrong, told in (
+    for wrong, message in (
         (["--method", "scdp", "--loss", "huber"], "--loss: expected together with --method robust"),
         (["--max-prototypes", "5"], "--max-prototypes: expected together with --method scdp"),
         (["--method", "spsvm", "--stream"], "--stream: expected a method that needs only sums"),
     ):
         assert main(["fit", str(wine), "--target", "kind", "--out", str(model), *wrong]) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -683,10 +683,10 @@ def test_the_curve_is_drawn_with_its_spread_and_its_choice():
     )  # fmt: skip
     errors = model.curve.errors
     axes = plotting.error_curve(model, test_errors=errors + 0.1, others={"another": (5.0, 0.2)})
-    band, (curve, new, chosen, other, _) = axes.collections[0], axes.lines
+    band, (curve, new, selected, other, _) = axes.collections[0], axes.lines
     np.testing.assert_allclose(curve.get_ydata(), errors)
     np.testing.assert_allclose(new.get_ydata(), errors + 0.1)
-    assert chosen.get_xdata()[0] == model.curve.size
+    assert selected.get_xdata()[0] == model.curve.size
     assert other.get_xdata()[0] == 5
     edge = band.get_paths()[0].vertices[:, 1]
     np.testing.assert_allclose(edge.max(), (errors + model.curve.standard_errors).max())

@@ -53,7 +53,7 @@ def sized_arrays(rng, kind):
     M, c = (24, 1) if kind == "dictionary" else (12, 3)
     coefficients = np.zeros((1, len(SIZES), M, c))
     for place, size in enumerate(SIZES):
-        chosen = rng.permutation(M)[:size]
-        coefficients[0, place, chosen] = rng.normal(size=(size, c))
+        active = rng.permutation(M)[:size]
+        coefficients[0, place, active] = rng.normal(size=(size, c))
     intercepts = rng.normal(size=(1, len(SIZES), c))
     return None, coefficients, intercepts, SIZES, [CONVERGED, PRECISION_LOST]

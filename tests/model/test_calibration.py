@@ -50,8 +50,10 @@ def test_slopes_are_the_likeliest_by_loops(k):
     beliefs = (1 / k / k + PRIOR_ROWS * odds / odds.sum(axis=1, keepdims=True)) / worth
     expected = []
     for c in range(k):
-        own = [i for i in range(len(rows)) if decisions(scores)[i] == c]
-        expected.append(likeliest(mixed([rows[i] for i in own], [beliefs[i] for i in own], worth)))
+        members = [i for i in range(len(rows)) if decisions(scores)[i] == c]
+        expected.append(
+            likeliest(mixed([rows[i] for i in members], [beliefs[i] for i in members], worth))
+        )
     np.testing.assert_allclose(
         fit_inverse_temperatures(scores, numbers, weights), expected, rtol=1e-3
     )

@@ -44,11 +44,11 @@ def test_intervals_are_those_of_the_paper_by_loops(coverage):
     centres, errors = rng.standard_normal((6, 4)), np.abs(rng.standard_normal(20))
     fold = rng.integers(0, 4, 20).astype(np.int32)
     expected = [loops.cv_plus(each, errors, fold, coverage) for each in centres]
-    found = intervals(centres, ConformalScores(errors, fold), coverage)
-    np.testing.assert_allclose(found, expected, rtol=1e-14)
+    ends = intervals(centres, ConformalScores(errors, fold), coverage)
+    np.testing.assert_allclose(ends, expected, rtol=1e-14)
     one = [loops.cv_plus(each, errors, 0 * fold, coverage) for each in centres]
-    found = intervals(centres[:, :1], ConformalScores(errors), coverage)
-    np.testing.assert_allclose(found, one, rtol=1e-14)
+    ends = intervals(centres[:, :1], ConformalScores(errors), coverage)
+    np.testing.assert_allclose(ends, one, rtol=1e-14)
 
 
 @pytest.mark.parametrize("k", [2, 4])
@@ -59,10 +59,10 @@ def test_sets_are_those_of_the_paper_by_loops(k):
     rows[np.arange(30), labels] += 1
     errors = np.take_along_axis(margin_deficit(rows), labels[:, None], axis=1)[:, 0]
     apart = margin_deficit(new.reshape(-1, k)).reshape(new.shape)
-    found = sets(apart, ConformalScores(errors, fold), 0.8)
+    in_set = sets(apart, ConformalScores(errors, fold), 0.8)
     expected = [loops.cross_set(each[fold], rows, labels, 0.8) for each in new]
-    np.testing.assert_array_equal(found, expected)
-    assert 0 < found.mean() < 1
+    np.testing.assert_array_equal(in_set, expected)
+    assert 0 < in_set.mean() < 1
     if k == 2:  # of two classes there is one score
         score = (rows[:, 1] - rows[:, 0]) / 2
         np.testing.assert_allclose(2 * margin_deficit(score), margin_deficit(rows), rtol=1e-12)
@@ -195,31 +195,36 @@ def gram(X, Z, lengthscale):
 
 def test_jackknife_plus_is_that_of_a_machine_solved_without_each_row():
     weights = np.random.default_rng(3).choice([0.0, 1.0, 2.0], len(ROWS), p=[0.1, 0.6, 0.3])
-    found = learn(NUMBERS, method=Dual(), kernel=RBF(1.5), weights=weights)
+    trained = learn(NUMBERS, method=Dual(), kernel=RBF(1.5), weights=weights)
     rows = np.flatnonzero(weights > 0)
     mean = np.average(ROWS, axis=0, weights=weights)
     scale = np.sqrt(np.average((ROWS - mean) ** 2, axis=0, weights=weights))
     Z, new = (ROWS - mean) / scale, (NEW - mean) / scale
     centres, errors = [], []
     for i in rows:
-        own = rows[rows != i]
-        alpha, b = solve_dual(gram(Z[own], Z[own], 1.5), NUMBERS[own], 5.0, weights[own])
-        at = gram(np.concatenate([Z[i : i + 1], new]), Z[own], 1.5) @ alpha + b
+        training_rows = rows[rows != i]
+        alpha, b = solve_dual(
+            gram(Z[training_rows], Z[training_rows], 1.5),
+            NUMBERS[training_rows],
+            5.0,
+            weights[training_rows],
+        )
+        at = gram(np.concatenate([Z[i : i + 1], new]), Z[training_rows], 1.5) @ alpha + b
         errors.append(abs(NUMBERS[i] - at[0]))
         centres.append(at[1:])
     which = np.arange(len(rows))
     expected = [loops.cv_plus(each, errors, which, 0.8) for each in np.array(centres).T]
-    np.testing.assert_allclose(found.interval(NEW, 0.8), expected, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(trained.interval(NEW, 0.8), expected, rtol=1e-7, atol=1e-8)
 
 
-def values_of_folds(found):
+def values_of_folds(trained):
     """Of each training row by the machine of its fold."""
-    model, fold = found.model, np.arange(len(ROWS))
-    if not isinstance(found.method, Dual):
-        for number, (rows, own) in enumerate(zip(*found.folds, strict=True)):
-            fold[rows[own]] = number
+    model, fold = trained.model, np.arange(len(ROWS))
+    if not isinstance(trained.method, Dual):
+        for number, (rows, valid) in enumerate(zip(*trained.folds, strict=True)):
+            fold[rows[valid]] = number
     machines = dataclasses.replace(model.conformal.machines, scaling=model.expansion.scaling)
-    values = np.asarray(machines(ROWS)).reshape(len(ROWS), -1, *found.out_of_fold.shape[1:])
+    values = np.asarray(machines(ROWS)).reshape(len(ROWS), -1, *trained.out_of_fold.shape[1:])
     return values[np.arange(len(ROWS)), fold]
 
 
@@ -239,23 +244,23 @@ def values_of_folds(found):
 )
 def test_machines_of_the_folds_give_the_values_out_of_fold(method, y, options, tmp_path):
     numbers = y.dtype.kind == "f"
-    found = learn(y, "regression" if numbers else "classification", method, **options)
-    expected = found.out_of_fold
+    trained = learn(y, "regression" if numbers else "classification", method, **options)
+    expected = trained.out_of_fold
     atol = 1e-8 * np.abs(expected).max()
-    np.testing.assert_allclose(values_of_folds(found), expected, atol=atol)
-    assert found.model.conformal.guarantee == "folds"
-    found.model.save(tmp_path / "model")
+    np.testing.assert_allclose(values_of_folds(trained), expected, atol=atol)
+    assert trained.model.conformal.guarantee == "folds"
+    trained.model.save(tmp_path / "model")
     with jax.enable_x64(True):
         again = load(tmp_path / "model")
     if numbers:
-        ends = found.interval(NEW, 0.8)
+        ends = trained.interval(NEW, 0.8)
         assert ends.shape == (7, *y.shape[1:], 2)
         np.testing.assert_array_equal(again.interval(NEW, 0.8), ends)
-        np.testing.assert_array_equal(found.interval(NEW[0], 0.8), ends[0])
+        np.testing.assert_array_equal(trained.interval(NEW[0], 0.8), ends[0])
         assert (ends[..., 0] < ends[..., 1]).all()
     else:
-        inside = found.predict_set(NEW, 0.8)
-        assert inside.shape == (7, len(found.classes))
+        inside = trained.predict_set(NEW, 0.8)
+        assert inside.shape == (7, len(trained.classes))
         np.testing.assert_array_equal(again.predict_set(NEW, 0.8), inside)
 
 
@@ -273,21 +278,21 @@ def models():
 
 
 def test_errors_out_of_fold_are_kept_by_default(models, tmp_path):
-    found = models["numbers"]
-    errors = np.abs(NUMBERS - found.out_of_fold)
+    trained = models["numbers"]
+    errors = np.abs(NUMBERS - trained.out_of_fold)
     half = np.sort(errors)[rank_of(0.9, 80) - 1]
-    ends = found.interval(NEW)
-    np.testing.assert_allclose(ends.mean(axis=1), found.predict(NEW), rtol=1e-12)
+    ends = trained.interval(NEW)
+    np.testing.assert_allclose(ends.mean(axis=1), trained.predict(NEW), rtol=1e-12)
     np.testing.assert_allclose(ends[:, 1] - ends[:, 0], 2 * half, rtol=1e-9)
-    assert "intervals: by errors out of fold" in repr(found.model)
-    found = models["two"]
-    truth = np.where(TWO == "yes", 1, -1) * found.out_of_fold
+    assert "intervals: by errors out of fold" in repr(trained.model)
+    trained = models["two"]
+    truth = np.where(TWO == "yes", 1, -1) * trained.out_of_fold
     least = np.sort(truth)[80 - rank_of(0.9, 80)]
-    f = found.decision_function(NEW)
+    f = trained.decision_function(NEW)
     np.testing.assert_array_equal(
-        found.predict_set(NEW), np.stack([-f >= least, f >= least], axis=1)
+        trained.predict_set(NEW), np.stack([-f >= least, f >= least], axis=1)
     )
-    assert "sets: by errors out of fold" in repr(found.model)
+    assert "sets: by errors out of fold" in repr(trained.model)
 
 
 def test_rows_held_out_calibrate_any_model(models, tmp_path):
@@ -304,9 +309,9 @@ def test_rows_held_out_calibrate_any_model(models, tmp_path):
             assert load(tmp_path / "model").conformal.guarantee == "held out"
     labels = np.array(["yes", "no", "no", "yes", "no", "yes", "no"])
     model = models["two"].model.calibrated(NEW, labels)
-    own = np.where(labels == "yes", 1, -1) * model.decision_function(NEW)
+    margins = np.where(labels == "yes", 1, -1) * model.decision_function(NEW)
     f = model.decision_function(ROWS)
-    inside = np.stack([-f >= own.min(), f >= own.min()], axis=1)
+    inside = np.stack([-f >= margins.min(), f >= margins.min()], axis=1)
     np.testing.assert_array_equal(model.predict_set(ROWS, 7 / 8), inside)
 
 
@@ -335,12 +340,12 @@ def test_errors_of_a_stream_are_those_of_its_sample():
     stream = ArrayStream(ROWS, 5 + 3 * NUMBERS, batch_rows=20)
     options = {**QUICK, "folds": HoldOut(0.3), "task": "regression", "method": SMALL}
     with jax.enable_x64(True):
-        found = train(stream, **options)
-    held_out = len(found.model.conformal.errors)
+        trained = train(stream, **options)
+    held_out = len(trained.model.conformal.errors)
     assert 10 < held_out < 40
-    there = np.isfinite(found.out_of_fold)
-    errors = np.abs((5 + 3 * NUMBERS)[there] - found.out_of_fold[there])
-    np.testing.assert_allclose(np.sort(found.model.conformal.errors), np.sort(errors), rtol=1e-9)
+    is_predicted = np.isfinite(trained.out_of_fold)
+    errors = np.abs((5 + 3 * NUMBERS)[is_predicted] - trained.out_of_fold[is_predicted])
+    np.testing.assert_allclose(np.sort(trained.model.conformal.errors), np.sort(errors), rtol=1e-9)
 
 
 def test_estimators_show_values_out_of_fold_and_answer_by_them():

@@ -81,17 +81,17 @@ def a_model(target, kernel, dtype="float64", scaled=True):
 def with_errors(model, folds=0, *, held_out=False):
     """The same with errors on unseen rows, and machines of so many folds."""
     with jax.enable_x64(True):
-        own, rng = model.expansion, np.random.default_rng(2)
+        expansion, rng = model.expansion, np.random.default_rng(2)
         single = model.labels is not None or len(model.quantiles) > 1
-        outputs = () if single else own.intercept.shape
+        outputs = () if single else expansion.intercept.shape
         errors = np.abs(rng.normal(size=(6, *outputs))).astype(model.dtype)
         if not folds:
             return dataclasses.replace(model, conformal=ConformalScores(errors, held_out=held_out))
-        columns = folds * own.intercept.size
-        shapes = (3, own.prototypes.shape[1]), (3, columns), (columns,)
+        columns = folds * expansion.intercept.size
+        shapes = (3, expansion.prototypes.shape[1]), (3, columns), (columns,)
         parts = (jax.numpy.asarray(rng.normal(size=shape), model.dtype) for shape in shapes)
         fold = rng.integers(0, folds, 6).astype(np.int32)
-        conformal = ConformalScores(errors, fold, KernelExpansion(own.kernel, *parts))
+        conformal = ConformalScores(errors, fold, KernelExpansion(expansion.kernel, *parts))
     return dataclasses.replace(model, conformal=conformal)
 
 
@@ -106,11 +106,11 @@ def with_sizes(kind):
 
 def with_quantiles(model):
     """The same with three quantiles, one of whose errors on unseen rows is negative."""
-    own, steps = model.expansion, np.arange(3.0)
+    machine, steps = model.expansion, np.arange(3.0)
     expansion = dataclasses.replace(
-        own,
-        coefficients=own.coefficients[:, None] * jax.numpy.asarray(1 + steps)[None],
-        intercept=own.intercept - jax.numpy.asarray(steps),
+        machine,
+        coefficients=machine.coefficients[:, None] * jax.numpy.asarray(1 + steps)[None],
+        intercept=machine.intercept - jax.numpy.asarray(steps),
     )
     model = with_errors(
         dataclasses.replace(model, expansion=expansion, quantiles=(0.1, 0.5, 0.9)), 2
@@ -238,12 +238,12 @@ odd = st.one_of(
 
 def nodes(value, at=()):
     """The places of all values of a document."""
-    found = [at]
+    places = [at]
     pairs = value.items() if isinstance(value, dict) else ()
     pairs = enumerate(value) if isinstance(value, list) else pairs
     for key, item in pairs:
-        found += nodes(item, (*at, key))
-    return found
+        places += nodes(item, (*at, key))
+    return places
 
 
 def value_at(document, place):
@@ -458,10 +458,10 @@ def settings_restored(tmp_path, monkeypatch):
 def test_the_command_line_says_one_line_of_a_crafted_file(how, folder, bases, capsys):
     signed(folder / "m", *crafted(bases["several"], how))
     assert main(["predict", str(folder / "m"), str(folder / "rows.csv")]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert len(told.err.splitlines()) == 1
-    assert told.err.startswith(f"jsparse: error: {str(folder / 'm')!r}: expected a")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert len(output.err.splitlines()) == 1
+    assert output.err.startswith(f"jsparse: error: {str(folder / 'm')!r}: expected a")
     with pytest.raises(ModelFileError):
         load(folder / "m")
 

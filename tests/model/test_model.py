@@ -104,8 +104,8 @@ def test_a_model_within_a_larger_one_is_differentiable(models, kind):
     # And in every floating leaf of its own.
     free, rest = eqx.partition(model, eqx.is_inexact_array)
     X = jnp.asarray(ROWS[:5])
-    found = jax.jit(jax.grad(lambda free: jnp.sum(eqx.combine(free, rest)(X))))(free)
-    np.testing.assert_allclose(found.expansion.intercept, 5 * np.ones(OUTPUTS[kind]), rtol=1e-12)
+    gradient = jax.jit(jax.grad(lambda free: jnp.sum(eqx.combine(free, rest)(X))))(free)
+    np.testing.assert_allclose(gradient.expansion.intercept, 5 * np.ones(OUTPUTS[kind]), rtol=1e-12)
     ones = eqx.tree_at(
         lambda m: (m.expansion.coefficients, m.expansion.intercept),
         model,
@@ -115,8 +115,8 @@ def test_a_model_within_a_larger_one_is_differentiable(models, kind):
     expected = jnp.broadcast_to(
         columns.reshape(-1, *[1] * len(OUTPUTS[kind])), (model.size, *OUTPUTS[kind])
     )
-    np.testing.assert_allclose(found.expansion.coefficients, expected, rtol=1e-9)
-    moved = found.expansion
+    np.testing.assert_allclose(gradient.expansion.coefficients, expected, rtol=1e-9)
+    moved = gradient.expansion
     for leaf in (moved.prototypes, moved.kernel.lengthscale, moved.scaling.shift):
         assert float(jnp.max(jnp.abs(leaf))) > 0
 
@@ -135,10 +135,10 @@ def test_a_model_is_exported_for_any_number_of_rows(models, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_row_is_answered_as_many(models, kind):
     model = models[kind]
-    asked = [model.predict, model.decision_function]
+    answers = [model.predict, model.decision_function]
     if model.classes is not None:
-        asked.append(model.predict_proba)
-    for answer in asked:
+        answers.append(model.predict_proba)
+    for answer in answers:
         many = answer(ROWS[:3])
         assert isinstance(many, np.ndarray)
         assert len(many) == 3
@@ -159,12 +159,12 @@ def test_one_row_is_answered_as_many(models, kind):
 def test_decisions_are_the_largest_scores_and_probabilities(models):
     for kind in ("two", "several", "path"):
         model = models[kind]
-        scores, labels, told = (
+        scores, labels, probabilities = (
             answer(ROWS) for answer in (model.decision_function, model.predict, model.predict_proba)
         )
         number = (scores >= 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         np.testing.assert_array_equal(labels, model.classes[number])
-        np.testing.assert_array_equal(told.argmax(axis=1), number)
+        np.testing.assert_array_equal(probabilities.argmax(axis=1), number)
         assert labels.dtype == model.classes.dtype
     for kind in ("numbers", "targets"):
         np.testing.assert_allclose(models[kind].predict(ROWS), models[kind](ROWS), rtol=1e-10)
@@ -218,9 +218,9 @@ def test_where_jax_has_float32_a_model_of_float64_keeps_its_digits(models, tmp_p
     wanted = [model.at(size).decision_function(X) for size in (1, 6)]
     with jax.enable_x64(False):
         assert model.at(1).dtype == np.float64
-        found = [model.at(size).decision_function(X) for size in (1, 6)]
+        values_by_size = [model.at(size).decision_function(X) for size in (1, 6)]
         model.save(tmp_path / "m")
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(values_by_size, wanted)
     loaded = load(tmp_path / "m")
     assert loaded.dtype == np.float64
     for size, values in zip((1, 6), wanted, strict=True):
@@ -256,9 +256,9 @@ def test_columns_may_come_in_any_order_and_with_others(of_table, tmp_path):
     other = table[["town", "id", "code", "size"]].assign(more=1.5)
     of_table.save(tmp_path / "m")
     for model in (of_table, load(tmp_path / "m")):
-        for given in (other, pa.Table.from_pandas(other), Frame(other), other.set_index("id")):
-            np.testing.assert_array_equal(model.predict_proba(given), expected)
-            np.testing.assert_array_equal(model.predict(given), of_table.predict(table))
+        for container in (other, pa.Table.from_pandas(other), Frame(other), other.set_index("id")):
+            np.testing.assert_array_equal(model.predict_proba(container), expected)
+            np.testing.assert_array_equal(model.predict(container), of_table.predict(table))
     # The rows as they were encoded are an array like any other.
     inputs = encode(of_table.columns, pa.Table.from_pandas(table)).X
     np.testing.assert_array_equal(of_table.predict_proba(inputs), expected)
@@ -306,12 +306,14 @@ def test_missing_values_are_filled_in_as_asked():
 def test_targets_of_a_table_by_name_or_as_an_array():
     table = a_table().drop(columns="id")
     named = trained(table.assign(y=NUMBERS), "y", "regression")
-    given = trained(table, NUMBERS, "regression")
-    np.testing.assert_array_equal(named.predict(table), given.predict(table))
+    trained_on_table = trained(table, NUMBERS, "regression")
+    np.testing.assert_array_equal(named.predict(table), trained_on_table.predict(table))
     both = np.stack([NUMBERS, 1 - 2 * NUMBERS], axis=1)
     several = trained(table, both, "regression")
     assert several.predict(table).shape == (N, 2)
-    np.testing.assert_allclose(several.predict(table)[:, 0], given.predict(table), rtol=1e-8)
+    np.testing.assert_allclose(
+        several.predict(table)[:, 0], trained_on_table.predict(table), rtol=1e-8
+    )
     with pytest.raises(ValueError, match="y: expected the name of a column of the table"):
         trained(table, None)
     with pytest.raises(ValueError, match="y: expected 80 values, as many as rows of X"):
@@ -322,8 +324,8 @@ def test_targets_of_a_table_by_name_or_as_an_array():
 
 def test_a_model_of_arrays_takes_the_columns_of_a_table_in_their_order(models):
     model, table = models["several"], pd.DataFrame(ROWS, columns=list("abc"))
-    for given in (table, pa.Table.from_pandas(table), Frame(table)):
-        np.testing.assert_array_equal(model.predict(given), model.predict(ROWS))
+    for container in (table, pa.Table.from_pandas(table), Frame(table)):
+        np.testing.assert_array_equal(model.predict(container), model.predict(ROWS))
     with pytest.raises(ValueError, match="X: expected 3 columns, as in training, got 2"):
         model.predict(table[["a", "b"]])
     with pytest.raises(ValueError, match="X: expected numbers"):

@@ -39,12 +39,14 @@ def trained(kind):
 def test_coverage_is_counted_with_the_exact_interval():
     model, (X, y) = trained("numbers"), data(120, seed=1)
     for level, truth in ((0.9, y), (0.5, y), (0.9, y + 9), (0.9, model.predict(X))):
-        found = monitoring.coverage(model, X, truth, level, confidence=0.9)
+        interval = monitoring.coverage(model, X, truth, level, confidence=0.9)
         count = sum(a <= t <= b for (a, b), t in zip(model.interval(X, level), truth, strict=True))
         exact = binomtest(count, 120).proportion_ci(0.9, method="exact")
-        assert found.observed == count / 120
-        np.testing.assert_allclose([found.low, found.high], [exact.low, exact.high], atol=1e-12)
-        assert (found.expected, found.n_rows) == (level, 120)
+        assert interval.observed == count / 120
+        np.testing.assert_allclose(
+            [interval.low, interval.high], [exact.low, exact.high], atol=1e-12
+        )
+        assert (interval.expected, interval.n_rows) == (level, 120)
     assert monitoring.coverage(model, X, y + 9).high < 0.9  # as after a drift of the targets
 
 
@@ -59,9 +61,9 @@ def test_coverage_of_several_targets_and_of_labels():
     labels = np.array(["low", "middle", "high"])[np.digitize(y, [-0.5, 0.5])]
     sets, classes = model.predict_set(X, 0.8), model.classes.tolist()
     inside = [s[classes.index(label)] for s, label in zip(sets, labels, strict=True)]
-    found = monitoring.coverage(model, X, labels, 0.8)
-    assert found.observed == np.mean(inside)
-    assert found.low < 0.8 < found.high
+    interval = monitoring.coverage(model, X, labels, 0.8)
+    assert interval.observed == np.mean(inside)
+    assert interval.low < 0.8 < interval.high
 
 
 def mmd(X, Y, kernel):
@@ -83,17 +85,17 @@ def test_the_statistic_is_the_unbiased_estimate(dtype, block_rows):
         (RBF(0.8), lambda a, b: np.exp(-((a - b) ** 2).sum() / (2 * 0.8**2))),
         (Linear(0.3), lambda a, b: 0.3 + a @ b),
     ):
-        found = monitoring.mmd_test(0, ours, X, Y, block_rows=block_rows)
+        test_result = monitoring.mmd_test(0, ours, X, Y, block_rows=block_rows)
         expected = mmd(X.astype(float), Y.astype(float), theirs)
         np.testing.assert_allclose(
-            found.statistic, expected, rtol=1e-10 if dtype == "float64" else 1e-4
+            test_result.statistic, expected, rtol=1e-10 if dtype == "float64" else 1e-4
         )
-        assert found.statistic.dtype == dtype
+        assert test_result.statistic.dtype == dtype
 
 
 def test_p_values_of_few_rows_are_those_of_all_permutations():
     X, Y = np.zeros((2, 1)), np.array([[1.0], [1.1], [5.0]])
-    found = monitoring.mmd_test(0, RBF(1.0), X, Y, n_permutations=3000)
+    test_result = monitoring.mmd_test(0, RBF(1.0), X, Y, n_permutations=3000)
     together, statistics = np.concatenate([X, Y]), []
     for i in range(5):
         for j in range(i):
@@ -104,7 +106,7 @@ def test_p_values_of_few_rows_are_those_of_all_permutations():
         np.array(statistics) >= mmd(X, Y, lambda a, b: np.exp(-((a - b) ** 2).sum() / 2)) - 1e-12
     )
     assert 0.05 < exact < 0.5
-    assert abs(found.p_value - exact) < 0.03  # three standard errors of 3000 permutations
+    assert abs(test_result.p_value - exact) < 0.03  # three standard errors of 3000 permutations
 
 
 def test_the_size_of_the_test_is_its_level_and_shifts_are_found():

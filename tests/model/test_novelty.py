@@ -44,10 +44,13 @@ def distances(X, Z, kernel):
     """Squared distance of each row from the span of all rows of `Z`, relative to `k(x, x)`."""
     K, shares = kernel(Z, Z), []
     for x in X:
-        k, own = kernel(x[None], Z)[0], kernel(x[None], x[None])[0, 0]
+        k, squared_length = kernel(x[None], Z)[0], kernel(x[None], x[None])[0, 0]
         coefficients = np.linalg.lstsq(K, k, rcond=1e-10)[0]
         # |phi(x) - sum_j c_j phi(z_j)|^2
-        shares.append((own - 2 * coefficients @ k + coefficients @ K @ coefficients) / own)
+        shares.append(
+            (squared_length - 2 * coefficients @ k + coefficients @ K @ coefficients)
+            / squared_length
+        )
     return np.clip(shares, 0, 1)
 
 
@@ -90,9 +93,9 @@ def test_a_far_row_is_wholly_novel_and_a_prototype_is_not(dtype):
     far = model.novelty(np.full((1, 3), 1e3, dtype))
     np.testing.assert_allclose(far.distance, 1.0)
     np.testing.assert_allclose(far.p_value, 1 / 61, rtol=1e-6)
-    own = model.novelty(prototypes)
-    np.testing.assert_allclose(own.distance, 0.0, atol=1e-12 if dtype == "float64" else 2e-6)
-    np.testing.assert_allclose(own.p_value, 1.0)
+    novelty = model.novelty(prototypes)
+    np.testing.assert_allclose(novelty.distance, 0.0, atol=1e-12 if dtype == "float64" else 2e-6)
+    np.testing.assert_allclose(novelty.p_value, 1.0)
     one = model.novelty(X[3])
     assert one.distance.shape == one.p_value.shape == ()
     np.testing.assert_allclose(one.distance, model.novelty(X).distance[3], rtol=1e-5)

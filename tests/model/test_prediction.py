@@ -117,9 +117,9 @@ def test_models_are_warmed_up_in_silence(capsys):
     model = learn(np.stack([NUMBERS, -NUMBERS], axis=1)).model
     kernel = RBF(1.3) * RBF(9.0)  # programs that no other test has compiled
     expansions = (model.expansion, model.conformal.machines)
-    own, folds = (dataclasses.replace(each, kernel=kernel) for each in expansions)
+    expansion, folds = (dataclasses.replace(each, kernel=kernel) for each in expansions)
     conformal = dataclasses.replace(model.conformal, machines=folds)
-    model = dataclasses.replace(model, expansion=own, conformal=conformal)
+    model = dataclasses.replace(model, expansion=expansion, conformal=conformal)
     first = model.warm_up()
     assert len(batch_capacities()) <= first.programs <= 2 * len(batch_capacities())
     assert first.seconds > 0
@@ -142,10 +142,10 @@ def test_an_estimator_of_one_class_takes_six_programs_too(as_users_call):
 
 def test_values_of_rows_on_the_host_stay_where_the_model_is():
     model = a_model("two", np.float32)
-    there = jax.device_put(model.expansion, jax.devices()[0])
+    on_device = jax.device_put(model.expansion, jax.devices()[0])
     assert not model.expansion(rows(5)).committed
-    assert there(rows(5)).committed
-    assert there(rows(5)[:0]).shape == (0,)
+    assert on_device(rows(5)).committed
+    assert on_device(rows(5)[:0]).shape == (0,)
 
 
 # --- within JAX ---------------------------------------------------------------------------------
@@ -275,9 +275,9 @@ def test_labels_that_jax_does_not_hold_are_refused_within_it(tmp_path):
     for labels, dtype in (((False, True), bool), ((0.5, 2.5), np.float32)):
         model = a_model("two", np.float32, labels=labels)
         with jax.enable_x64(False):
-            found = jax.jit(model.predict)(X)
-        assert found.dtype == dtype
-        np.testing.assert_array_equal(found, model.predict(X))
+            predictions = jax.jit(model.predict)(X)
+        assert predictions.dtype == dtype
+        np.testing.assert_array_equal(predictions, model.predict(X))
     with pytest.raises(ValueError, match="X: expected"):
         jax.jit(model.predict_proba)(X[:, :2])
     model.save(tmp_path / "model")

@@ -138,9 +138,9 @@ def test_training_for_other_quantiles_compiles_nothing():
 def test_weights_and_units_do_as_for_one_target(trained):
     weights = np.ones(len(ROWS))
     weights[::7] = 0
-    found = learn(weights=weights)
-    assert np.isnan(found.out_of_fold[::7]).all()
-    assert np.isfinite(np.delete(found.out_of_fold, np.arange(0, len(ROWS), 7), axis=0)).all()
+    weighted = learn(weights=weights)
+    assert np.isnan(weighted.out_of_fold[::7]).all()
+    assert np.isfinite(np.delete(weighted.out_of_fold, np.arange(0, len(ROWS), 7), axis=0)).all()
     with jax.enable_x64(True):
         large = train(
             ROWS, 1e6 * TARGETS - 7e9, task="regression",

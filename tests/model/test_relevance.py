@@ -21,8 +21,8 @@ LENGTHS = np.array([2.0, 1.0, 8.0])
 
 
 def test_it_is_the_inverse_lengthscale_over_the_largest():
-    found = relevance_of(Matern32(LENGTHS), 3, names=["a", "b", "c"])
-    assert found == pytest.approx({"a": 0.5, "b": 1.0, "c": 0.125})
+    relevance = relevance_of(Matern32(LENGTHS), 3, names=["a", "b", "c"])
+    assert relevance == pytest.approx({"a": 0.5, "b": 1.0, "c": 0.125})
     assert list(relevance_of(Mixed(RBF(LENGTHS), (1,)), 3)) == ["x0", "x1", "x2"]
     # A map of columns to others: how far a step along a column takes them.
     P = np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 2.0]])
@@ -54,14 +54,14 @@ def test_kernels_that_tell_no_column_from_another_are_refused():
 def test_columns_that_share_a_lengthscale_or_are_switched_off_are_named():
     # What the gradient search gives where only leaving columns out has helped.
     lengths = np.array([5.198] * 5 + [3794.7324] * 2 + [5.198] * 3)
-    found = relevance_of(RBF(lengths), 10)
-    assert found.switched_off == ("x5", "x6")
-    assert found.shared == (("x0", "x1", "x2", "x3", "x4", "x7", "x8", "x9"),)
-    assert found.separate == ()
-    assert found["x5"] == found["x6"] == 0
-    assert "8 columns that share one lengthscale: x0" in repr(found)
-    assert "switched off: x5, x6" in repr(found)
-    assert pickle.loads(pickle.dumps(found)).shared == found.shared
+    relevance = relevance_of(RBF(lengths), 10)
+    assert relevance.switched_off == ("x5", "x6")
+    assert relevance.shared == (("x0", "x1", "x2", "x3", "x4", "x7", "x8", "x9"),)
+    assert relevance.separate == ()
+    assert relevance["x5"] == relevance["x6"] == 0
+    assert "8 columns that share one lengthscale: x0" in repr(relevance)
+    assert "switched off: x5, x6" in repr(relevance)
+    assert pickle.loads(pickle.dumps(relevance)).shared == relevance.shared
     apart = relevance_of(RBF(np.array([4.0, 1.0, 2.0, 2.0, 8.0, 8.0])), 6)
     assert (apart.separate, apart.switched_off) == (("x1", "x0"), ())
     assert apart.shared == (("x2", "x3"), ("x4", "x5"))
@@ -70,10 +70,10 @@ def test_columns_that_share_a_lengthscale_or_are_switched_off_are_named():
         (Column("town", ("a", "b")), Column("age"), Column("size", ("s", "t"))),
         "y", "regression", None, False,
     )  # fmt: skip
-    found = relevance_of(RBF(np.array([2.0, 2.0, 2.0, 2.0, 1.0])), 5, columns)
-    assert found.shared == (("town", "age"),)
-    assert found.separate == ("size",)
-    assert found["age"] == pytest.approx(found["town"] / np.sqrt(2))
+    relevance = relevance_of(RBF(np.array([2.0, 2.0, 2.0, 2.0, 1.0])), 5, columns)
+    assert relevance.shared == (("town", "age"),)
+    assert relevance.separate == ("size",)
+    assert relevance["age"] == pytest.approx(relevance["town"] / np.sqrt(2))
 
 
 def test_the_report_and_the_figure_say_so_too(capsys, as_users_call):
@@ -105,7 +105,7 @@ def test_categories_are_added_up_and_drawn():
     options = {"key": 0, "search": Profile(tune_kernel=False), "C": np.array([5.0]), "folds": 3}
     lengths = np.array([1.0, 2.0, 4.0, 1.0, 0.5, 2.0, 2.0])  # towns, age, sizes
     with jax.enable_x64(True):
-        found = train(
+        trained = train(
             Frame(table),
             "income",
             task="regression",
@@ -116,8 +116,8 @@ def test_categories_are_added_up_and_drawn():
     squares = lengths**-2
     each = np.sqrt([squares[:4].sum(), squares[4], squares[5:].sum()])
     expected = dict(zip(["town", "age", "size"], each / each.max(), strict=True))
-    assert found.relevance() == pytest.approx(expected)
-    axes = plotting.relevance(found, most=2)
+    assert trained.relevance() == pytest.approx(expected)
+    axes = plotting.relevance(trained, most=2)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["age", "town"]
     np.testing.assert_allclose([bar.get_width() for bar in axes.patches], [1.0, expected["town"]])
     assert "1 less relevant columns not shown" in axes.get_xlabel()

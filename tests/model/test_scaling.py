@@ -23,8 +23,8 @@ def columns(n=200, d=3, seed=0):
 def test_agrees_with_loops_whatever_the_mean(dtype, mean, weighted):
     X = np.asarray(mean + columns(), dtype)
     weights = np.random.default_rng(1).uniform(0.1, 3.0, 200).astype(dtype) if weighted else None
-    given = None if weights is None else jnp.asarray(weights)
-    scaling = standardize(jnp.asarray(X), given)
+    row_weights = None if weights is None else jnp.asarray(weights)
+    scaling = standardize(jnp.asarray(X), row_weights)
     assert scaling.shift.dtype == scaling.scale.dtype == dtype
     shift, scale = mean_and_deviation(X, weights)  # of the very float32 numbers it was given
     eps = np.finfo(dtype).eps

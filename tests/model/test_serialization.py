@@ -319,8 +319,8 @@ def test_float64_model_without_float64_says_so(tmp_path):
         values = loaded(inputs("float32"))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            asked = load(tmp_path / "m", dtype="float32")
-        np.testing.assert_array_equal(asked(inputs("float32")), values)
+            as_float32 = load(tmp_path / "m", dtype="float32")
+        np.testing.assert_array_equal(as_float32(inputs("float32")), values)
         with pytest.raises(ValueError, match="float64 is switched off"):
             load(tmp_path / "m", dtype="float64")
     np.testing.assert_allclose(values, expansion(inputs()), rtol=1e-4, atol=1e-5)
@@ -546,13 +546,13 @@ def test_what_is_no_model_is_not_saved(tmp_path, as_users_call):
 def test_the_parts_below_a_model_come_back_too(tmp_path):
     parts = {"a": np.arange(3, dtype=np.int32), "b": np.ones((2, 0))}
     serialization.save(tmp_path / "m", model(), {"note": 1}, parts)
-    expansion, metadata, found = serialization.load(tmp_path / "m")
+    expansion, metadata, arrays = serialization.load(tmp_path / "m")
     same(expansion, model())
     assert metadata == {"note": 1}
-    assert sorted(found) == ["a", "b"]
+    assert sorted(arrays) == ["a", "b"]
     for name, array in parts.items():
-        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
-        np.testing.assert_array_equal(found[name], array)
+        assert (arrays[name].dtype, arrays[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(arrays[name], array)
     with pytest.raises(ModelFileError, match="expected a complete jsparse model"):
         load(tmp_path / "m")  # it is no `Model`
 

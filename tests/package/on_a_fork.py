@@ -97,6 +97,6 @@ if os.fork() == 0:
 print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 command = [sys.executable, "-W", "ignore", "-c", early]
-found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-assert found.stdout.strip() == "7", found
+process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+assert process.stdout.strip() == "7", process
 print("refused")

@@ -212,8 +212,8 @@ def a_failure_in_one(mesh, rank, X, y):
     ]
     for rows, message in cases:
         error = (RuntimeError, ValueError)[rank]
-        there = f"process 1 of the mesh stopped before any work: {message}"
-        with pytest.raises(error, match=(there, message.split(": ", 1)[1])[rank]):
+        on_the_other = f"process 1 of the mesh stopped before any work: {message}"
+        with pytest.raises(error, match=(on_the_other, message.split(": ", 1)[1])[rank]):
             jsparse.train(*rows, resources=jsparse.Resources(mesh=mesh), **OPTIONS)
 
 

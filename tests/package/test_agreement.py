@@ -61,9 +61,9 @@ def test_values_that_differ_have_different_texts_and_copies_the_same(pair):
     assert not any(" at 0x" in text for text in one.values())
 
 
-@pytest.mark.parametrize("made", [lambda f: f, jax.jit, Custom, functools.partial])
-def test_functions_made_alike_have_the_same_texts(made):
-    one, again, other = (dict(described("name", made(shifted(by)))) for by in (1.0, 1.0, 2.0))
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, Custom, functools.partial])
+def test_functions_of_equal_kinds_have_equal_texts(wrap):
+    one, again, other = (dict(described("name", wrap(shifted(by)))) for by in (1.0, 1.0, 2.0))
     assert one == again != other
 
 

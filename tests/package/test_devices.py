@@ -89,9 +89,9 @@ def test_the_command_line_on_virtual_devices(tmp_path):
     command = ["-m", "jsparse", "demo", *options]
     many, one = run([[*command, "--devices", 3], command], tmp_path, 200)
     assert "cpu (cpu) x 3, float64" in many
-    told = [
+    outputs = [
         [line for line in said.splitlines() if line.startswith(("C ", "CV error", "test error"))]
         for said in (many, one)
     ]
-    assert len(told[0]) == 3
-    assert told[0] == told[1]
+    assert len(outputs[0]) == 3
+    assert outputs[0] == outputs[1]

@@ -38,7 +38,7 @@ def run(*command, seconds, without=FLAGS):
     flags = (*without, "PYTEST_CURRENT_TEST")
     kept = {k: v for k, v in os.environ.items() if k not in flags}
     environment = {**kept, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *map(str, command)],
         cwd=HERE.parents[1],
         env=environment,
@@ -46,8 +46,8 @@ def run(*command, seconds, without=FLAGS):
         text=True,
         timeout=seconds,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout.splitlines()
 
 
 def test_the_programs_that_were_once_miscompiled_are_right():
@@ -61,10 +61,10 @@ def test_a_process_forked_after_jax_has_started_is_told_so():
 
 
 def test_the_miscompiling_version_is_not_installed():
-    told = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"][
+    requirements = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"][
         "dependencies"
     ]
-    versions = {r.name: r.specifier for r in map(Requirement, told)}
+    versions = {r.name: r.specifier for r in map(Requirement, requirements)}
     for name in ("jax", "jaxlib"):
         assert not versions[name].contains("0.10.2")
         assert all(versions[name].contains(right) for right in _runtime.KNOWN_RIGHT)

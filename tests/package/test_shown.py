@@ -33,10 +33,10 @@ def records():
     for module in pkgutil.walk_packages(jsparse.__path__, "jsparse."):
         if module.name.startswith("jsparse.cli") or module.name == "jsparse.__main__":
             continue
-        for name, found in vars(importlib.import_module(module.name)).items():
-            here = isinstance(found, type) and found.__module__ == module.name
-            if here and not name.startswith("_") and hasattr(found, "_fields"):
-                yield found
+        for name, value in vars(importlib.import_module(module.name)).items():
+            here = isinstance(value, type) and value.__module__ == module.name
+            if here and not name.startswith("_") and hasattr(value, "_fields"):
+                yield value
 
 
 def assert_short(value):
@@ -47,19 +47,19 @@ def assert_short(value):
 
 def test_records_of_long_arrays_are_short():
     columns = [np.zeros((ROWS, 3)), np.arange(ROWS), [np.zeros(ROWS)] * 300, {"a" * 99: "b" * 999}]
-    found = list(records())
-    assert len(found) > 100
-    for record in found:
+    records_of_package = list(records())
+    assert len(records_of_package) > 100
+    for record in records_of_package:
         # Not by the class itself, which would check types.
         value = tuple.__new__(record, [columns[i % 4] for i in range(len(record._fields))])
         assert_short(value)
         assert repr(value).startswith(f"{record.__name__}(")
 
 
-def fake_path(k=200, chosen=11):
+def fake_path(k=200, selected=11):
     sizes = np.arange(1, k + 1)
     errors = 0.04 + 0.4 * np.exp(-sizes / 6)
-    return SizeCurve(sizes, errors, np.full(k, 0.01), chosen, "mse")
+    return SizeCurve(sizes, errors, np.full(k, 0.01), selected, "mse")
 
 
 class Drawn(Trained):
@@ -140,7 +140,7 @@ def test_a_tuned_model_says_how_it_came_about(tuned):
 def test_the_curve_in_a_page_has_the_notebooks_colours_and_no_numbers_on_each_other():
     narrow = SizeCurve(np.array([40, 45, 60]), np.ones(3), np.full(3, np.nan), 2, "mse")
     wide = SizeCurve(np.array([1, 10**6]), np.array([1e-9, 2e9]), np.zeros(2), 0, "mse")
-    ends = [fake_path(chosen=0), fake_path(chosen=199), fake_path(1, 0)]
+    ends = [fake_path(selected=0), fake_path(selected=199), fake_path(1, 0)]
     for curve in (fake_path(), *ends, narrow, wide):
         svg = size_curve_svg(curve, "misclassification")
         root = ET.fromstring(svg)

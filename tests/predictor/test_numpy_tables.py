@@ -81,10 +81,12 @@ class Stream:
 @pytest.mark.parametrize("coded", [False, True])
 def test_every_table_is_encoded_as_arrow_is(kind, coded):
     schema = a_schema(coded=coded)
-    given = KINDS[kind](TABLE.select(TABLE.column_names[::-1]))
-    assert is_table(given)
-    np.testing.assert_array_equal(encode_table(schema, given, "float64"), encode(schema, TABLE).X)
-    single = encode_table(schema, given, "float32")
+    container = KINDS[kind](TABLE.select(TABLE.column_names[::-1]))
+    assert is_table(container)
+    np.testing.assert_array_equal(
+        encode_table(schema, container, "float64"), encode(schema, TABLE).X
+    )
+    single = encode_table(schema, container, "float32")
     np.testing.assert_array_equal(single, encode(schema, TABLE, "float32").X)
 
 

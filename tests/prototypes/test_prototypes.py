@@ -123,8 +123,8 @@ def test_a_sweep_makes_the_swaps_of_brute_force(classes, candidates):
         draw_key = jax.random.fold_in(state.key, sweep)
         draws = np.asarray(jax.random.randint(draw_key, (8, candidates), 0, n, jnp.int32))
         for drawn in draws:
-            working, made = swap(X, h, codes, working, list(drawn))
-            accepted += made
+            working, swapped = swap(X, h, codes, working, list(drawn))
+            accepted += swapped
         state = step(state, jnp.asarray(X), jnp.asarray(codes, jnp.int32), candidates=candidates)
         assert list(np.asarray(state.indices)) == working
         np.testing.assert_allclose(state.entropy, entropy(X[working], h, codes[working]))
@@ -167,8 +167,8 @@ def test_without_a_tolerance_it_runs_until_no_swap_is_left():
     assert int(result.status) == CONVERGED
     best = entropy(X[np.asarray(result.indices)], h)
     np.testing.assert_allclose(result.entropy, best)
-    _, made = swap(X, h, np.zeros(60), list(np.asarray(result.indices)), list(range(60)))
-    assert not made
+    _, swapped = swap(X, h, np.zeros(60), list(np.asarray(result.indices)), list(range(60)))
+    assert not swapped
 
 
 def test_no_worse_than_algorithm_1_to_the_letter():
@@ -244,8 +244,8 @@ def test_classes_keep_their_shares_and_spread_on_their_own():
     assert np.sum(labels[rows] == "no") == 5
     np.testing.assert_allclose(result.entropy, entropy(X[rows], h, labels[rows]))
     for label in ("no", "yes"):
-        chosen = np.sort(X[rows[labels[rows] == label], 0])
-        assert np.min(np.diff(chosen)) > h[0]
+        places = np.sort(X[rows[labels[rows] == label], 0])
+        assert np.min(np.diff(places)) > h[0]
 
 
 def test_all_rows_and_one_row():
@@ -404,11 +404,11 @@ def test_rows_of_weight_zero_change_no_draw(choose):
 
     alone = np.asarray(select(X, labels, w))
     wide = np.insert(X, at, 50.0, axis=0), np.insert(labels, at, 1), np.insert(w, at, 0.0)
-    found = np.asarray(select(*wide))
+    selection = np.asarray(select(*wide))
     if choose == "k_means":
-        np.testing.assert_allclose(found, alone, rtol=1e-5)
+        np.testing.assert_allclose(selection, alone, rtol=1e-5)
     else:
-        np.testing.assert_array_equal(found, np.flatnonzero(wide[2])[alone])
+        np.testing.assert_array_equal(selection, np.flatnonzero(wide[2])[alone])
 
 
 def test_shares_of_weight_are_capped_by_the_rows_there_are():
@@ -419,24 +419,24 @@ def test_shares_of_weight_are_capped_by_the_rows_there_are():
 def test_pivoted_cholesky_leaves_what_the_nystroem_approximation_leaves(dtype):
     X = np.random.default_rng(0).standard_normal((30, 2)).astype(dtype)
     weights = jnp.asarray(np.where(np.arange(30) < 3, 0, 1), dtype)
-    found = pivoted_cholesky(jax.random.key(0), RBF(0.7), jnp.asarray(X), 8, weights)
-    chosen = np.asarray(found.indices)
-    assert len(set(chosen.tolist())) == 8
-    assert chosen.min() >= 3
-    assert found.residual.dtype == dtype
-    there = X[3:].astype(float)
-    K = np.exp(-np.sum((there[:, None] - there[None]) ** 2, axis=2) / (2 * 0.49))
+    selection = pivoted_cholesky(jax.random.key(0), RBF(0.7), jnp.asarray(X), 8, weights)
+    indices = np.asarray(selection.indices)
+    assert len(set(indices.tolist())) == 8
+    assert indices.min() >= 3
+    assert selection.residual.dtype == dtype
+    present_rows = X[3:].astype(float)
+    K = np.exp(-np.sum((present_rows[:, None] - present_rows[None]) ** 2, axis=2) / (2 * 0.49))
     for k in (1, 4, 8):
-        own = chosen[:k] - 3
-        rest = K - K[:, own] @ np.linalg.solve(K[np.ix_(own, own)], K[own])
-        np.testing.assert_allclose(found.residual[k - 1], np.trace(rest) / 27, rtol=1e-3)
+        pivots = indices[:k] - 3
+        rest = K - K[:, pivots] @ np.linalg.solve(K[np.ix_(pivots, pivots)], K[pivots])
+        np.testing.assert_allclose(selection.residual[k - 1], np.trace(rest) / 27, rtol=1e-3)
     fewer = pivoted_cholesky(jax.random.key(0), RBF(0.7), jnp.asarray(X), 4, weights)
-    np.testing.assert_array_equal(fewer.indices, chosen[:4])
+    np.testing.assert_array_equal(fewer.indices, indices[:4])
 
 
 def test_pivoted_cholesky_of_equal_rows_takes_different_ones():
-    found = pivoted_cholesky(jax.random.key(1), RBF(1.0), jnp.ones((5, 2)), 5)
-    assert sorted(np.asarray(found.indices).tolist()) == list(range(5))
+    selection = pivoted_cholesky(jax.random.key(1), RBF(1.0), jnp.ones((5, 2)), 5)
+    assert sorted(np.asarray(selection.indices).tolist()) == list(range(5))
 
 
 @pytest.mark.parametrize("size", [1e-30, 2.0**-100, 1e30])

@@ -172,21 +172,21 @@ def test_debiased_takes_columns_and_as_many_atoms_as_there_are():
     X, y = data("plain", 3)
     A, b = jnp.asarray(X.T @ X), jnp.asarray(X.T @ y)
     path = lasso(A, b, tolerance=0.05)
-    found = pursuit.debiased(path, A, b)
+    solution = pursuit.debiased(path, A, b)
     for i, w in enumerate(np.asarray(path.coefficients)):
         expected = reference.least_squares(A, b, np.flatnonzero(w)) if w.any() else np.zeros(D)
-        np.testing.assert_allclose(found.coefficients[i], expected, atol=1e-12)
+        np.testing.assert_allclose(solution.coefficients[i], expected, atol=1e-12)
         norm = np.linalg.norm(b - A @ expected)
-        np.testing.assert_allclose(found.residual_norm[i], norm, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(found.explained[i], b @ expected, atol=1e-12)
-    assert found.status == path.status == CONVERGED
+        np.testing.assert_allclose(solution.residual_norm[i], norm, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(solution.explained[i], b @ expected, atol=1e-12)
+    assert solution.status == path.status == CONVERGED
     columns = pursuit.GramColumns(jnp.asarray(X))
     for other in (
         pursuit.debiased(path, columns, b, diagonal=jnp.diagonal(A)),
         pursuit.debiased(path, A, b, max_atoms=D),
         jax.jit(pursuit.debiased)(path, A, b),
     ):
-        for ours, theirs in zip(other, found, strict=True):
+        for ours, theirs in zip(other, solution, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
@@ -210,8 +210,8 @@ def test_debiased_is_differentiable():
     path = lars(A, b)
 
     def last(A, b):
-        found = pursuit.debiased(path, (A + A.T) / 2, b)
-        return jnp.sum(jnp.square(found.coefficients)) + jnp.sum(found.residual_norm)
+        solution = pursuit.debiased(path, (A + A.T) / 2, b)
+        return jnp.sum(jnp.square(solution.coefficients)) + jnp.sum(solution.residual_norm)
 
     check_grads(jax.jit(last), (A, b), order=1, modes=["fwd", "rev"], rtol=1e-5)
 

@@ -62,8 +62,8 @@ def test_scdp_is_the_papers_algorithm(dtype, tol):
     X, y = problem(dtype=dtype)
     A, b = gram(X, y)
     path = pursuit.scdp(A, b, max_atoms=12)
-    chosen, record = reference.scdp(A.astype(float), b.astype(float), 12)
-    assert np.asarray(path.support).tolist() == chosen
+    support, record = reference.scdp(A.astype(float), b.astype(float), 12)
+    assert np.asarray(path.support).tolist() == support
     assert path.status == COMPLETED
     assert path.size == 12
     for k, w in enumerate(record, start=1):
@@ -79,11 +79,11 @@ def test_any_order_of_selection_gives_least_squares_at_every_size():
     A, b = gram(*problem())
     order = [7, 3, 11, 0, 19, 5]
     path = pursuit.scdp(A, b, max_atoms=8, initial=order)
-    chosen, record = reference.scdp(A, b, 6, order)
-    assert np.asarray(path.support[:6]).tolist() == chosen
+    support, record = reference.scdp(A, b, 6, order)
+    assert np.asarray(path.support[:6]).tolist() == support
     for k, w in enumerate(record, start=1):
         np.testing.assert_allclose(dense(path, 20, k), w, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(w, reference.least_squares(A, b, chosen[:k]), rtol=1e-8)
+        np.testing.assert_allclose(w, reference.least_squares(A, b, support[:k]), rtol=1e-8)
     # After the atoms given, selection goes on as always.
     assert int(path.support[6]) == np.argmax(np.abs(b - A @ record[-1]))
 
@@ -119,24 +119,26 @@ def test_several_right_hand_sides_select_together():
     for k in range(10):
         atom = int(np.argmax(np.linalg.norm(b - A @ w, axis=1)))
         assert path.support[k] == atom
-        chosen = np.asarray(path.support[: k + 1])
-        w = np.stack([reference.least_squares(A, b[:, i], chosen) for i in range(3)], axis=1)
-        for found in (path, rows):
-            np.testing.assert_allclose(dense(found, 20, k + 1), w, rtol=1e-9, atol=1e-12)
+        support = np.asarray(path.support[: k + 1])
+        w = np.stack([reference.least_squares(A, b[:, i], support) for i in range(3)], axis=1)
+        for each_path in (path, rows):
+            np.testing.assert_allclose(dense(each_path, 20, k + 1), w, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(path.dense(20, 5), dense(path, 20, 5))
 
 
 def test_gain_selects_what_lowers_the_objective_most():
     A, b = gram(*problem())
     path = pursuit.scdp(A, b, max_atoms=6, rule="gain")
-    chosen = []
+    support = []
     for k in range(6):
         gains = {
-            j: b @ reference.least_squares(A, b, [*chosen, j]) for j in range(20) if j not in chosen
+            j: b @ reference.least_squares(A, b, [*support, j])
+            for j in range(20)
+            if j not in support
         }
-        chosen.append(max(gains, key=gains.get))
-        assert path.support[k] == chosen[-1]
-        np.testing.assert_allclose(path.explained[k + 1], gains[chosen[-1]], rtol=1e-10)
+        support.append(max(gains, key=gains.get))
+        assert path.support[k] == support[-1]
+        np.testing.assert_allclose(path.explained[k + 1], gains[support[-1]], rtol=1e-10)
 
 
 def test_no_path_is_better_than_exhaustive_search_and_the_first_atoms_are_near():
@@ -177,26 +179,26 @@ def test_stagewise_takes_all_above_the_threshold_at_once():
     X, y, _ = planted(100, 200, 8, seed=2)
     y = y + 0.01 * np.random.default_rng(0).standard_normal(100)
     path = pursuit.stagewise_omp(X, y, max_atoms=40, threshold=2.5, max_stages=3)
-    chosen = []
+    support = []
     for _ in range(3):
         w = np.zeros(200)
-        if chosen:
-            w[chosen] = np.linalg.lstsq(X[:, chosen], y, rcond=None)[0]
+        if support:
+            w[support] = np.linalg.lstsq(X[:, support], y, rcond=None)[0]
         r = y - X @ w
         score = np.abs(X.T @ r)
         above = np.flatnonzero(score > 2.5 * np.linalg.norm(r) / 10)
-        chosen += sorted((j for j in above if j not in chosen), key=lambda j: -score[j])
-    assert np.asarray(path.support[: path.size]).tolist() == chosen[: int(path.size)]
-    assert path.size == len(chosen)
+        support += sorted((j for j in above if j not in support), key=lambda j: -score[j])
+    assert np.asarray(path.support[: path.size]).tolist() == support[: int(path.size)]
+    assert path.size == len(support)
 
 
 def test_random_subsets_select_within_themselves_and_fit_by_least_squares():
     A, b = gram(*problem(100, 40, seed=4))
     path = pursuit.scdpp(A, b, key=jax.random.key(1), max_atoms=15, subset=7)
-    chosen = np.asarray(path.support)
-    assert len(set(chosen.tolist())) == 15
+    support = np.asarray(path.support)
+    assert len(set(support.tolist())) == 15
     for k in (1, 4, 15):
-        w = reference.least_squares(A, b, chosen[:k])
+        w = reference.least_squares(A, b, support[:k])
         np.testing.assert_allclose(dense(path, 40, k), w, rtol=1e-8, atol=1e-11)
         np.testing.assert_allclose(path.residual_norm[k], np.linalg.norm(b - A @ w), rtol=1e-8)
     again = pursuit.scdpp(A, b, key=jax.random.key(1), max_atoms=15, subset=7)
@@ -292,21 +294,25 @@ def test_debiased_corners_are_least_squares():
 
 def test_conjugate_gradients_are_the_papers_algorithm():
     A, b = gram(*problem())
-    made = conjugate_gradients.iterates(lambda x: A @ x, jnp.asarray(b)[:, None], steps=8)
+    iterates = conjugate_gradients.iterates(lambda x: A @ x, jnp.asarray(b)[:, None], steps=8)
     record = reference.conjugate_gradients(A, b, 8)
     for k, w in enumerate(record, start=1):
-        np.testing.assert_allclose(made.x[k, :, 0], w, rtol=1e-8, atol=1e-11)
-        np.testing.assert_allclose(made.residual_norm[k, 0], np.linalg.norm(b - A @ w), rtol=1e-8)
-    assert made.status[0] == COMPLETED
+        np.testing.assert_allclose(iterates.x[k, :, 0], w, rtol=1e-8, atol=1e-11)
+        np.testing.assert_allclose(
+            iterates.residual_norm[k, 0], np.linalg.norm(b - A @ w), rtol=1e-8
+        )
+    assert iterates.status[0] == COMPLETED
 
 
 def test_columns_on_demand_need_no_matrix():
     X, y = problem()
     A, b = gram(X, y)
     expected = pursuit.scdp(A, b, max_atoms=6)
-    asked = pursuit.scdp(pursuit.GramColumns(jnp.asarray(X)), b, diagonal=np.diag(A), max_atoms=6)
+    with_columns = pursuit.scdp(
+        pursuit.GramColumns(jnp.asarray(X)), b, diagonal=np.diag(A), max_atoms=6
+    )
     closed = pursuit.scdp(lambda j: jnp.asarray(A)[j], b, diagonal=np.diag(A), max_atoms=6)
-    for path in (asked, closed):
+    for path in (with_columns, closed):
         chex.assert_trees_all_close(path, expected, rtol=1e-9)
 
 

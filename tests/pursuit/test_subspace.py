@@ -30,24 +30,24 @@ def solutions(X, y, rule="subspace", *, gram=False, **options):
 def test_they_are_the_papers_algorithms(rule, gram, dtype, tol):
     X, y = problem(dtype=dtype)
     wide, target = X.astype(float), y.astype(float)
-    found = solutions(X, y, rule, gram=gram, n_atoms=SIZES)
-    assert found.coefficients.dtype == dtype
+    result = solutions(X, y, rule, gram=gram, n_atoms=SIZES)
+    assert result.coefficients.dtype == dtype
     for i, K in enumerate(SIZES):
         if rule == "subspace":
             atoms, w, norms = reference.subspace_pursuit(wide, target, K)
-            assert found.iterations[i] == len(norms)  # the last finds that it falls no more
+            assert result.iterations[i] == len(norms)  # the last finds that it falls no more
             dense = np.zeros(30)
             dense[atoms] = w
         else:
             dense, norms = reference.cosamp(wide, target, K)
-        assert np.count_nonzero(found.support[i] >= 0) == K
-        np.testing.assert_allclose(found.dense(30)[i], dense, rtol=30 * tol, atol=30 * tol)
+        assert np.count_nonzero(result.support[i] >= 0) == K
+        np.testing.assert_allclose(result.dense(30)[i], dense, rtol=30 * tol, atol=30 * tol)
         explained = target @ target - norms[-1] ** 2
-        np.testing.assert_allclose(found.explained[i], explained, rtol=30 * tol)
+        np.testing.assert_allclose(result.explained[i], explained, rtol=30 * tol)
         if not gram:
-            np.testing.assert_allclose(found.residual_norm[i], norms[-1], rtol=30 * tol)
-    assert (found.status == CONVERGED).all()
-    assert found.rank.tolist() == SIZES
+            np.testing.assert_allclose(result.residual_norm[i], norms[-1], rtol=30 * tol)
+    assert (result.status == CONVERGED).all()
+    assert result.rank.tolist() == SIZES
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_they_are_the_papers_algorithms(rule, gram, dtype, tol):
 def test_sizes_that_share_a_program_are_each_the_papers_algorithm(rule, gram):
     sizes = [3, 10, 20, 30, 40]  # systems of a quarter to all of the largest
     X, y = problem(120, 90, seed=1)
-    found = solutions(X, y, rule, gram=gram, n_atoms=sizes)
+    result = solutions(X, y, rule, gram=gram, n_atoms=sizes)
     for i, K in enumerate(sizes):
         if rule == "subspace":
             atoms, w, _ = reference.subspace_pursuit(X, y, K)
@@ -71,7 +71,7 @@ def test_sizes_that_share_a_program_are_each_the_papers_algorithm(rule, gram):
             dense[atoms] = w
         else:
             dense, _ = reference.cosamp(X, y, K)
-        np.testing.assert_allclose(found.dense(90)[i], dense, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(result.dense(90)[i], dense, rtol=1e-7, atol=1e-9)
 
 
 def test_planted_solutions_are_recovered_and_both_agree(dtype):
@@ -80,10 +80,10 @@ def test_planted_solutions_are_recovered_and_both_agree(dtype):
     w = np.zeros(160, dtype)
     w[rng.permutation(160)[:12]] = rng.choice([-1.0, 1.0], 12) * rng.uniform(1, 2, 12)
     for run in (pursuit.subspace_pursuit, pursuit.cosamp):
-        found = run(X, X @ w, n_atoms=12)
-        assert np.asarray(found.support).tolist() == np.flatnonzero(w).tolist()
-        np.testing.assert_allclose(found.dense(160), w, atol=100 * np.finfo(dtype).eps)
-        assert found.status == CONVERGED
+        result = run(X, X @ w, n_atoms=12)
+        assert np.asarray(result.support).tolist() == np.flatnonzero(w).tolist()
+        np.testing.assert_allclose(result.dense(160), w, atol=100 * np.finfo(dtype).eps)
+        assert result.status == CONVERGED
 
 
 def test_the_residual_never_grows_and_iterations_are_those_of_longer_runs():
@@ -117,13 +117,13 @@ def test_dependent_atoms_share_a_coefficient_as_the_pseudo_inverse_has_it(dtype,
     np.testing.assert_allclose(twice @ formed.coefficients, twice @ expected, atol=1e4 * tol)
     # A kernel so wide that its dictionary has rank one.
     flat = np.ones((40, 12), dtype)
-    for found in (
+    for result in (
         pursuit.subspace_pursuit(flat, y, n_atoms=4),
         pursuit.subspace_pursuit_gram(flat.T @ flat, flat.T @ y, n_atoms=4),
     ):
-        assert found.status == CONVERGED
-        np.testing.assert_allclose(flat @ found.dense(12), y.mean(), rtol=1e3 * tol)
-        assert np.count_nonzero(found.coefficients) == 4
+        assert result.status == CONVERGED
+        np.testing.assert_allclose(flat @ result.dense(12), y.mean(), rtol=1e3 * tol)
+        assert np.count_nonzero(result.coefficients) == 4
 
 
 def test_float32_errs_by_the_condition_of_the_atoms_not_by_its_square():
@@ -147,9 +147,9 @@ def test_a_ridge_shrinks_as_more_rows_would():
     more = np.concatenate([X, np.sqrt(3.0) * np.eye(30)]), np.concatenate([y, np.zeros(30)])
     expected = pursuit.subspace_pursuit(*more, n_atoms=SIZES)
     for gram in (False, True):
-        found = solutions(X, y, gram=gram, n_atoms=SIZES, ridge=3.0)
-        np.testing.assert_array_equal(found.support, expected.support)
-        np.testing.assert_allclose(found.coefficients, expected.coefficients, atol=1e-10)
+        result = solutions(X, y, gram=gram, n_atoms=SIZES, ridge=3.0)
+        np.testing.assert_array_equal(result.support, expected.support)
+        np.testing.assert_allclose(result.coefficients, expected.coefficients, atol=1e-10)
 
 
 def test_batches_targets_and_numbers_of_atoms_are_each_alone():
@@ -183,12 +183,12 @@ def test_batches_targets_and_numbers_of_atoms_are_each_alone():
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_units_do_not_matter_and_zero_or_bad_numbers_have_their_status(size):
     X, y = problem(dtype=np.float32)
-    own = pursuit.subspace_pursuit(X, y, n_atoms=5)
+    unscaled = pursuit.subspace_pursuit(X, y, n_atoms=5)
     for scaled in (
         pursuit.subspace_pursuit(np.float32(size) * X, y, n_atoms=5),
         pursuit.subspace_pursuit(X, np.float32(size) * y, n_atoms=5),
     ):
-        np.testing.assert_array_equal(scaled.support, own.support)
+        np.testing.assert_array_equal(scaled.support, unscaled.support)
     nothing = pursuit.subspace_pursuit(X, 0 * y, n_atoms=5)
     assert nothing.status == CONVERGED
     assert not np.any(nothing.coefficients)

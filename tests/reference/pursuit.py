@@ -38,8 +38,8 @@ def scdp(A, b, steps, order=None):
     """
     D = len(b)
     w, c = np.zeros(D), -b.copy()
-    chosen = [int(np.argmax(np.abs(c))) if order is None else order[0]]
-    P = [np.eye(D)[chosen[0]]]
+    support = [int(np.argmax(np.abs(c))) if order is None else order[0]]
+    P = [np.eye(D)[support[0]]]
     record = []
     for k in range(steps):
         p = P[-1]
@@ -52,19 +52,19 @@ def scdp(A, b, steps, order=None):
             break
         if order is None:
             scores = np.abs(c)
-            scores[chosen] = -1
+            scores[support] = -1
             s = int(np.argmax(scores))
         else:
             s = order[k + 1]
-        chosen.append(s)
-        B = np.array([[p @ A[:, i] for i in chosen] for p in P])
+        support.append(s)
+        B = np.array([[p @ A[:, i] for i in support] for p in P])
         new = np.zeros(D)
         new[s] = 1.0
         for i in range(len(P) - 1, -1, -1):
-            rest = sum(B[i, j] * new[chosen[j]] for j in range(i + 1, len(P)))
-            new[chosen[i]] = (-B[i, len(P)] - rest) / B[i, i]
+            rest = sum(B[i, j] * new[support[j]] for j in range(i + 1, len(P)))
+            new[support[i]] = (-B[i, len(P)] - rest) / B[i, i]
         P.append(new)
-    return chosen, record
+    return support, record
 
 
 def least_squares(A, b, atoms):
@@ -161,29 +161,29 @@ def kernel_matching_pursuit(X, y, K, fitting, draws=None):
         draws: the atoms examined in each step, or None for all.
     """
     D = X.shape[1]
-    w, chosen, record, step = np.zeros(D), [], [], 0
+    w, support, record, step = np.zeros(D), [], [], 0
     while True:
         examined = range(D) if draws is None else draws[step]
         step += 1
         residual = y - X @ w
         if fitting == "prefitting":
             losses = {}
-            for j in set(examined) - set(chosen):
-                trial = np.linalg.lstsq(X[:, [*chosen, j]], y, rcond=None)[0]
-                losses[j] = np.linalg.norm(y - X[:, [*chosen, j]] @ trial)
+            for j in set(examined) - set(support):
+                trial = np.linalg.lstsq(X[:, [*support, j]], y, rcond=None)[0]
+                losses[j] = np.linalg.norm(y - X[:, [*support, j]] @ trial)
             j = min(losses, key=losses.get)
         else:
             scores = np.abs(X.T @ residual) / np.linalg.norm(X, axis=0)
             j = max(examined, key=lambda i: scores[i])
-        if j not in chosen:
-            if chosen:
+        if j not in support:
+            if support:
                 record.append(w.copy())
-            if len(chosen) == K:
+            if len(support) == K:
                 return record
-            chosen.append(j)
+            support.append(j)
         if fitting == "basic":
             w[j] += X[:, j] @ residual / (X[:, j] @ X[:, j])
         else:
-            w[chosen] = np.linalg.lstsq(X[:, chosen], y, rcond=None)[0]
-            if len(chosen) == K:
+            w[support] = np.linalg.lstsq(X[:, support], y, rcond=None)[0]
+            if len(support) == K:
                 return [*record, w.copy()]

@@ -151,12 +151,12 @@ def test_a_batch_is_decomposed_by_calls_that_wait_for_nobody():
 
     def every(sums):  # by fours, six in a loop, and two times three
         grams = jnp.concatenate([sums.gram, sums.gram[:2]])
-        found = [
+        factors = [
             jax.vmap(lambda gram: (tridiagonal(gram).V, spectrum(gram).vectors))(some)
             for some in (sums.gram, grams)
         ]
         nested = jax.vmap(jax.vmap(lambda gram: spectrum(gram).values))(grams.reshape(2, 3, p, p))
-        return found, nested
+        return factors, nested
 
     def removed(sums):
         X = sums.gram.reshape(-1, p)
@@ -189,8 +189,8 @@ def test_an_infinite_system_is_not_solved(x64, refine):
             for value in (np.inf, -np.inf, np.nan):
                 gram = np.eye(3)
                 gram[at] = value
-                given = jnp.asarray(gram), one, 0 * one, jnp.sum(one), jnp.sum(one), one[:2]
-                solved = ridge(*given, jnp.zeros(()), refine=refine)
+                sums = jnp.asarray(gram), one, 0 * one, jnp.sum(one), jnp.sum(one), one[:2]
+                solved = ridge(*sums, jnp.zeros(()), refine=refine)
                 np.testing.assert_array_equal(solved.status, NOT_FINITE)
         solved = ridge(jnp.eye(3), one, one, one[0], jnp.inf * one[0], one[:2], 0 * one[0])
         np.testing.assert_array_equal(solved.status, NOT_FINITE)

@@ -33,43 +33,48 @@ def test_the_machine_is_that_of_libsvm(dtype):
     Phi, y = problem(dtype)
     w = np.random.default_rng(1).integers(0, 3, N).astype(dtype)
     spoilt = np.where(w[:, None] > 0, Phi, np.nan)
-    found = solved(spoilt, y, C, w)
-    assert found.weights.dtype == found.dual.dtype == dtype
-    assert (found.status == CONVERGED).all()
-    Phi, y, there = Phi.astype(float), y.astype(float), w > 0
+    solution = solved(spoilt, y, C, w)
+    assert solution.weights.dtype == solution.dual.dtype == dtype
+    assert (solution.status == CONVERGED).all()
+    Phi, y, present = Phi.astype(float), y.astype(float), w > 0
     near = 1e-6 if dtype == "float64" else 2e-5
     for j in range(3):
         libsvm = SVC(kernel="linear", C=C[j], tol=1e-10)
-        libsvm.fit(Phi[there], y[there, j], sample_weight=w[there])
+        libsvm.fit(Phi[present], y[present, j], sample_weight=w[present])
         # Its dual objective, which is met to more digits than that of its intercept.
         best = np.abs(libsvm.dual_coef_).sum() - np.square(libsvm.coef_).sum() / 2
         mine = reference.objective(
-            Phi, y[:, j], C[j], found.weights[:, j].astype(float), float(found.intercept[j]), w
+            Phi,
+            y[:, j],
+            C[j],
+            solution.weights[:, j].astype(float),
+            float(solution.intercept[j]),
+            w,
         )
-        np.testing.assert_allclose([mine, found.objective[j]], best, rtol=near)
-        alpha = found.dual[:, j]
+        np.testing.assert_allclose([mine, solution.objective[j]], best, rtol=near)
+        alpha = solution.dual[:, j]
         assert (alpha >= 0).all()
         assert (alpha <= C[j] * w * (1 + 1e-6)).all()
         np.testing.assert_allclose(alpha @ y[:, j], 0, atol=1e-6 * alpha.sum())
         np.testing.assert_allclose(
-            (alpha * y[:, j]) @ Phi, found.weights[:, j], atol=30 * near**0.5 * 1e-1
+            (alpha * y[:, j]) @ Phi, solution.weights[:, j], atol=30 * near**0.5 * 1e-1
         )
-        assert 0 <= found.gap[j] <= near * best
+        assert 0 <= solution.gap[j] <= near * best
 
 
 @pytest.mark.parametrize("loss", ["hinge", pytest.param("squared_hinge", marks=pytest.mark.slow)])
 def test_multipliers_and_gap_are_those_of_a_naive_solver(loss):
     Phi, y = problem()
     w = np.random.default_rng(2).uniform(0.2, 2, N)
-    found = solved(Phi, y, 2.0, w, loss=loss)
+    solution = solved(Phi, y, 2.0, w, loss=loss)
     for j in range(3):
         alpha, best = reference.dual(Phi, y[:, j], 2.0, w, loss)
-        np.testing.assert_allclose(found.objective[j], best, rtol=1e-8)
-        np.testing.assert_allclose(found.dual[:, j], alpha, atol=2e-4)
+        np.testing.assert_allclose(solution.objective[j], best, rtol=1e-8)
+        np.testing.assert_allclose(solution.dual[:, j], alpha, atol=2e-4)
         mine = reference.objective(
-            Phi, y[:, j], 2.0, found.weights[:, j], found.intercept[j], w, loss
+            Phi, y[:, j], 2.0, solution.weights[:, j], solution.intercept[j], w, loss
         )
-        assert mine - best <= found.gap[j] + 1e-10 * best
+        assert mine - best <= solution.gap[j] + 1e-10 * best
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
@@ -78,13 +83,13 @@ def test_any_C_ends_near_the_optimum_or_says_that_it_does_not(dtype):
     all_C, losses = [1e-9, 316.0, 1e9], ("hinge", "squared_hinge")
     for size in all_C:
         for loss in losses:
-            found = solved(Phi, y, np.full(3, size), loss=loss)
-            assert np.isfinite(found.weights).all()
-            assert np.isfinite(found.intercept).all()
-            relative = found.gap / found.objective
-            assert np.isin(found.status, [CONVERGED, PRECISION_LOST]).all()
+            solution = solved(Phi, y, np.full(3, size), loss=loss)
+            assert np.isfinite(solution.weights).all()
+            assert np.isfinite(solution.intercept).all()
+            relative = solution.gap / solution.objective
+            assert np.isin(solution.status, [CONVERGED, PRECISION_LOST]).all()
             tolerance = interior_point.default_tolerance(Phi.dtype)
-            assert ((found.status == CONVERGED) == (relative <= tolerance)).all()
+            assert ((solution.status == CONVERGED) == (relative <= tolerance)).all()
             assert (relative < (1e-8 if dtype == "float64" else 1e-3)).all()
 
 
@@ -118,9 +123,15 @@ def test_one_class_constant_features_steps_that_run_out_and_bad_input(as_users_c
         ({"C": C[:2]}, "C: expected one of the shapes"),
         ({"weights": np.ones(5)}, "weights: expected one of the shapes"),
     ):
-        given = {"y": y, "C": C, **options}
+        arguments = {"y": y, "C": C, **options}
         with pytest.raises(ValueError, match=match):
-            solved(Phi, given.pop("y"), given.pop("C"), given.pop("weights", None), **given)
+            solved(
+                Phi,
+                arguments.pop("y"),
+                arguments.pop("C"),
+                arguments.pop("weights", None),
+                **arguments,
+            )
 
 
 def test_the_one_class_machine_is_that_of_libsvm(dtype, as_users_call):
@@ -128,21 +139,21 @@ def test_the_one_class_machine_is_that_of_libsvm(dtype, as_users_call):
     here, near = w > 0, {"float64": 1e-6, "float32": 2e-4}[dtype]
     spoilt = jnp.asarray(np.where(here[:, None], Phi, np.nan))
     for nu in (0.1, 0.5, 0.95):
-        found = interior_point.solve_one_class(spoilt, nu, jnp.asarray(w.astype(dtype)))
-        assert int(found.status) == CONVERGED
-        assert found.weights.dtype == dtype
+        solution = interior_point.solve_one_class(spoilt, nu, jnp.asarray(w.astype(dtype)))
+        assert int(solution.status) == CONVERGED
+        assert solution.weights.dtype == dtype
         peer = OneClassSVM(kernel="linear", nu=nu, tol=1e-10)
         peer.fit(Phi[here].astype(float), sample_weight=w[here])
         unit = nu * w.sum()  # of LIBSVM's multipliers
         weights, rho = peer.coef_[0] / unit, -peer.intercept_[0] / unit
         size = np.abs(weights).max()
-        np.testing.assert_allclose(found.weights, weights, atol=near * size)
-        np.testing.assert_allclose(-found.intercept, rho, rtol=near)
+        np.testing.assert_allclose(solution.weights, weights, atol=near * size)
+        np.testing.assert_allclose(-solution.intercept, rho, rtol=near)
         short = np.maximum(rho - Phi[here].astype(float) @ weights, 0)
         best = weights @ weights / 2 - rho + w[here] @ short / unit
-        np.testing.assert_allclose(found.objective, best, rtol=near)
-        np.testing.assert_allclose(found.dual.sum(), 1, rtol=1e-5)
-        assert (found.dual <= w / unit * (1 + 1e-5)).all()
+        np.testing.assert_allclose(solution.objective, best, rtol=near)
+        np.testing.assert_allclose(solution.dual.sum(), 1, rtol=1e-5)
+        assert (solution.dual <= w / unit * (1 + 1e-5)).all()
     with pytest.raises(ValueError, match="weights: expected shape"):
         interior_point.solve_one_class(spoilt, 0.5, jnp.ones(3))
 

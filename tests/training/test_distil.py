@@ -50,8 +50,12 @@ def test_few_of_the_prototypes_do_nearly_as_well(dtype, saved, tmp_path):
     np.testing.assert_allclose(small.kernel.lengthscale, large.kernel.lengthscale, rtol=1e-6)
     # Its prototypes are some of the large machine's, and the curve has every size.
     with jax.enable_x64(True):
-        Z, own = (t.expansion.scaling.undo(t.expansion.prototypes) for t in (large, small))
-    distances = np.abs(np.asarray(own)[:, None] - np.asarray(Z)[None]).max(axis=2).min(axis=1)
+        Z, small_prototypes = (
+            t.expansion.scaling.undo(t.expansion.prototypes) for t in (large, small)
+        )
+    distances = (
+        np.abs(np.asarray(small_prototypes)[:, None] - np.asarray(Z)[None]).max(axis=2).min(axis=1)
+    )
     assert distances.max() < 1e-5
     assert len(small.curve.errors) == 40
     assert error(small.at(5)) > 2 * error(small)

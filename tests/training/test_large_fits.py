@@ -35,9 +35,9 @@ def test_shifted_systems_by_a_factor_each():
     A, shifts = positive(0, 6), np.array([0.1, 3.0])
     b = np.random.default_rng(1).standard_normal((1, 2, 6))
     of = ShiftedCholesky(jnp.asarray(A))
-    found = of.apply_inverse(jnp.asarray(b), jnp.asarray(shifts))
+    products = of.apply_inverse(jnp.asarray(b), jnp.asarray(shifts))
     each = [np.linalg.inv(A + s * np.eye(6)) for s in shifts]
-    np.testing.assert_allclose(found, [(inverse @ b[0].T).T for inverse in each], rtol=1e-9)
+    np.testing.assert_allclose(products, [(inverse @ b[0].T).T for inverse in each], rtol=1e-9)
     traces = [np.trace(A @ inverse) for inverse in each]
     np.testing.assert_allclose(of.degrees_of_freedom(jnp.asarray(shifts)), traces, rtol=1e-9)
     top = np.linalg.eigvalsh(A)[-1]
@@ -164,9 +164,9 @@ def test_what_is_chosen_without_asking():
     y = (np.abs(np.mod(2 * X[:, 0], 2) - 1) + 0.05 * rng.standard_normal(160)) > 0.5
     options = {"task": "classification", "method": jsparse.FixedSize(60), "key": 0}
     plain = jsparse.train(X, y, **options)
-    chosen = jsparse.train(X, y, kernel="auto", search="auto", **options)
-    assert chosen.kernel.lengthscale.shape == (4,)
-    assert chosen.cv_error <= plain.cv_error
+    automatic = jsparse.train(X, y, kernel="auto", search="auto", **options)
+    assert automatic.kernel.lengthscale.shape == (4,)
+    assert automatic.cv_error <= plain.cv_error
     few = jsparse.train(
         X[:60], y[:60], search="auto", **{**options, "method": jsparse.FixedSize(20)}
     )

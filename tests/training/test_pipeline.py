@@ -82,8 +82,8 @@ def test_a_stopped_search_goes_on_to_the_same_end(cancer, search, tmp_path):
     X, y = cancer[0][:200], cancer[1][:200]
     search, options = SEARCHES[search](12), {"metric": "mse"}
 
-    def interrupt(done, planned, best):
-        if done == 8:
+    def interrupt(completed, planned, best):
+        if completed == 8:
             raise KeyboardInterrupt
 
     whole = small(X, y, search=search, **options)
@@ -102,8 +102,8 @@ def test_a_stopped_search_goes_on_to_the_same_end(cancer, search, tmp_path):
 
 
 def test_ctrl_c_keeps_the_best_so_far(cancer):
-    def interrupt(done, planned, best):
-        if done == 2:
+    def interrupt(completed, planned, best):
+        if completed == 2:
             raise KeyboardInterrupt
 
     X, y = few(cancer)
@@ -128,11 +128,11 @@ def test_a_batch_of_kernels_is_scored_in_one_call(cancer):
     problem = tuning_problem(RBF(1.0), Z[:20], Z, jnp.asarray(y), folds)
     thetas, C = jnp.array([[0.5], [1.0], [2.0]]), jnp.array([[1.0, 10.0]] * 3)
     together = problem.errors(thetas, C, Scoring("mse"))
-    for theta, c, found in zip(thetas, C, together, strict=True):
+    for theta, c, evaluation in zip(thetas, C, together, strict=True):
         (alone,) = problem.errors(theta[None], c[None], Scoring("mse"))
-        np.testing.assert_allclose(found.scores, alone.scores, rtol=1e-10)
-        np.testing.assert_allclose(found.fold_scores, alone.fold_scores, rtol=1e-10)
-        np.testing.assert_array_equal(found.status, alone.status)
+        np.testing.assert_allclose(evaluation.scores, alone.scores, rtol=1e-10)
+        np.testing.assert_allclose(evaluation.fold_scores, alone.fold_scores, rtol=1e-10)
+        np.testing.assert_array_equal(evaluation.status, alone.status)
 
 
 @pytest.mark.slow
@@ -240,9 +240,9 @@ def test_several_classes(scheme):
     tuned = small(data.X, data.y, multiclass=scheme)
     assert (tuned.predict(data.X) == data.y).mean() > 0.95
     assert tuned.cv_error < 0.08
-    own = small(data.X, data.y, multiclass=Multiclass(scheme, C_per_problem=True))
-    assert own.C.shape == (tuned.code.matrix.shape[1],)
-    assert (own.predict(data.X) == data.y).mean() > 0.95
+    per_problem = small(data.X, data.y, multiclass=Multiclass(scheme, C_per_problem=True))
+    assert per_problem.C.shape == (tuned.code.matrix.shape[1],)
+    assert (per_problem.predict(data.X) == data.y).mean() > 0.95
 
 
 @pytest.mark.slow
@@ -289,19 +289,19 @@ def test_what_only_rows_of_weight_zero_have_is_not_there(cancer):
     X, y = few(cancer)
     at = [0, 30, 60]
     w = np.insert(np.ones(60), at, 0.0)
-    there = np.flatnonzero(w)
+    present = np.flatnonzero(w)
     fold = np.insert(np.arange(60) % 3, at, 3)
     wide_X, wide_y = np.insert(X, at, 1e3, axis=0), np.insert(y, at, "neither")
     assignment = np.arange(60) % 3
     alone = small(X, y, folds=folds_from_assignment(assignment), class_weight="balanced")
     folds = folds_from_assignment(fold)
-    found = small(wide_X, wide_y, weights=w, folds=folds, class_weight="balanced")
-    assert found.classes.tolist() == ["benign", "malignant"]
-    np.testing.assert_allclose(found.expansion(X), alone.expansion(X), rtol=1e-9)
-    np.testing.assert_allclose(found.cv_error, alone.cv_error)
-    np.testing.assert_array_equal(found.folds.valid.sum(axis=1), [20, 20, 20, 0])
-    for row, valid, before in zip(*found.folds, alone.folds.index, strict=False):
-        np.testing.assert_array_equal(row[valid], there[before])
+    padded = small(wide_X, wide_y, weights=w, folds=folds, class_weight="balanced")
+    assert padded.classes.tolist() == ["benign", "malignant"]
+    np.testing.assert_allclose(padded.expansion(X), alone.expansion(X), rtol=1e-9)
+    np.testing.assert_allclose(padded.cv_error, alone.cv_error)
+    np.testing.assert_array_equal(padded.folds.valid.sum(axis=1), [20, 20, 20, 0])
+    for row, valid, before in zip(*padded.folds, alone.folds.index, strict=False):
+        np.testing.assert_array_equal(row[valid], present[before])
 
 
 def test_what_only_cells_of_weight_zero_have_is_not_there(cancer):
@@ -309,7 +309,7 @@ def test_what_only_cells_of_weight_zero_have_is_not_there(cancer):
     X, y = few(cancer)
     at = [0, 30, 60]
     w = np.insert(np.ones(60), at, 0.0)
-    there = np.flatnonzero(w)
+    present = np.flatnonzero(w)
     wide_X, wide_y = np.insert(X, at, 1e3, axis=0), np.insert(y, at, "neither")
 
     def table(X, kind):
@@ -320,11 +320,11 @@ def test_what_only_cells_of_weight_zero_have_is_not_there(cancer):
     alone = small(table(X, kinds), y, folds=3)
     filled = table(wide_X, np.insert(kinds, at, "z"))
     filled.table.loc[20, "a"], filled.table.loc[21, "a"] = wide_X[20, 0], np.nan
-    found = small(filled, wide_y, weights=w, folds=3)
-    assert found.model.columns == alone.model.columns
+    padded = small(filled, wide_y, weights=w, folds=3)
+    assert padded.model.columns == alone.model.columns
     new = table(X, kinds).table
-    np.testing.assert_allclose(found.predict_proba(new), alone.predict_proba(new), rtol=1e-7)
-    np.testing.assert_array_equal(found.point_rows, there[alone.point_rows])
+    np.testing.assert_allclose(padded.predict_proba(new), alone.predict_proba(new), rtol=1e-7)
+    np.testing.assert_array_equal(padded.point_rows, present[alone.point_rows])
 
 
 def test_folds_of_the_caller_hold_every_row_that_counts_once(cancer):
@@ -356,8 +356,10 @@ def test_balanced_classes_weigh_the_same(cancer):
     mapped = small(X, y, method=method, class_weight=factor)
     np.testing.assert_allclose(balanced.expansion(X), mapped.expansion(X), rtol=1e-9)
     rare = y == "malignant"
-    found, before = ((model.predict(X)[rare] == y[rare]).mean() for model in (balanced, plain))
-    assert found > before
+    balanced_recall, before = (
+        (model.predict(X)[rare] == y[rare]).mean() for model in (balanced, plain)
+    )
+    assert balanced_recall > before
 
 
 def test_a_value_that_is_not_finite_is_no_decision(cancer):
@@ -375,8 +377,8 @@ def test_ctrl_c_in_a_resumed_search_loses_nothing(cancer):
     search = Annealing(20)
     whole = small(X, y, search=search, metric="mse")
 
-    def interrupt(done, planned, best):
-        if done == 3:
+    def interrupt(completed, planned, best):
+        if completed == 3:
             raise KeyboardInterrupt
 
     known = {"history": whole.tuning.history}
@@ -508,9 +510,9 @@ def test_a_stray_text_among_numbers_to_predict(tmp_path, capsys, monkeypatch):
 def test_the_demo_runs_from_a_shell(tmp_path):
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "jsparse", "demo", "--quiet"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "test error" in done.stdout
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert "test error" in process.stdout
 
 
 @pytest.mark.slow
@@ -581,10 +583,10 @@ def test_probabilities_on_the_command_line(table, tmp_path, capsys, monkeypatch)
     with table.open() as file:
         inputs = pd.DataFrame(list(csv.DictReader(file)))
     inputs = inputs.astype({"size": float, "texture": float})
-    told = np.array([[float(row[name]) for name in names] for row in rows])
-    np.testing.assert_allclose(told, loaded.predict_proba(inputs), rtol=1e-14)
-    np.testing.assert_allclose(told.sum(axis=1), 1, rtol=1e-14)
-    assert [("benign", "malignant")[i] for i in told.argmax(1)] == [r["diagnosis"] for r in rows]
+    output = np.array([[float(row[name]) for name in names] for row in rows])
+    np.testing.assert_allclose(output, loaded.predict_proba(inputs), rtol=1e-14)
+    np.testing.assert_allclose(output.sum(axis=1), 1, rtol=1e-14)
+    assert [("benign", "malignant")[i] for i in output.argmax(1)] == [r["diagnosis"] for r in rows]
     # Without being asked for, or where there are none, they are not there.
     assert main(["predict", str(model), str(table)]) == 0
     assert "probability" not in capsys.readouterr().out
@@ -592,8 +594,8 @@ def test_probabilities_on_the_command_line(table, tmp_path, capsys, monkeypatch)
     fit = ["fit", str(numbers), "--target", "y", "--out", str(model), "--prototypes", "5"]
     assert main([*fit, "--evaluations", "1", "--folds", "2", "--quiet"]) in (0, 3)
     assert main(["predict", str(model), str(numbers), "--proba"]) == 2
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("jsparse: error: --proba: expected a classifier")
+    output = capsys.readouterr().err.splitlines()[-1]
+    assert output.startswith("jsparse: error: --proba: expected a classifier")
 
 
 @pytest.mark.slow
@@ -630,24 +632,24 @@ def test_models_of_every_origin_are_files_alike(way, cancer, tmp_path, capsys, m
     by_order = "columns are taken in their order" in capsys.readouterr().err
     assert by_order == (loaded.columns is None) == (way in ("arrays", "estimator", "expansion"))
     with out.open() as file:
-        told = list(csv.DictReader(file))
+        records = list(csv.DictReader(file))
     if way == "command line":
         values, labels = loaded.decision_function(X), loaded.predict(X)
         probabilities = loaded.predict_proba(X)
     np.testing.assert_array_equal(loaded.decision_function(X), values)
     if way == "expansion":  # values of a machine that knows no classes
         assert loaded.classes is None
-        found = [float(row["prediction"]) for row in told]
-        np.testing.assert_allclose(found, values, rtol=1e-12)
+        written = [float(row["prediction"]) for row in records]
+        np.testing.assert_allclose(written, values, rtol=1e-12)
     else:
         assert loaded.predict(X).tolist() == labels.tolist()
         np.testing.assert_array_equal(loaded.predict_proba(X), probabilities)
         target = "prediction" if by_order else "target" if way == "frame" else "diagnosis"
-        assert [row[target] for row in told] == labels.tolist()
-        found = [float(row["decision_value"]) for row in told]
-        np.testing.assert_allclose(found, values, rtol=1e-12)
-        found = [[float(row[f"probability {c}"]) for c in loaded.classes] for row in told]
-        np.testing.assert_allclose(found, probabilities, rtol=1e-12)
+        assert [row[target] for row in records] == labels.tolist()
+        written = [float(row["decision_value"]) for row in records]
+        np.testing.assert_allclose(written, values, rtol=1e-12)
+        written = [[float(row[f"probability {c}"]) for c in loaded.classes] for row in records]
+        np.testing.assert_allclose(written, probabilities, rtol=1e-12)
     if way in ("arrays", "frame", "expansion"):
         assert loaded.about["made"] == way
     # Other columns are another table.

@@ -43,13 +43,13 @@ def test_the_rows_decide_about_the_method(preset, situation, method):
 
 def test_what_is_stated_is_kept():
     stated = NOTHING._replace(method=Dual(), columns="ranks")
-    papers, taken = completed(stated, None, Situation(100))
+    papers, preset = completed(stated, None, Situation(100))
     assert papers == PAPERS._replace(method=Dual(), columns="ranks")
-    assert taken is None
-    learned, taken = completed(stated, "balanced", Situation(100))
+    assert preset is None
+    learned, preset = completed(stated, "balanced", Situation(100))
     assert (learned.method, learned.columns, learned.kernel) == (Dual(), "ranks", "auto")
     assert isinstance(learned.search, Recursive)
-    assert taken == "balanced"
+    assert preset == "balanced"
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -61,13 +61,13 @@ def test_an_unknown_preset_is_refused():
 def test_without_a_method_errors_are_lower_and_the_choice_is_told():
     (X, y), (new, truth) = rows(), rows(seed=1)
     options = {"task": "regression", "key": 0}
-    chosen, fast = train(X, y, **options), train(X, y, preset="fast", **options)
-    error, other = (np.mean((t.predict(new) - truth) ** 2) for t in (chosen, fast))
+    automatic, fast = train(X, y, **options), train(X, y, preset="fast", **options)
+    error, other = (np.mean((t.predict(new) - truth) ** 2) for t in (automatic, fast))
     assert error < 0.7 * other
-    assert chosen.kernel.lengthscale[2] > 5 * chosen.kernel.lengthscale[0]  # the noise
-    assert "settings    balanced; preset 'accurate'" in repr(chosen)
+    assert automatic.kernel.lengthscale[2] > 5 * automatic.kernel.lengthscale[0]  # the noise
+    assert "settings    balanced; preset 'accurate'" in repr(automatic)
     assert "preset 'balanced' learns a metric" in repr(fast)
-    assert "leave-one-out" in repr(chosen)
+    assert "leave-one-out" in repr(automatic)
     assert "10 folds" in repr(fast)
     stated = train(X, y, method=FixedSize(20), **options)
     assert isinstance(stated.search, Profile)

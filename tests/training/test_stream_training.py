@@ -75,8 +75,8 @@ def test_streamed_equals_in_memory(k, scheme, weighted):
     code = output_code(scheme, k) if k > 2 else None
     target = jnp.asarray(labels, jnp.int32) if k > 2 else jnp.asarray(2.0 * labels - 1)
     prototypes = model.expansion.prototypes
-    chosen = scaling.apply(jnp.asarray(X[model.point_rows]))
-    np.testing.assert_allclose(prototypes, chosen, rtol=1e-9)
+    prototype_rows = scaling.apply(jnp.asarray(X[model.point_rows]))
+    np.testing.assert_allclose(prototypes, prototype_rows, rtol=1e-9)
 
     for evaluation in model.tuning.history:
         kernel = jsparse.kernels.RBF(float(np.exp(evaluation.theta[0])))
@@ -124,13 +124,13 @@ def number_of(what):
     return int(jax.random.bits(getattr(keys, what), dtype=jnp.uint32))
 
 
-def folds_of(n, there=None):
+def folds_of(n, present=None):
     """The folds that a stream of so many rows has; `there` says which of them have weight.
 
     A row without weight is as if it were not there: it counts for no place in the stream.
     """
-    there = np.ones(n, bool) if there is None else there
-    places = np.where(there, np.cumsum(there) - 1, 0)
+    present = np.ones(n, bool) if present is None else present
+    places = np.where(present, np.cumsum(present) - 1, 0)
     return jsparse.folds_from_assignment(Split(number_of("folds"), 4, 4, 0.0)(places))
 
 
@@ -525,9 +525,9 @@ def test_a_streamed_path_is_that_in_memory(k, selection, weighted):
     settings = options(method=method, task=task, class_weight=weight, search=Profile(2))
     streamed = train(ArrayStream(X, y, w, batch_rows=50), **settings)
     # A row without weight is none of the sample's.
-    there = np.ones(len(y), bool) if w is None else w > 0
-    assert int(streamed.folds.valid.sum()) == there.sum()
-    in_memory = train(X, y, weights=w, **{**settings, "folds": folds_of(len(y), there)})
+    present = np.ones(len(y), bool) if w is None else w > 0
+    assert int(streamed.folds.valid.sum()) == present.sum()
+    in_memory = train(X, y, weights=w, **{**settings, "folds": folds_of(len(y), present)})
     for a, b in zip(streamed.tuning.history, in_memory.tuning.history, strict=True):
         np.testing.assert_array_equal(a.theta, b.theta)
         np.testing.assert_allclose(a.scores, b.scores, rtol=1e-6)
@@ -538,7 +538,7 @@ def test_a_streamed_path_is_that_in_memory(k, selection, weighted):
         values = in_memory.at(size)(X)
         np.testing.assert_allclose(streamed.at(size)(X), values, atol=1e-6 * np.abs(values).max())
     np.testing.assert_allclose(
-        streamed.out_of_fold, in_memory.out_of_fold[there], atol=1e-6 * np.ptp(in_memory.model(X))
+        streamed.out_of_fold, in_memory.out_of_fold[present], atol=1e-6 * np.ptp(in_memory.model(X))
     )
     if k is not None:
         np.testing.assert_allclose(
@@ -596,9 +596,11 @@ def test_probabilities_come_from_rows_of_the_sample_that_are_held_out(k, folds):
         scores, numbers[sample.rows][predicted], sample.weights[predicted]
     )
     np.testing.assert_allclose(model.model.inverse_temperatures, temperatures, rtol=1e-5)
-    told = model.predict_proba(X[400:])
-    np.testing.assert_allclose(told.sum(axis=1), 1, rtol=1e-12)
-    np.testing.assert_array_equal(model.classes[told.argmax(axis=1)], model.predict(X[400:]))
+    probabilities = model.predict_proba(X[400:])
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-12)
+    np.testing.assert_array_equal(
+        model.classes[probabilities.argmax(axis=1)], model.predict(X[400:])
+    )
     without = train(stream, task="classification", **settings, out_of_fold=False)
     with pytest.raises(ValueError, match="out_of_fold=True"):
         without.predict_proba(X)

@@ -140,7 +140,7 @@ def test_a_search_goes_on_in_any_units():
         X,
         y,
         search=Profile(4, history=whole.tuning.history[:2]),
-        progress=lambda done, planned, best: seen.append(best),
+        progress=lambda completed, planned, best: seen.append(best),
     )
     assert again.tuning.score == whole.tuning.score == seen[-1]
     assert again.C == whole.C

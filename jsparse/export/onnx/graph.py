@@ -24,14 +24,14 @@ class Graph:
 
     Args:
         dtype: dtype of Python's numbers in formulas.
-        taken: names that neither nodes nor constants may have.
+        reserved: names that neither nodes nor constants may have.
     """
 
-    def __init__(self, dtype: np.dtype, taken: Collection[str] = ()) -> None:
+    def __init__(self, dtype: np.dtype, reserved: Collection[str] = ()) -> None:
         self.dtype = np.dtype(dtype)
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, np.ndarray] = {}
-        self._taken = set(taken)
+        self._names = set(reserved)
         self._name_of: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def op(self, kind: str, *operands: Operand, domain: str = "", **attributes: Any) -> "Tensor":
@@ -70,9 +70,9 @@ class Graph:
 
     def free_name(self, name: str) -> str:
         """Return a name that is not taken: `name`, with underscores appended if needed."""
-        while name in self._taken:
+        while name in self._names:
             name += "_"
-        self._taken.add(name)
+        self._names.add(name)
         return name
 
     def concatenated(self, tensors: Sequence["Tensor"], axis: int = 1) -> "Tensor":
