@@ -150,7 +150,7 @@ def run(*, quick: bool) -> Report:
         part("FixedSizeLSSVMClassifier, adult, m = 500", ADULT, ["first fit", "again"],
              DTYPE="float32")  # fmt: skip
         for what in ("cross_val_score", "GridSearchCV"):
-            labels = [what, "the same of an SVC grid"]
+            labels = [what, "an SVC grid"]
             part(f"{what}, 2003 rows", SCORE, labels, DTYPE="float32", WHAT=what)
     rows += _demo(data)
     return Report(

@@ -45,9 +45,9 @@ def benchmark_set(
 ) -> BenchmarkSet:
     """Read one of the papers' data sets, from `NAME.npz` in a folder.
 
-    Integer columns are cast to float64. A file with a `scale`, as that of the pixels of usps, has
-    its columns multiplied by it. A file with `n_train` has one partition: the first `n_train` rows
-    train, the others test.
+    Integer columns are cast to float64. If a file has a `scale`, as the file of the pixels of usps,
+    the columns are multiplied by the scale. A file with `n_train` has one partition: the first
+    `n_train` rows train, the others test.
 
     Args:
         name: such as "adult", "magic" or "ida_banana".

@@ -182,13 +182,13 @@ NOTES = [
     "Where ours differ. Table 1: Heavisine, Doppler and Blocks err less here, Blocks with narrower "
     "kernels than the paper's; the paper's KBP errs as a constant would, ours as the two others. "
     "Table 2: three coefficients are all there is to learn, so that methods with K of at least 3 "
-    "are one, and the paper's differences cannot be those of the methods; KBP ends where the rank "
+    "are one, and the paper's differences are not due to the methods; KBP ends where the rank "
     "does. Abalone errs by 9.9 with either kernel, as in the paper's Table 4, and 0.054 is out of "
     "reach. Istanbul errs by 0.00014, as the paper's KMP and KBP in Table 4. Why boston's 151 is "
     "more than 106, and 38.6 more than 24.4, is not known: the rows are others.",
-    "Table 5: ratios of times to that of KSP; ours of warm fits with the same number of atoms.",
+    "Table 5: ratios of times to the time of KSP; ours of warm fits with the same number of atoms.",
     "Table 6: width 3; besides, the numerical rank of the dictionary. The paper's errors of the "
-    "smooth functions there, 0.010, are three to five times those of its Table 1.",
+    "smooth functions there, 0.010, are three to five times the errors of its Table 1.",
     "Speed: medians of warm calls in turn, compilation apart, with one thread for BLAS and one for "
     "XLA, against scikit-learn's orthogonal_mp on the same "
     "dictionary in float64 with as many atoms, and against the loop over a NumPy "
@@ -359,7 +359,7 @@ def _iterations(rows: list[list[str]], draws: int) -> dict[str, Any]:
         ]
         ratios[f] = (np.stack(results) / results[-1]).T
     mean = ratios.mean(axis=(0, 1))
-    setting = f"ratios of errors to those of 50, mean over functions and {draws} draws; K = 40"
+    setting = f"ratios of errors to the errors of 50, mean over functions and {draws} draws; K = 40"
     rows.append(["4.3", "l_max = 1, 2, 5, 50", "5 suffice", _shown(mean, 4), setting])
     return {"l_max": limits, "ratios": mean.tolist()}
 

@@ -74,8 +74,8 @@ NOTES = [
     "Splits of the paper's sizes; m prototypes in all; decoding by the loss, by votes (Hamming) "
     "for problems apart, whose values differ in scale. CPU seconds: to "
     "standardise, select, tune, fit and test in float64, added over threads, of the fastest "
-    "randomisation; the first one compiles too. Waiting threads count: those of cpu-2core are of "
-    "one thread, on a busy machine.",
+    "randomisation; the first one compiles too. Waiting threads count: the seconds of cpu-2core "
+    "are of one thread, on a busy machine.",
     "letter with the RBF kernel is tuned by 3 folds instead of 10, but for the problems apart.",
     "`apart`: every problem is a machine of its own, with the share of the m prototypes that falls "
     "to its classes and with its own kernel and C. The paper seems to do so for 1vs1: Table 11 "
@@ -145,7 +145,7 @@ WHY = {
     Cell("letter", "rbf", "one_versus_one", "apart"): _PAIRS
     + "4.9 and 4.6 % with 115 of them a problem.",
     Cell("letter", "linear", "one_versus_one", "together"): "the cause is not known; least "
-    "squares in NumPy does the same: 16.5 % by the loss, 18.6 by votes.",
+    "squares in NumPy is as far off: 16.5 % by the loss, 18.6 by votes.",
 }
 
 

@@ -45,7 +45,7 @@ PAPER = (
           "26 of 153 prototypes are a sparsity of 0.83, where Table VI has 0.63; SSD's fractional "
           "change of 0.50 is of errors rounded to two digits, its own are 0.02 and 0.0256 (0.28)."),
     Paper("pima", 167, (0.21, 0.273, 0.27, 0.22, 0.227), (167, 8, 39, 167, 6), 10,
-          "Table VI's change of 0.35 is of rounded errors; those of Table IV give 0.30."),
+          "Table VI's change of 0.35 is of rounded errors; the errors of Table IV give 0.30."),
     Paper("spambase", 204, (0.08, 0.082, 0.127, 0.15, 0.0836), (204, 169, 152, 204, 63), 4,
           "SV_L0's 152 prototypes are in the damaged Table IV alone."),
     Paper("magic", 414, (0.134, 0.141, 0.15, 0.19, 0.135), (414, 163, 75, 414, 280), 2,

@@ -141,7 +141,7 @@ def training(quick: bool):
     added = largest["peak_bytes"] - largest["before_bytes"]
     rows.append(
         [
-            "peak memory beyond that of the imported program, GB",
+            "peak memory beyond the imported program's, GB",
             f"{added / 1e9:.2f}",
             "as planned",
             f"{largest['planned_bytes'] / 1e9:.2f}",

@@ -146,7 +146,7 @@ def _report(data: dict[str, Any], values: dict[str, np.ndarray], labels: np.ndar
         ["N_z / N_SV", "N_z of a machine", "machine", "paper, %", "ours, %"],
         rows,
         [
-            "One digit against all others, in float32; support vectors are those of a machine, in "
+            "One digit against all others, in float32; support vectors are counted per machine, in "
             "the mean (the paper's 2683 are of all ten together). RSVM and MRSVM with the SVM's C "
             "and kernel, which the paper tunes. Not here: RVM (the paper: "
             f"{RVM} % with 11.8 % of the vectors).",

@@ -13,7 +13,7 @@ from .model_contents import read
 def save(
     path: PathLike, model: Model | KernelExpansion, metadata: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a model; the model that `load` returns predicts the same, to the last bit.
+    """Write a model; the model that `load` returns has equal predictions, to the last bit.
 
     A file holds what the model needs to predict. It includes these parts of the training data:
 
@@ -59,8 +59,8 @@ def load(path: PathLike, *, dtype: str | None = None) -> Model:
         path: the file.
         dtype: "float32" or "float64", to which every array is cast. By default the model keeps
             the dtype it was trained in; should that be float64 while JAX's float64 is switched
-            off, it is cast to float32 and a `PrecisionWarning` says so (asking for "float32" does
-            the same in silence).
+            off, it is cast to float32 and a `PrecisionWarning` says so (`dtype="float32"` casts it
+            without the warning).
 
     Raises:
         ModelFileError: if the file is missing, empty, cut, altered, not a jsparse model, of a newer

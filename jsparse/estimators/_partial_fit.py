@@ -173,8 +173,8 @@ class MoreRowsClassifier(_MoreRows, Classifier):
         Raises:
             ValueError: for `class_weight="balanced"`, because new rows would change the weights of
                 earlier rows; for labels or columns that are not in the first call; if several of
-                `forget`, `half_life` and `window` are stated, or the window is not that of the
-                first call.
+                `forget`, `half_life` and `window` are stated, or the window differs from the
+                window of the first call.
         """
         forgotten = forgetting(forget, half_life, window)
         if isinstance(self.class_weight, str):
@@ -235,7 +235,7 @@ class MoreRowsRegressor(_MoreRows, Regressor):
             forget: factor from 0 to 1 by which this call multiplies the weights of all earlier
                 rows.
             half_life: number of later rows that halve a row's weight.
-            window: number of last rows that count, the same in every call.
+            window: number of last rows that count; equal in every call.
 
         Returns:
             The estimator itself. An error after the first call leaves it unchanged.

@@ -172,8 +172,8 @@ def fit(
         C: weight of the data-fit term, positive; or one for each output, shape `c`.
         X: inputs, shape `n d`.
         y: targets, shape `n`, or `n c` for several outputs, each fitted separately. If `C` or
-            `quantile` has shape `c`, targets of shape `n` are those of each output: so one call
-            fits a path over `C`, or several quantiles.
+            `quantile` has shape `c`, all outputs have the targets of shape `n`: so one call fits a
+            path over `C`, or several quantiles.
         weights: row weights, shape `n`, or `n c` for weights of each output; at least 0.
         loss: "absolute", "huber" or "quantile" (static).
         quantile: q, between 0 and 1, or one for each output, shape `c`; with the quantile loss

@@ -219,7 +219,7 @@ def with_derivatives(
 ) -> tuple[Float[Array, "g k k c"], Float[Array, "g k c"]]:
     """Return coefficients and intercepts of `g` paths with derivatives in targets and problem.
 
-    The derivatives are those of the machines on the selected prototypes, in both modes. A pursuit
+    In both modes these are the derivatives of the machines on the selected prototypes. A pursuit
     has no reverse mode, as its number of steps depends on values. A QR factorisation has no
     derivative where the factor is singular, as it is for the first rows or unused places.
     """

@@ -21,9 +21,9 @@ from .tables import encode_table, is_table
 class Predictor(Answers):
     """A trained machine that maps raw inputs to values, labels and probabilities, by NumPy alone.
 
-    The methods take and return what those of `jsparse.Model` do outside of JAX's transformations,
-    and raise the same errors. All numbers are NumPy arrays, so a predictor may be pickled, and used
-    by several threads and processes, also after a fork.
+    The methods take the arguments of the methods of `jsparse.Model`, return what these return
+    outside of JAX's transformations, and raise the same errors. All numbers are NumPy arrays, so a
+    predictor may be pickled, and used by several threads and processes, also after a fork.
 
     Attributes:
         machine: kernel, prototypes, coefficients, intercept and scaling.

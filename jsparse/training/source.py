@@ -31,8 +31,8 @@ from ..validation.sharding import ShardedFolds
 from ..validation.validate import FoldLosses, Kept, Scoring, Validation, mean_losses
 from .plan import Plan
 
-# A search needs no predictions. It keeps the predictions of the first machine all the same, so that
-# the program compiled for the search also serves the predictions after the search.
+# A search needs no predictions. It still keeps the predictions of the first machine, so that the
+# program compiled for the search also serves the predictions after the search.
 FIRST_MACHINE = Kept(np.int32(0), np.int32(0))
 
 

@@ -340,7 +340,7 @@ MIXED = (
     ],
 )
 def test_fit_and_compare_read_the_same_rows(tmp_path, monkeypatch, more):
-    """Options of the table mean the same to both."""
+    """Both commands read the options of the table alike."""
     path = table(tmp_path, MIXED)
     seen = []
 

@@ -153,7 +153,7 @@ def test_validation_reports_a_fold_that_holds_all_weight(method, least):
 
 @pytest.mark.parametrize("separate", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_validation_reports_one_path_that_is_exhausted(monkeypatch, fresh, separate):
-    """The path of the fold with all nonzero targets is exhausted, or that of the first problem."""
+    """The path of the fold with all nonzero targets is exhausted, or the first problem's path."""
     select_atoms = scdp.select
 
     def select(A, b, *rest, **options):

@@ -26,7 +26,7 @@ def user_function(params, x, z):
     return params["variance"] * jnp.exp(-jnp.sum((x - z) ** 2)) + params["level"]
 
 
-# Name to (kernel, the same as loops). Made inside a test, in the precision of its leg.
+# Name to (kernel, its formula in loops). Made inside a test, in the precision of its leg.
 CASES = {
     "rbf": (lambda: kernels.RBF(1.3), lambda x, z: loops.rbf(x, z, 1.3)),
     "rbf per dimension": (
@@ -167,7 +167,7 @@ def test_agrees_with_scikit_learn(dtype):
 
 @every_stationary
 def test_offset_in_the_data_costs_nothing(name, dtype):
-    """The reference is that of the very float32 numbers, so only our own rounding is seen."""
+    """The reference is computed from the float32 numbers, so only our rounding is seen."""
     X = (points(9, dtype=np.float64) + 1e3).astype(dtype)
     Z = X[3:8]
     cross, gram, _, _ = evaluate(make(name), X, Z)

@@ -52,7 +52,7 @@ def data(dtype="float64"):
 
 
 def columns(scheme):
-    """Rows of a code, and the same as targets and weights of several columns."""
+    """Rows of a code, and their targets and weights in several columns."""
     X, label, w, _ = data()
     code = output_code(scheme, 3).astype(X.dtype)
     rows = rows_of(X, label, w, code)
@@ -60,7 +60,7 @@ def columns(scheme):
 
 
 def assert_same(family, fit):
-    """The machine, its diagnostics and its status are those of the fit."""
+    """Assert that a family has the machine, the diagnostics and the status of a fit."""
     coefficients = np.asarray(family.coefficients)[0, 0]
     expected = np.asarray(fit.expansion.coefficients).reshape(len(coefficients), -1)
     np.testing.assert_array_equal(family.points, fit.expansion.prototypes)

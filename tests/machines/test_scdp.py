@@ -82,7 +82,7 @@ def test_every_machine_on_the_path_solves_the_papers_system(weighted, dtype, tol
         np.testing.assert_allclose(
             model(X), gram(X, Z, 1.5) @ solved[:30] + solved[30], rtol=30 * tol, atol=30 * tol
         )
-    # Each prototype is that of the largest residual of the system.
+    # Each prototype has the largest residual of the system.
     for k in (1, 4, 9):
         residual = np.abs(b - A @ record[k])[:30]
         residual[support[:k]] = -1

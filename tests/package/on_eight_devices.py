@@ -61,7 +61,7 @@ def test_sums_are_those_of_one_device(mesh, dtype, n):
     sums = accumulate(phi, X, y, w, mesh=mesh)
     assert sums.gram.dtype == dtype
     assert_equal(sums, accumulate(phi, X, y, w), tolerance)
-    # And those of NumPy.
+    # The sums also equal NumPy's.
     F, W = np.asarray(phi(X), float), np.asarray(w, float)[:, None]
     np.testing.assert_allclose(sums.gram, F.T @ (W * F), atol=tolerance * float(W.sum()))
     np.testing.assert_allclose(sums.cross, F.T @ (W * y), atol=tolerance * float(W.sum()))

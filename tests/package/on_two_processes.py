@@ -74,7 +74,7 @@ def the_sums(mesh, rank, X, y, w):
 
 
 def the_training(mesh, X, y, w):
-    """From the same table in both, the same model in both: that of one device."""
+    """From one table, both processes get the model of one device."""
     options = {**OPTIONS, "kernel": "auto", "weights": w}
     ours = jsparse.train(X, y, resources=jsparse.Resources(mesh=mesh), **options)
     theirs = jsparse.train(X, y, **options)
@@ -90,7 +90,7 @@ def no_time_limit(mesh, X, y):
 
 
 def the_stream(mesh, X, y, w):
-    """From the same stream in both, the same model and out-of-fold values: those of one device."""
+    """From one stream, both processes get the model and out-of-fold values of one device."""
     stream = ArrayStream(X, y, w, batch_rows=25)
     ours = jsparse.train(stream, resources=jsparse.Resources(mesh=mesh), **OPTIONS)
     theirs = jsparse.train(stream, **OPTIONS)

@@ -166,7 +166,7 @@ def test_the_programs_are_run_once_for_a_version_that_nobody_has_tried(monkeypat
         _runtime.check_runtime()
         return 2 * x
 
-    # Where all is traced, or nothing compiled, the programs are compiled and run all the same.
+    # Where all is traced, or nothing compiled, the programs are still compiled and run.
     np.testing.assert_array_equal(jax.vmap(traced)(jnp.ones(3)), 2)
     _runtime.check_runtime()
     assert runs == [1]

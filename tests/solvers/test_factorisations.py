@@ -31,7 +31,7 @@ def semidefinite(kind, p):
         B = B[: p // 2 + 1]
     elif kind == "graded":
         B = B * np.geomspace(1, 1e-3, p)
-    elif kind == "zero columns":  # features left out, among them those that a reflection turns on
+    elif kind == "zero columns":  # features left out, also the feature of a reflection
         B[:, 1::3] = 0
     elif kind == "diagonal":
         return np.diag(rng.uniform(0, 3, p))

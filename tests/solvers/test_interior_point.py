@@ -41,7 +41,7 @@ def test_the_machine_is_that_of_libsvm(dtype):
     for j in range(3):
         libsvm = SVC(kernel="linear", C=C[j], tol=1e-10)
         libsvm.fit(Phi[present], y[present, j], sample_weight=w[present])
-        # Its dual objective, which is met to more digits than that of its intercept.
+        # libsvm's dual objective, which has more correct digits than libsvm's intercept.
         best = np.abs(libsvm.dual_coef_).sum() - np.square(libsvm.coef_).sum() / 2
         mine = reference.objective(
             Phi,

@@ -52,7 +52,7 @@ def options(**more):
     ],
 )
 def test_streamed_equals_in_memory(k, scheme, weighted):
-    # All rows are in the sample, so scores are those of all rows.
+    # All rows are in the sample, so the scores are the scores of all rows.
     X, y = blobs(k=k)
     w = np.random.default_rng(1).integers(0, 3, len(y)).astype(float) if weighted else None
     stream = ArrayStream(X, y, w, batch_rows=50)
@@ -413,7 +413,7 @@ def test_a_rare_class_has_its_part_in_the_sample_and_its_weight_in_the_score():
     assert 10 < count < 40
     stream = ArrayStream(X, y, batch_rows=256)
     sample = summarize(stream, rng, 300, classification=True).sample
-    # A class has its share of a tenth of the sample, and its weight is that of all its rows.
+    # A class has its share of a tenth of the sample, and the weight of all its rows.
     assert (sample.y == "rare").sum() == min(count, 300 // 30)
     for label in ("a", "b", "rare"):
         assert sample.weights[sample.y == label].sum() == pytest.approx((y == label).sum())
