@@ -266,8 +266,8 @@ def _report(data: dict[str, list[Results]]) -> Report:
             "CV+ but for scaling and prototypes, which all rows of a split decide. Of errors out "
             f"of fold alone nothing is guaranteed. On {OF_TUNED} of the splits kernel and C are "
             "tuned on the rows of the split too, as a user's are.",
-            "crepes normalised divides errors by how far the errors of the 25 nearest training rows "
-            "are from 0, so that widths differ from row to row; ours do not. MAPIE refits the "
+            "crepes normalised divides errors by how far the errors of the 25 nearest training "
+            "rows are from 0, so that widths differ from row to row; ours do not. MAPIE refits the "
             f"machine with our kernel and C for each fold, on {OF_MAPIE} of the splits. Of classes "
             "crepes ranks by calibrated probabilities, ours by how far a class is behind.",
         ],

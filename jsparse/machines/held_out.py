@@ -47,8 +47,8 @@ class OnFold(Protocol):
         Returns:
             Two pytrees, of which the second may be None. The first holds sums over the rows, such
             as sums of losses, with last axis `q`. The second holds results for each row, such as
-            the predictions of one machine, with first axis `r`. If each call reduces only some of the
-            fold's machines, the caller adds the row results of all calls.
+            the predictions of one machine, with first axis `r`. If each call reduces only some of
+            the fold's machines, the caller adds the row results of all calls.
         """
         ...
 

@@ -162,7 +162,7 @@ class Method(eqx.Module):
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        # Field converters would convert the arguments, too, but hide the types of the arguments from `help`.
+        # Field converters would hide the types of the arguments from `help`.
         for field in dataclasses.fields(self):
             if field.metadata.get("static", False):
                 setattr(self, field.name, as_python(getattr(self, field.name)))
