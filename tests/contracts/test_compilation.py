@@ -309,6 +309,7 @@ def test_reading_programs_from_the_disk_prints_nothing(tmp_path, caller):
     assert standard_error_of(arguments, folder) == ""
 
 
+@pytest.mark.slow
 def test_errors_of_xla_are_shown(tmp_path):
     flags = "--xla_dump_to=/dev/null/dump"  # a folder that cannot be made
     printed = standard_error_of(command_line(tmp_path), tmp_path / "cache", XLA_FLAGS=flags)

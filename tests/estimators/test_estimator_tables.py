@@ -135,6 +135,7 @@ def test_every_estimator_takes_a_table(as_users_call, estimator):
         assert (np.diff(model.interval(new, 0.8)) > 0).all()
 
 
+@pytest.mark.slow
 def test_in_a_pipeline_a_grid_search_and_cross_validation(as_users_call):
     rows = people()
     scaled = ColumnTransformer(
@@ -195,6 +196,7 @@ def test_rows_of_weight_zero_are_not_encoded():
         model.fit(rows, y, np.ones(3))
 
 
+@pytest.mark.slow
 def test_a_part_of_the_support_vectors_of_a_table_is_taken():
     rows = people()
     model = SparseLargeMarginClassifier(0.1, **OPTIONS, starts=1).fit(rows, incomes(rows) > 5)

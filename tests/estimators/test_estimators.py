@@ -559,6 +559,7 @@ def test_rows_of_weight_zero_are_in_no_split(split):
     np.testing.assert_array_equal(padded.prototype_indices_, present[alone.prototype_indices_])
 
 
+@pytest.mark.slow
 def test_one_class_machines_do_not_see_rows_of_weight_zero():
     X = np.random.default_rng(0).standard_normal((20, 2))
     w = np.insert(np.ones(20), [0, 9, 20], 0.0)

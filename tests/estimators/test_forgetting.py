@@ -129,7 +129,7 @@ def test_forgetting_all_is_a_fit_of_the_last_batch_and_nothing_is_more_rows():
     np.testing.assert_array_equal(every.predict(X), plain.predict(X))
 
 
-@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("single", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_thousand_steps_of_a_window_stay_within_rounding(single):
     X, y, _ = rows(n=1100)
     cast = np.float32 if single else np.float64
@@ -155,7 +155,9 @@ def test_a_huge_row_that_leaves_the_window_is_subtracted_exactly():
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("scheme", ["one_versus_rest", "one_versus_one"])
+@pytest.mark.parametrize(
+    "scheme", ["one_versus_rest", pytest.param("one_versus_one", marks=pytest.mark.slow)]
+)
 def test_a_class_that_leaves_the_window_is_forgotten(scheme):
     X, y, _ = rows(3, n=90)
     y = np.where((np.arange(90) >= 40) & (y == "red"), "blue", y)
@@ -170,7 +172,9 @@ def test_a_class_that_leaves_the_window_is_forgotten(scheme):
     assert not np.any(model.predict(X) == "red")
 
 
-@pytest.mark.parametrize("scheme", ["one_versus_rest", "one_versus_one"])
+@pytest.mark.parametrize(
+    "scheme", ["one_versus_rest", pytest.param("one_versus_one", marks=pytest.mark.slow)]
+)
 def test_a_class_forgotten_beyond_the_range_of_floats_does_no_harm(scheme):
     X, y, _ = rows(3, n=60)
     X = X.astype(np.float32)

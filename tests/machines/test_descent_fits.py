@@ -145,6 +145,7 @@ def test_an_rvm_of_the_intercept_alone_keeps_one_prototype():
     np.testing.assert_allclose(family.at(1)(X), 1.0, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_tolerance_decides_the_number_of_steps():
     """In a batch over tolerances too, and of methods."""
     X, label, w, Z = data()

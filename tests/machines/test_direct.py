@@ -208,6 +208,7 @@ def test_targets_of_any_size_take_the_same_descent(dtype):
             assert int(rescaled.evaluations) == int(one.evaluations)
 
 
+@pytest.mark.slow
 def test_the_lowest_of_several_ends_is_taken_for_targets_of_any_size():
     """The first start is so far from all rows that its gradient is 0."""
     X, y, Z = (jnp.asarray(a) for a in forty("float32"))
@@ -220,7 +221,13 @@ def test_the_lowest_of_several_ends_is_taken_for_targets_of_any_size():
         np.testing.assert_allclose(best.Z, alone.Z, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["hinge", "Fisher", "one class", "reduced set"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hinge",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("Fisher", "one class", "reduced set")),
+    ],
+)
 def test_inputs_in_other_units_take_the_same_descent(name):
     """Each column in its own, together with its lengthscale."""
     X, y, w, Z = rows()

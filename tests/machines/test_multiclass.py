@@ -153,7 +153,9 @@ def test_one_pass_equals_separate_fits(scheme, own_C):
     np.testing.assert_allclose(fitted.expansion(X), expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("scheme", ["one_versus_one", "one_versus_rest"])
+@pytest.mark.parametrize(
+    "scheme", ["one_versus_rest", pytest.param("one_versus_one", marks=pytest.mark.slow)]
+)
 def test_a_traced_label_out_of_range_gives_nan_and_a_status(scheme):
     X, labels, _ = problem(n=30)
     code, phi, C = output_code(scheme, 4), Nystroem(RBF(1.0), X[:5]), jnp.ones(1)

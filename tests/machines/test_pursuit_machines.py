@@ -345,6 +345,7 @@ def test_methods_with_equal_settings_are_equal():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "name", "numbers"),
     [

@@ -171,6 +171,7 @@ def test_the_order_of_prototypes_and_units_change_nothing():
         np.testing.assert_allclose(large.expansion(X), 1e3 * plain.expansion(X) + 5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_batch_is_each_alone():
     X, y, Z = problem()
     A, b = (jnp.asarray(a) for a in system(columns(X, Z), np.asarray(y)))

@@ -149,6 +149,7 @@ def test_columns_computed_when_looked_at_end_as_the_system_does():
         fit(RBF(1.5), X[:40], 5.0, X, y, max_prototypes=5, formed=False)
 
 
+@pytest.mark.slow
 def test_derivatives_are_right_in_forward_mode_and_nu_compiles_once():
     X, y = (jnp.asarray(a) for a in problem())
 
@@ -177,7 +178,7 @@ def test_derivatives_are_right_in_forward_mode_and_nu_compiles_once():
     assert not np.allclose(values[0], values[1])
 
 
-@pytest.mark.parametrize("float_type", ["float64", "float32"])
+@pytest.mark.parametrize("float_type", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_derivatives_of_a_path_that_ends_early_equal_differences_in_both_modes(float_type):
     """Four of the five candidates differ, so the path of five has an unused place."""
     X, y = problem(40)

@@ -161,6 +161,7 @@ def test_problems_are_each_alone_and_see_no_rows_of_classes_that_they_leave_out(
     assert both[1].status_at(5) == COMPLETED
 
 
+@pytest.mark.slow
 def test_numbers_compile_once_and_vmap_runs_over_them():
     X, y = (jnp.asarray(a) for a in problem())
     options = {"key": jax.random.key(0), "max_prototypes": 5}
@@ -192,6 +193,7 @@ def test_the_derivative_is_right_in_forward_mode():
     np.testing.assert_allclose(slope, (error(1e-5) - error(-1e-5)) / 2e-5, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_vmap_and_jit_change_nothing():
     X, y = problem()
     options = {"key": jax.random.key(0), "max_prototypes": 4, "subset": 30}

@@ -55,6 +55,7 @@ def test_the_programs_that_were_once_miscompiled_are_right():
     assert names == ["a sum of squared norms", "a sum of products along rows"]
 
 
+@pytest.mark.slow
 def test_a_process_forked_after_jax_has_started_is_told_so():
     # With the flags of this suite: what is compiled does not matter.
     assert run(HERE / "on_a_fork.py", seconds=120, without=()) == ["refused"]
