@@ -168,6 +168,7 @@ def test_lost_precision_is_told_and_only_then(dtype):
         assert pursuit.debiased(early, A, b, max_atoms=D).status == CONVERGED
 
 
+@pytest.mark.slow
 def test_debiased_takes_columns_and_as_many_atoms_as_there_are():
     X, y = data("plain", 3)
     A, b = jnp.asarray(X.T @ X), jnp.asarray(X.T @ y)
@@ -216,6 +217,7 @@ def test_debiased_is_differentiable():
     check_grads(jax.jit(last), (A, b), order=1, modes=["fwd", "rev"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_paths_under_vmap_are_those_alone():
     systems = [data(kind, 6) for kind in ("plain", "duplicated", "symmetric")]
     A = jnp.stack([jnp.asarray(X.T @ X) for X, _ in systems])

@@ -420,6 +420,7 @@ def test_nothing_recompiles_when_values_change():
         assert len(traces) == 2
 
 
+@pytest.mark.slow
 def test_given_first_solutions_are_evaluated_first():
     low, high = box()
     first = jnp.asarray([[0.0, 0.0], [1.0, 1.0], [-1.0, 2.0]])

@@ -65,6 +65,7 @@ def test_one_round_is_the_plain_computation():
     np.testing.assert_allclose(np.exp(-history[10].theta), metric, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_full_metric_and_a_low_rank_one():
     X, _ = rows(d=4)
     direction = np.array([1.0, -1.0, 0.5, 0.0]) / 1.5
@@ -95,6 +96,7 @@ def test_any_method_with_a_metric_and_none_without():
     assert len(linear.tuning.history) == 1
 
 
+@pytest.mark.slow
 def test_streams_classes_targets_and_categories():
     X, y = rows(240, 4)
     method, search = FixedSize(30), Recursive(rounds=1)
@@ -128,6 +130,7 @@ def test_a_stopped_search_resumes():
     assert warm.tuning.score <= whole.tuning.score * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_rows_tunes_the_dual():
     X, y = rows(400)
     options = {"task": "regression", "key": 0, "kernel": "matern32", "search": Recursive(rounds=2)}
