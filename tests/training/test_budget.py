@@ -20,7 +20,10 @@ def regression(method, budget):
     return jsparse.train(X, Y, task="regression", method=method, budget=budget, **OPTIONS)
 
 
-@pytest.mark.parametrize("method", [FixedSize((20, 60)), SCDP(max_prototypes=40)])
+@pytest.mark.parametrize(
+    "method",
+    [FixedSize((20, 60)), pytest.param(SCDP(max_prototypes=40), marks=pytest.mark.slow)],
+)
 def test_the_saved_file_is_within_its_bytes_and_one_more_prototype_is_not(method, tmp_path):
     least = budgets.file_bytes(regression(FixedSize(12), None).model)
     trained = regression(method, Budget(bytes=least))

@@ -32,7 +32,7 @@ def test_ranks_do_not_change_under_monotone_maps_of_the_columns():
     assert error < 0.7 * other
 
 
-@pytest.mark.parametrize("method", [Dual(), FixedSize(60)])
+@pytest.mark.parametrize("method", [pytest.param(Dual(), marks=pytest.mark.slow), FixedSize(60)])
 def test_auto_takes_what_errs_less(method):
     X, y = heavy_tails()
     options = {"task": "regression", "key": 0, "method": method, "columns": "auto"}
@@ -59,6 +59,7 @@ def test_models_of_ranks_are_saved_distilled_and_composed(tmp_path):
     assert small.cv_error < 4 * trained.cv_error
 
 
+@pytest.mark.slow
 def test_the_accurate_preset_errs_less_and_keeps_what_is_stated():
     X, y = heavy_tails()
     new, targets = heavy_tails(seed=1)

@@ -569,7 +569,17 @@ def test_an_integer_is_a_key_and_a_function_of_two_points_a_kernel(cancer):
 def test_probabilities_on_the_command_line(table, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model, out = tmp_path / "m.jsparse", tmp_path / "p.csv"
-    options = ["--prototypes", "20", "--folds", "4", "--evaluations", "3", "--quiet"]
+    options = [
+        "--method",
+        "fixed-size",
+        "--prototypes",
+        "20",
+        "--folds",
+        "4",
+        "--evaluations",
+        "3",
+        "--quiet",
+    ]
     assert main(["fit", str(table), "--target", "diagnosis", "--out", str(model), *options]) == 0
     outputs = []
     for stream in ([], ["--stream"]):
@@ -591,8 +601,8 @@ def test_probabilities_on_the_command_line(table, tmp_path, capsys, monkeypatch)
     assert main(["predict", str(model), str(table)]) == 0
     assert "probability" not in capsys.readouterr().out
     numbers = write(tmp_path / "n.csv", ["a", "y"], [[i, i * 0.5] for i in range(30)])
-    fit = ["fit", str(numbers), "--target", "y", "--out", str(model), "--prototypes", "5"]
-    assert main([*fit, "--evaluations", "1", "--folds", "2", "--quiet"]) in (0, 3)
+    fit = ["fit", str(numbers), "--target", "y", "--out", str(model), *options]
+    assert main(fit) in (0, 3)
     assert main(["predict", str(model), str(numbers), "--proba"]) == 2
     output = capsys.readouterr().err.splitlines()[-1]
     assert output.startswith("jsparse: error: --proba: expected a classifier")

@@ -75,6 +75,7 @@ def test_without_a_method_errors_are_lower_and_the_choice_is_told():
     assert "settings" not in repr(stated)
 
 
+@pytest.mark.slow
 def test_streams_folds_little_memory_and_categories():
     X, y = rows()
     options = {"task": "regression", "key": 0, "out_of_fold": False}

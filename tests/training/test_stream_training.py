@@ -181,7 +181,10 @@ def test_holdout_trains_on_the_rest_and_validates_on_the_share():
             assert scored == pytest.approx(wrong.mean(), abs=1e-12)
 
 
-@pytest.mark.parametrize("method", [FixedSize([2, 30]), SCDP(12, candidates=40)])
+@pytest.mark.parametrize(
+    "method",
+    [FixedSize([2, 30]), pytest.param(SCDP(12, candidates=40), marks=pytest.mark.slow)],
+)
 def test_rows_held_out_once_choose_the_size_of_least_error(method):
     """One part has no standard error, by which a smaller machine might be taken."""
     X, _ = blobs(n=300)
