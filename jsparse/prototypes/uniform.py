@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import as_key, labels_of, numbers, whole_number
+from .._blocks import padded
 from .._numerics import is_concrete
 from .._programs import compiled
 from .._repr import short_repr
@@ -194,6 +195,64 @@ def places_in_strata(shares: Int[np.ndarray, " c"]) -> Places:
     classes = np.arange(len(shares), dtype=np.int32)
     rank = np.concatenate([np.arange(share, dtype=np.int32) for share in shares])
     return Places(classes, np.repeat(classes, shares), rank)
+
+
+class Draws(NamedTuple):
+    """The rows that prototypes are drawn from, padded to `n` rows.
+
+    Attributes:
+        n_rows: number of rows that count; later rows are padding.
+        codes: the class of each row; -1 for padding. All 0 without classes.
+        places: see `Places`; None to draw from all rows alike.
+        mass: row weights, 0 for padding; None if all are equal.
+        cumulative: share of the weight up to and including each row; None if all weights are equal.
+    """
+
+    n_rows: Int[np.ndarray, ""] | Int[Array, ""] | np.int32
+    codes: Int[np.ndarray, " n"] | Int[Array, " n"]
+    places: Places | None
+    mass: Float[np.ndarray, " n"] | Float[Array, " n"] | None
+    cumulative: Float[np.ndarray, " n"] | Float[Array, " n"] | None
+
+    __repr__ = short_repr
+
+
+def draws_of(
+    codes: Int[np.ndarray, " n"],
+    counts: Int[np.ndarray, " c"],
+    m: int,
+    rows: int,
+    weights: Float[np.ndarray, " n"] | None,
+    *,
+    stratify: bool,
+) -> Draws:
+    """Return the rows to draw `m` prototypes from, on the host.
+
+    Args:
+        codes: the class of each row; all 0 without classes.
+        counts: the number of rows of each class.
+        m: number of prototypes.
+        rows: number of rows to pad to.
+        weights: row weights; None if all are equal.
+        stratify: whether each class gets its share of the prototypes.
+    """
+    n = len(codes)
+    with_padding = padded(codes, rows)
+    with_padding[n:] = -1  # padding belongs to no class
+    if weights is None:
+        places = places_in_strata(allocate(counts, m)) if stratify else None
+        return Draws(np.int32(n), with_padding, places, None, None)
+    places = places_in_strata(shares_of_weight(codes, counts, m, weights))
+    cumulative = padded((np.cumsum(weights) / np.sum(weights)).astype(np.float32), rows)
+    mass = padded(weights.astype(np.float32), rows, "constant")
+    return Draws(np.int32(n), with_padding, places, mass, cumulative)
+
+
+def first_draw(key: Key, draws: Draws, m: int) -> Int[Array, " m"]:
+    """Draw `m` rows, from all rows or class by class."""
+    if draws.places is None:
+        return draw(key, draws.codes.shape[0], m, draws.n_rows)
+    return draw_strata(key, draws.codes, draws.places, draws.mass)
 
 
 @functools.partial(compiled, quickly=True)

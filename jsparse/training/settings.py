@@ -252,7 +252,7 @@ def configure(
     method.check_kernel(template_of(kernel, 1, Profile()))
     if columns not in get_args(Columns):
         raise ValueError(f"columns: expected one of {get_args(Columns)}, got {columns!r}")
-    keys = Keys(*_split_in_five(as_key(key)))
+    keys = Keys(*split_in_five(as_key(key)))
     return Config(
         task, keys, method, kernel, grid, metric, search, checked_folds, multiclass, class_weight,
         out_of_fold, resources, progress, columns,
@@ -272,5 +272,6 @@ def _check_folds(folds: Any) -> int | Folds | HoldOut | None:
 
 
 @functools.partial(compiled, quickly=True)
-def _split_in_five(key: Key) -> list[Key]:
+def split_in_five(key: Key) -> list[Key]:
+    """Return the keys of `Keys`, in their order."""
     return list(jax.random.split(key, 5))
