@@ -138,13 +138,18 @@ def plug_in_bandwidth(
     if method not in ("auto", "exact", "binned"):
         raise ValueError(f"method: expected 'auto', 'exact' or 'binned', got {method!r}")
     X = check_table(as_float(X))
-    use_exact = method == "exact" or (method == "auto" and X.shape[0] <= _EXACT_ROWS)
+    use_exact = method == "exact" or (method == "auto" and counts_pairs(X.shape[0]))
     if n_rows is None:
         n_rows = len(X)
     if is_concrete(n_rows):
         n_rows = np.int32(whole_number("n_rows", n_rows, 1, len(X), "the rows of X"))
     n_columns = np.int32(X.shape[1]) if n_columns is None else n_columns
     return _plug_in(X, n_rows, n_columns, use_exact, spread)
+
+
+def counts_pairs(rows: int) -> bool:
+    """Return whether the method "auto" computes the double sums for a table of so many rows."""
+    return rows <= _EXACT_ROWS
 
 
 class _Column(NamedTuple):

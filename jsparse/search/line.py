@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._numerics import epsilon
 from .._repr import short_repr
 from .strategies import line_rounds
 
@@ -30,13 +29,6 @@ class LineState(NamedTuple):
 def last_place(planned: int) -> int:
     """Return the last point of the even grid; the first is 0, or a half if there is no other."""
     return line_rounds(planned)[0] - 1
-
-
-def is_resolved(planned: int, dtype: jnp.dtype) -> bool:
-    """Return whether `line_search` evaluates all planned points in this dtype."""
-    coarse, *rounds = line_rounds(planned)
-    halvings = sum(rounds)  # beside a bound a round has one point
-    return 0.5**halvings / max(1, coarse - 1) > 8 * epsilon(dtype)
 
 
 def init(planned: int, dtype: jnp.dtype) -> LineState:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._arguments import as_key
 from .._blocks import map_systems
 from .._mesh import spread
 from .._programs import compiled
@@ -28,7 +27,7 @@ from ..search import line
 from ..search.template import Template
 from ..validation.folds import Folds, folds_of_padded_rows
 from ..validation.validate import FoldLosses, Scoring, Validation, mean_losses
-from .settings import split_in_five
+from .settings import keys_of
 from .source import RowsOfFolds
 
 
@@ -47,6 +46,7 @@ class Table(NamedTuple):
     low: Any  # bounds of theta, shape `p`
     high: Any
     C: Any  # values of `C`, shape `s`
+    present: Any  # False for a table that only fills the batch
 
     __repr__ = short_repr
 
@@ -86,25 +86,33 @@ def solve_batch(
     """Return the results of a batch of tables, which have a leading axis, spread over a mesh."""
 
     def every(shared: tuple[Method, Code | None], tables: Table) -> Solved:
-        return map_systems(lambda table: solve(*shared, table, steps), tables)
+        def results(table: Table) -> Solved:
+            return solve(*shared, table, steps)
+
+        def nothing(table: Table) -> Solved:
+            return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+
+        shapes = jax.eval_shape(results, jax.tree.map(lambda a: a[0], tables))
+        # On a CPU, where one table comes after the other, an absent table takes no time.
+        return map_systems(lambda t: jax.lax.cond(t.present, results, nothing, t), tables)
 
     return spread(every, mesh, (None, 0), 0)((method, code), tables)
 
 
 def solve(method: Method, code: Code | None, table: Table, steps: Steps) -> Solved:
     """Standardise, divide into folds, choose prototypes, tune and fit: `training.run`, but pure."""
-    points_key, folds_key, _, method_key, _ = split_in_five(as_key(table.key))
+    keys = keys_of(table.key)
     scaling, classes = standardize(table.X, table.weights), table.draws.codes
     rows = Rows(scaling.apply(table.X), table.y, table.weights, code)
     folds = table.folds
     if folds is None:
-        folds = folds_of_padded_rows(folds_key, classes, steps.n_folds, steps.shuffles)
+        folds = folds_of_padded_rows(keys.folds, classes, steps.n_folds, steps.shuffles)
     numbers, selection_status = select(
-        points_key, rows.X, table.draws, steps.m, table.count, table.n_columns
+        keys.points, rows.X, table.draws, steps.m, table.count, table.n_columns
     )
     points = jnp.where((numbers >= 0)[:, None], rows.X[numbers], ABSENT)
     template = Template(WithAbsent(table.template.tuned), WithAbsent(table.template.fixed))
-    held_out = RowsOfFolds(method, template, points, rows, folds, method_key, None)
+    held_out = RowsOfFolds(method, template, points, rows, folds, keys.method, None)
 
     def validate(theta: Float[Array, " p"]) -> Validation:
         on_fold = WithPredictions(steps.scoring, quantiles=method.quantiles)
@@ -112,7 +120,7 @@ def solve(method: Method, code: Code | None, table: Table, steps: Steps) -> Solv
 
     thetas, validations, best = search(validate, table, steps.planned)
     kernel, C = template.at(best.theta), table.C[best.C_index]
-    family, sums = method.fit_and_sum(kernel, points, C, rows, method_key, best.total)
+    family, sums = method.fit_and_sum(kernel, points, C, rows, keys.method, best.total)
     return Solved(
         scaling, folds, numbers, selection_status, thetas, validations, best.predictions, family,
         sums,
