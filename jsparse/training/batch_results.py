@@ -1,5 +1,6 @@
 """The results of a batch as one `Trained` for each problem."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -7,8 +8,6 @@ import jax
 import numpy as np
 
 from .._status import NumericalError
-from ..machines.family import Family
-from ..machines.held_out import Sums
 from ..machines.method import Points, TrainingRows
 from ..machines.rows import Rows
 from ..machines.stages import Outcome
@@ -27,6 +26,13 @@ from .trained import Trained
 from .tuning import Choice, calibrate
 
 
+# Axes of arrays that count prototypes (m) or columns (d), by the name of the field.
+_AXES = {
+    "points": "md", "prototypes": "md", "support": ".m", "coefficients": "..m", "transform": "mm",
+    "shift": "m", "gram": "mm", "cross": "m", "feature_sum": "m",
+}  # fmt: skip
+
+
 def trained_members(members: list[Member], solved: Solved, seconds: float) -> list[Any]:
     """Return a `Trained` for each member, or the error of a member without a result.
 
@@ -35,11 +41,12 @@ def trained_members(members: list[Member], solved: Solved, seconds: float) -> li
         solved: the results of the program, with a leading axis of at least as many tables.
         seconds: wall time of the program for each member.
     """
-    solved = _without_wrapper(jax.tree.map(np.asarray, solved))
-    spread = _standard_errors(solved)
+    solved = jax.tree.map(np.asarray, solved)
+    machines, spread = _Machines(solved), _standard_errors(solved)
     results: list[Any] = []
     for i, member in enumerate(members):
-        one = jax.tree.map(lambda a, i=i: a[i], solved)
+        one = jax.tree.map(lambda a, i=i: a[i], solved._replace(family=None, sums=None))
+        one = one._replace(**machines.of(i, member.n_prototypes, member.shape.d))
         try:
             results.append(_trained(member, one, spread[i], seconds))
         except NumericalError as error:
@@ -47,14 +54,38 @@ def trained_members(members: list[Member], solved: Solved, seconds: float) -> li
     return results
 
 
-def _without_wrapper(solved: Solved) -> Solved:
-    """Return results whose kernels know no absent points."""
-    family = eqx.tree_at(lambda f: f.kernel, solved.family, solved.family.kernel.kernel)
-    sums = solved.sums
-    if sums is not None:
-        features = eqx.tree_at(lambda f: f.kernel, sums.features, sums.features.kernel.kernel)
-        sums = Sums(features, sums.equations)
-    return solved._replace(family=family, sums=sums)
+class _Machines:
+    """The machines and sums of a batch, whose kernels know no absent points.
+
+    Args:
+        solved: the results of the program.
+    """
+
+    def __init__(self, solved: Solved) -> None:
+        family = eqx.tree_at(lambda f: f.kernel, solved.family, solved.family.kernel.kernel)
+        sums = solved.sums
+        if sums is not None:
+            features = eqx.tree_at(lambda f: f.kernel, sums.features, sums.features.kernel.kernel)
+            sums = sums._replace(features=features)
+        with_paths, self.structure = jax.tree_util.tree_flatten_with_path((family, sums))
+        self.leaves = [leaf for _, leaf in with_paths]
+        self.axes = [_AXES.get(getattr(path[-1], "name", ""), "") for path, _ in with_paths]
+
+    def of(self, i: int, m: int, d: int) -> dict[str, Any]:
+        """Return the family and the sums of member `i`, without padding.
+
+        Args:
+            i: the number of the member.
+            m: its number of prototypes.
+            d: its number of columns.
+        """
+        lengths = {"m": slice(m), "d": slice(d), ".": slice(None)}
+        cut = [
+            leaf[(i, *(lengths[axis] for axis in axes))]
+            for leaf, axes in zip(self.leaves, self.axes, strict=True)
+        ]
+        family, sums = self.structure.unflatten(jax.device_put(cut))
+        return {"family": dataclasses.replace(family, sizes=np.full(1, m, np.int32)), "sums": sums}
 
 
 def _standard_errors(solved: Solved) -> np.ndarray:
@@ -72,17 +103,17 @@ def _trained(member: Member, solved: Solved, spread: np.ndarray, seconds: float)
     scaling = Standardization(*(a[:d] for a in solved.scaling))
     folds = member.folds
     if folds is None:
-        width = -(-n // member.n_folds)
+        width = -(-n // member.common.steps.n_folds)
         folds = Folds(solved.folds.index[:, :width], solved.folds.valid[:, :width])
     Z = (member.raw.X - scaling.shift) / scaling.scale
     data = _data(member, scaling, Z, folds)
     numbers = solved.point_rows[:m]
     points = Points(Z[numbers], numbers, int(solved.selection_status))
-    problem = problem_of(member.method, member.template, config, data, points)
+    problem = problem_of(member.common.method, member.common.template, config, data, points)
     tuning = _tuning(problem, solved, spread)
     outcome = Outcome(problem, tuning, tuning.theta, config.C)
     choice = Choice(outcome, tuning.C, None, None, False)
-    units, family = data.encoding.units, _family(solved, tuning, m, d)
+    units, family = data.encoding.units, solved.family
     values = inverse_temperatures = conformal = None
     if config.out_of_fold:
         by_fold = solved.predictions[:, : folds.index.shape[1]]
@@ -91,7 +122,7 @@ def _trained(member: Member, solved: Solved, spread: np.ndarray, seconds: float)
         values = units.values(values.reshape(n, *family.outputs))
         inverse_temperatures, conformal = calibrate(values, choice, data, None, machines=False)
     fitted = Fitted(
-        choice, units.family(family, member.method.info_powers), _sums(solved, tuning, m, d), values,
+        choice, units.family(family, member.common.method.info_powers), solved.sums, values,
         inverse_temperatures, conformal,
     )  # fmt: skip
     times = {"total": seconds, "batch": seconds}
@@ -132,33 +163,3 @@ def _tuning(problem: Problem, solved: Solved, spread: np.ndarray) -> Tuning:
         )
     ]
     return best_of(problem.template, problem.dtype, history, "finished")
-
-
-def _sums(solved: Solved, tuning: Tuning, m: int, d: int) -> Sums | None:
-    """Return the sums of the features of the prototypes that are not absent.
-
-    The features of absent prototypes come last and are 0.
-    """
-    if solved.sums is None:
-        return None
-    phi, equations = solved.sums
-    features = eqx.tree_at(
-        lambda f: (f.kernel, f.prototypes, f.transform, f.shift),
-        phi,
-        (tuning.kernel, phi.prototypes[:m, :d], phi.transform[:m, :m], phi.shift[:m]),
-    )
-    equations = equations._replace(
-        gram=equations.gram[:m, :m], cross=equations.cross[:m], feature_sum=equations.feature_sum[:m]
-    )
-    return jax.device_put(Sums(features, equations))
-
-
-def _family(solved: Solved, tuning: Tuning, m: int, d: int) -> Family:
-    """Return the machine without absent prototypes and columns of padding."""
-    family = solved.family
-    changed = Family(
-        tuning.kernel, family.points[:m, :d], family.support[:, :m],
-        family.coefficients[:, :, :m], family.intercepts, np.full(1, m, np.int32),
-        family.statuses, family.info, family.outputs,
-    )  # fmt: skip
-    return jax.device_put(changed)

@@ -17,7 +17,7 @@ from .._runtime import check_runtime
 from ..machines.checks import check_choice
 from .batch import solve_batch
 from .batch_results import trained_members
-from .members import Alone, Member, batches, key_data, member_of
+from .members import Alone, Member, Members, batches
 from .plan import free_bytes
 from .presets import Preset, completed
 from .run import raw_rows
@@ -159,7 +159,7 @@ class _Group:
         size = CHUNK * devices
         if systems_at_once() > 1:  # absent tables take time there
             size = min(size, 1 << (len(members) - 1).bit_length())
-        one, stored = max(member.bytes_in_batch(rows) for member in members)
+        one, stored = members[0].bytes_in_batch(rows)  # of all members, by their capacities
         while limit is not None and size > devices:
             if min(size, systems_at_once() * devices) * one + size * stored <= limit:
                 break
@@ -173,8 +173,8 @@ class _Group:
         tables += [tables[0]._replace(present=np.bool_(False))] * (self.size - len(tables))
         first = members[0]
         solved = solve_batch(
-            first.program_method, first.encoded.code, jax.tree.map(lambda *a: np.stack(a), *tables),
-            steps=first.steps(), mesh=self.mesh,
+            first.common.wide, first.encoded.code, jax.tree.map(lambda *a: np.stack(a), *tables),
+            steps=first.common.steps, mesh=self.mesh,
         )  # fmt: skip
         jax.block_until_ready(solved)
         seconds = (time.perf_counter() - start) / len(members)
@@ -199,6 +199,7 @@ class _Run:
         self.mesh, self.limit = _mesh(getattr(resources, "mesh", None)), None
         memory = getattr(resources, "memory", None)
         self.limit = free_bytes() if memory is None else int(real("memory", memory, 0.0))
+        self.checks = Members(self.limit)
 
     def prepared(self) -> dict[int, Member]:
         """Return the members of batches by number; note why other problems are trained alone."""
@@ -243,7 +244,7 @@ class _Run:
             return Alone("a batch distils no machines, as budget and n_prototypes ask for")
         config, preset = self._config(given)
         raw = raw_rows(given["X"], given["y"], given["weights"], config.task)
-        return member_of(config, raw, key_data(given["key"]), preset, self.limit)
+        return self.checks.member(config, raw, given["key"], preset)
 
     def _config(self, given: dict[str, Any]) -> tuple[Config, Preset | None]:
         """Return the configuration, without keys; it is made once for equal settings."""

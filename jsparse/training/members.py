@@ -13,7 +13,9 @@ from .._blocks import capacity, padded
 from .._repr import short_repr
 from .._types import KeyLike
 from ..kernels.mixed import categorical_columns
+from ..kernels import Kernel
 from ..machines.method import Method, Shape
+from ..multiclass import Code
 from ..prototypes.bandwidth import counts_pairs
 from ..prototypes.uniform import draws_of, encode
 from ..scaling import Scaling, Standardization
@@ -28,11 +30,28 @@ from .plan import Plan, check_fits, plan_of
 from .presets import Preset
 from .run import RawRows, raw_rows
 from .settings import Config, HoldOut
+from .choices import template_of
 from .tables import EncodedRows, encode_rows, number_of_folds, padded_folds, shape_of
 
 # A table is padded to at most this many times its rows, to share a program with larger tables.
 # Padding rows costs less than compiling, as the decompositions do not depend on the rows.
 PADDING = 8
+
+
+class Common(NamedTuple):
+    """What problems of one configuration and one shape have in common."""
+
+    method: Method  # resolved
+    wide: Method  # with as many prototypes as their capacity
+    search: Search  # resolved
+    kernel: Kernel  # whose leaves the search varies
+    template: Template
+    low: Float[np.ndarray, " p"]  # bounds of theta
+    high: Float[np.ndarray, " p"]
+    columns: int  # number of columns to pad to
+    steps: Steps
+
+    __repr__ = short_repr
 
 
 class Member(NamedTuple):
@@ -42,33 +61,17 @@ class Member(NamedTuple):
     raw: RawRows
     encoded: EncodedRows
     shape: Shape
-    method: Method  # resolved
-    search: Search  # resolved
-    template: Template  # of the kernel
+    common: Common
     folds: Folds | None  # the caller's folds; None for random ones
-    n_folds: int
     key: np.ndarray  # a seed, or the data of a key
     preset: Preset | None
 
     __repr__ = short_repr
 
     @property
-    def planned(self) -> int:
-        """The number of evaluations of the search."""
-        return sum(self.search.batch_sizes(self.template.size))
-
-    @property
-    def scoring(self) -> Scoring:
-        """The metric to minimise, the metric to report, and the decoding."""
-        config, method = self.config, self.method
-        criterion = config.metric or method.criterion(config.task)
-        reported = config.metric or method.metric(config.task)
-        return Scoring(criterion, config.multiclass.decoding, reported)
-
-    @property
     def n_prototypes(self) -> int:
         """The number of prototypes."""
-        return self.method.n_features  # type: ignore[return-value]
+        return self.common.method.n_features  # type: ignore[return-value]
 
     @property
     def weights(self) -> Float[np.ndarray, " n"]:
@@ -82,47 +85,18 @@ class Member(NamedTuple):
         return Encoding(scaling, encoded.classes, encoded.code, encoded.units)
 
     @property
-    def columns(self) -> int:
-        """The number of columns to pad to."""
-        d = self.shape.d
-        return capacity(d, 4) if self.encoded.kernel.ignores_zero_columns else d
-
-    @property
     def program(self) -> tuple[Any, ...]:
         """What decides the program beside the capacity of rows: equal for members of a batch."""
-        encoded, n = self.encoded, self.shape.n
-        code = encoded.code
-        leaves, structure = jax.tree.flatten(self.template)
+        encoded, common, code = self.encoded, self.common, self.encoded.code
+        leaves, structure = jax.tree.flatten(common.template)
         return (
-            self.raw.X.dtype, encoded.numbers.shape[1:], self.shape.classes, self.columns,
+            self.raw.X.dtype, encoded.numbers.shape[1:], self.shape.classes, common.columns,
             None if code is None else (code.matrix.shape, np.asarray(code.matrix).tobytes()),
             None if encoded.labels is None else len(np.unique(encoded.labels)),
-            _unequal(self.weights) is None, counts_pairs(capacity(n)), self.steps(),
-            self.program_method, structure, tuple(np.shape(leaf) for leaf in leaves),
+            _unequal(self.weights) is None, counts_pairs(capacity(self.shape.n)), common.steps,
+            common.wide, structure, tuple(np.shape(leaf) for leaf in leaves),
             len(self.config.C), self.key.shape, self.key.dtype, self.folds is None,
         )  # fmt: skip
-
-    @property
-    def program_method(self) -> Method:
-        """The method with as many prototypes as their capacity."""
-        return self.method.at_size(capacity(self.n_prototypes, 8))[0]
-
-    def plan(self, limit: int | None, rows: int | None = None) -> Plan:
-        """Return the memory plan of a run of the problem alone, padded to its capacities.
-
-        Args:
-            limit: bytes that may be used; None for the free memory.
-            rows: capacity of rows; None for the capacity of the problem.
-        """
-        code, config = self.encoded.code, self.config
-        arguments = {
-            "n": rows or capacity(self.shape.n), "d": self.columns, "folds": self.n_folds, "code": code,
-            "n_C": config.C.size, "dtype": self.raw.X.dtype, "search": self.search,
-            "n_parameters": self.template.size, "memory": limit,
-        }  # fmt: skip
-        planned = plan_of(self.program_method, **arguments)
-        assert planned is not None
-        return planned
 
     def bytes_in_batch(self, rows: int) -> tuple[int, int]:
         """Return the bytes while the problem is solved, and while it is in a batch.
@@ -130,19 +104,16 @@ class Member(NamedTuple):
         Args:
             rows: capacity of rows.
         """
-        steps, n_C, item = self.steps(), len(self.config.C), self.raw.X.dtype.itemsize
-        outputs = self.encoded.code.matrix.shape[1] if self.encoded.code else 1
+        steps, n_C, item = self.common.steps, len(self.config.C), self.raw.X.dtype.itemsize
+        outputs = 1 if self.encoded.code is None else self.encoded.code.matrix.shape[1]
         outputs = max(outputs, *self.encoded.numbers.shape[1:], 1)
         predictions = rows * n_C * outputs * item
-        errors = self.planned * n_C * self.n_folds * item
-        arrays = rows * (self.columns + outputs + 4) + 4 * steps.m * (steps.m + self.columns)
-        return self.plan(None, rows).bytes + predictions, 2 * (arrays * item + errors)
-
-    def steps(self) -> Steps:
-        """Return the settings that decide the program."""
-        shuffles = shuffle_rounds(self.shape.n) if self.folds is None else 1
-        m = capacity(self.n_prototypes, 8)
-        return Steps(self.scoring, self.planned, m, self.n_folds, shuffles)
+        errors = steps.planned * n_C * steps.n_folds * item
+        arrays = rows * (self.common.columns + outputs + 4)
+        arrays += 4 * steps.m * (steps.m + self.common.columns)
+        shape = self.shape._replace(n=rows, d=self.common.columns)
+        alone = _plan(self.config, self.common, shape, self.encoded.code, item, None)
+        return alone.bytes + predictions, 2 * (arrays * item + errors)
 
     def table(self, rows: int, fold_rows: int) -> Table:
         """Return the arrays of the problem, padded.
@@ -151,14 +122,12 @@ class Member(NamedTuple):
             rows: capacity of rows.
             fold_rows: capacity of rows of a fold that the caller states.
         """
-        encoded, (n, d), m = self.encoded, self.raw.X.shape, capacity(self.n_prototypes, 8)
-        dtype, weights = self.raw.X.dtype, encoded.weights
-        labels = encoded.labels
+        encoded, common, (n, d) = self.encoded, self.common, self.raw.X.shape
+        dtype, labels, m = self.raw.X.dtype, encoded.labels, common.steps.m
         codes, counts = (np.zeros(n, np.int32), np.array([n])) if labels is None else encode(labels)
         w = self.weights
         placeholder = Standardization(*np.zeros((2, d), dtype))  # targets do not depend on it
-        targets = self.encoding(placeholder).targets(encoded.numbers, weights)
-        low, high = bounds_of(self.template)
+        targets = self.encoding(placeholder).targets(encoded.numbers, encoded.weights)
         folds = self.folds
         if folds is not None:
             index, valid = padded_folds(folds, n, rows)
@@ -172,7 +141,7 @@ class Member(NamedTuple):
             of_prototype, rank = (np.pad(a, (0, added)) for a in draws.places[1:])
             draws = draws._replace(places=draws.places._replace(of_prototype=of_prototype, rank=rank))
         return Table(
-            X=padded(np.pad(self.raw.X, ((0, 0), (0, self.columns - d))), rows),
+            X=padded(np.pad(self.raw.X, ((0, 0), (0, common.columns - d))), rows),
             y=padded(targets.astype(dtype if encoded.code is None else np.int32), rows),
             weights=padded(w, rows, "constant"),
             key=self.key,
@@ -180,9 +149,9 @@ class Member(NamedTuple):
             n_columns=np.int32(d),
             count=np.int32(self.n_prototypes),
             folds=folds,
-            template=jax.tree.map(np.asarray, self.template),
-            low=low.astype(dtype),
-            high=high.astype(dtype),
+            template=jax.tree.map(np.asarray, common.template),
+            low=common.low.astype(dtype),
+            high=common.high.astype(dtype),
             C=self.config.C.astype(dtype),
             present=np.bool_(True),
         )
@@ -212,53 +181,106 @@ class Alone(NamedTuple):
     reason: str
 
 
-def member_of(
-    config: Config, raw: RawRows | None, key: np.ndarray | None, preset: Preset | None,
-    limit: int | None,
-) -> Member | Alone:  # fmt: skip
-    """Return a problem as a member of a batch, or why it must be trained alone.
+class Members:
+    """The checks that turn problems into members of batches; results for equal shapes are kept.
 
     Args:
-        config: the configuration, without keys.
-        raw: the rows; None for a stream.
-        key: see `key_data`.
-        preset: the preset that completed the settings.
         limit: bytes that may be used; None without a limit.
-
-    Raises:
-        ValueError: for rows that contradict the configuration, as `train` does.
     """
-    reason = why_alone(config)
-    if reason is None and raw is None:
-        reason = "a batch needs rows in memory, not a stream"
-    if reason is None and key is None:
-        reason = "a batch needs keys of JAX's default generator"
-    if reason is not None or raw is None or key is None:
-        return Alone(reason or "")
-    (n, d), dtype = raw.X.shape, raw.X.dtype
-    codes = () if raw.schema is None else raw.schema.codes
-    encoded = encode_rows(raw.X, raw.y, raw.weighted, config, codes)
-    if codes or categorical_columns(encoded.kernel):
-        return Alone("a batch needs columns of numbers, not of categories")
-    folds = config.folds if isinstance(config.folds, Folds) else None
-    if folds is None:
-        n_folds = number_of_folds(config, n)
-        in_fold = np.full(n_folds, -(-n // n_folds))
-    else:
-        folds = raw.weighted.folds_within(folds)
-        n_folds, in_fold = len(folds.index), np.asarray(folds.valid).sum(axis=1)
-    shape = shape_of(n, d, in_fold, encoded.classes, encoded.kernel)
-    method = config.method.resolve(shape)
-    if shape.linear:
-        return Alone("a batch needs a kernel with prototypes, not the linear kernel")
-    search = config.search.resolve(n, on_mesh=False)
-    template = split_kernel(encoded.kernel, dtype, **search.varied)
-    reason = search.why_alone(template.size, dtype) or method.why_alone
-    if reason is not None:
-        return Alone(reason)
-    member = Member(config, raw, encoded, shape, method, search, template, folds, n_folds, key, preset)
-    check_fits(member.plan(limit), method)
-    return member
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self._common: dict[tuple, tuple[Common | Alone, Shape]] = {}
+
+    def member(
+        self, config: Config, raw: RawRows | None, key: KeyLike, preset: Preset | None
+    ) -> Member | Alone:
+        """Return a problem as a member of a batch, or why it must be trained alone.
+
+        Args:
+            config: the configuration, without keys.
+            raw: the rows; None for a stream.
+            key: the random key of the problem.
+            preset: the preset that completed the settings.
+
+        Raises:
+            ValueError: for rows that contradict the configuration, as `train` does.
+        """
+        data, reason = key_data(key), why_alone(config)
+        if reason is not None:
+            return Alone(reason)
+        if raw is None:
+            return Alone("a batch needs rows in memory, not a stream")
+        if data is None:
+            return Alone("a batch needs keys of JAX's default generator")
+        if raw.schema is not None and raw.schema.codes:
+            return Alone("a batch needs columns of numbers, not of categories")
+        encoded, (n, d) = encode_rows(raw.X, raw.y, raw.weighted, config), raw.X.shape
+        folds = config.folds if isinstance(config.folds, Folds) else None
+        if folds is None:
+            n_folds = number_of_folds(config, n)
+            in_fold = np.full(n_folds, -(-n // n_folds))
+        else:
+            folds = raw.weighted.folds_within(folds)
+            in_fold = np.asarray(folds.valid).sum(axis=1)
+        n_classes = None if encoded.classes is None else len(encoded.classes)
+        place = (id(config), n, d, raw.X.dtype, n_classes, *in_fold.tolist(), folds is None)
+        if place not in self._common:
+            kernel = template_of(config.kernel, d, config.search)
+            shape = shape_of(n, d, in_fold, encoded.classes, kernel)
+            found = self._common_of(config, shape, kernel, raw.X.dtype, len(in_fold), folds)
+            if isinstance(found, Common):
+                item = raw.X.dtype.itemsize
+                check_fits(
+                    _plan(config, found, shape, encoded.code, item, self.limit), found.method
+                )
+            self._common[place] = found, shape
+        common, shape = self._common[place]
+        if isinstance(common, Alone):
+            return common
+        return Member(config, raw, encoded, shape, common, folds, data, preset)
+
+    def _common_of(
+        self, config: Config, shape: Shape, kernel: Kernel, dtype: np.dtype, n_folds: int,
+        folds: Folds | None,
+    ) -> Common | Alone:  # fmt: skip
+        """Return what problems of a shape have in common, or why they must be trained alone."""
+        method = config.method.resolve(shape)
+        search = config.search.resolve(shape.n, on_mesh=False)
+        template = split_kernel(kernel, dtype, **search.varied)
+        reason = search.why_alone(template.size, dtype) or method.why_alone
+        if reason is None and shape.linear:
+            reason = "a batch needs a kernel with prototypes, not the linear kernel"
+        if reason is None and categorical_columns(kernel):
+            reason = "a batch needs columns of numbers, not of categories"
+        if reason is not None:
+            return Alone(reason)
+        m = capacity(method.n_features, 8)  # type: ignore[arg-type]
+        criterion = config.metric or method.criterion(config.task)
+        reported = config.metric or method.metric(config.task)
+        steps = Steps(
+            scoring=Scoring(criterion, config.multiclass.decoding, reported),
+            planned=sum(search.batch_sizes(template.size)),
+            m=m,
+            n_folds=n_folds,
+            shuffles=shuffle_rounds(shape.n) if folds is None else 1,
+        )
+        columns = capacity(shape.d, 4) if kernel.ignores_zero_columns else shape.d
+        wide, bounds = method.at_size(m)[0], bounds_of(template)
+        return Common(method, wide, search, kernel, template, *bounds, columns, steps)
+
+
+def _plan(
+    config: Config, common: Common, shape: Shape, code: Code | None, item: int, limit: int | None
+) -> Plan:
+    """Return the memory plan of the run of one problem, padded to its capacities."""
+    planned = plan_of(
+        common.wide, n=capacity(shape.n), d=common.columns, folds=common.steps.n_folds, code=code,
+        n_C=config.C.size, dtype=np.dtype(f"f{item}"), search=common.search,
+        n_parameters=common.template.size, memory=limit,
+    )  # fmt: skip
+    assert planned is not None
+    return planned
 
 
 def why_alone(config: Config) -> str | None:
@@ -267,7 +289,7 @@ def why_alone(config: Config) -> str | None:
         return "a batch needs rows in memory, not a stream"
     if config.columns != "standard":
         return f"a batch needs columns='standard', not {config.columns!r}"
-    if config.kernel == "auto" if isinstance(config.kernel, str) else False:
+    if isinstance(config.kernel, str) and config.kernel == "auto":
         return "a batch needs a stated kernel, not 'auto'"
     if config.out_of_fold == "machines":
         return "a batch keeps no machines of the folds, as out_of_fold='machines' would"

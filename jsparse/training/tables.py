@@ -53,9 +53,11 @@ def read_table(
     Raises:
         ValueError: for targets, folds, a kernel or a method that the rows contradict.
     """
-    encoded = encode_rows(X, y, weighted, config, codes)
-    numbers, classes, labels, weights, units, code, kernel = encoded
-    (n, d), dtype, codes = X.shape, X.dtype, categorical_columns(kernel)
+    (n, d), dtype = X.shape, X.dtype
+    numbers, classes, labels, weights, units, code = encode_rows(X, y, weighted, config)
+    kernel = template_of(config.kernel, d, config.search, codes)
+    codes = categorical_columns(kernel)
+    check_codes(X, codes)
     folds = _folds_of(config, weighted, n, labels)
     # Check the settings against the rows before any work on the rows.
     in_fold = np.asarray(folds.valid).sum(axis=1)
@@ -108,7 +110,6 @@ class EncodedRows(NamedTuple):
     weights: Float[np.ndarray, " n"] | None  # row weights; None if all are 1
     units: TargetUnits
     code: Code | None
-    kernel: Kernel  # whose leaves the search varies
 
     __repr__ = short_repr
 
@@ -118,9 +119,8 @@ def encode_rows(
     y: Shaped[np.ndarray, " n *c"],
     weighted: WeightedRows,
     config: Config,
-    codes: tuple[int, ...],
 ) -> EncodedRows:
-    """Return the encoded targets, the weights and the kernel; arguments are as for `read_table`."""
+    """Return the encoded targets and the weights; arguments are as for `read_table`."""
     numbers, classes = encoded_targets(y, config.task, config.multiclass.classes)
     weights = row_weights(weighted.weights, config.class_weight, numbers, classes)
     units, code, labels = TargetUnits(), None, None
@@ -131,9 +131,7 @@ def encode_rows(
         check_labels(present, len(X), weighted.n)
         config.method.check_classes(classes, len(present))
         code = code_of(config, len(classes), X.dtype)
-    kernel = template_of(config.kernel, X.shape[1], config.search, codes)
-    check_codes(X, categorical_columns(kernel))
-    return EncodedRows(numbers, classes, labels, weights, units, code, kernel)
+    return EncodedRows(numbers, classes, labels, weights, units, code)
 
 
 def shape_of(
