@@ -99,7 +99,7 @@ def _standard_errors(solved: Solved) -> np.ndarray:
 
 def _trained(member: Member, solved: Solved, spread: np.ndarray, seconds: float) -> Trained:
     """Return the result of one member."""
-    config, (n, d), m = member.config, member.raw.X.shape, member.n_prototypes
+    config, (n, d) = member.config, member.raw.X.shape
     scaling = Standardization(*(a[:d] for a in solved.scaling))
     folds = member.folds
     if folds is None:
@@ -107,8 +107,8 @@ def _trained(member: Member, solved: Solved, spread: np.ndarray, seconds: float)
         folds = Folds(solved.folds.index[:, :width], solved.folds.valid[:, :width])
     Z = (member.raw.X - scaling.shift) / scaling.scale
     data = _data(member, scaling, Z, folds)
-    numbers = solved.point_rows[:m]
-    points = Points(Z[numbers], numbers, int(solved.selection_status))
+    numbers = solved.point_rows[: member.n_prototypes]
+    points = Points(solved.family.points, numbers, int(solved.selection_status))
     problem = problem_of(member.common.method, member.common.template, config, data, points)
     tuning = _tuning(problem, solved, spread)
     outcome = Outcome(problem, tuning, tuning.theta, config.C)
@@ -133,13 +133,14 @@ def _trained(member: Member, solved: Solved, spread: np.ndarray, seconds: float)
 def _data(member: Member, scaling: Standardization, Z: np.ndarray, folds: Folds) -> TrainingData:
     """Return the rows of a member as `read_table` does, on the host and without padding."""
     encoded, n = member.encoded, len(Z)
-    encoding = member.encoding(Standardization(*jax.device_put(tuple(scaling))))
-    rows = Rows(Z, encoding.targets(encoded.numbers, encoded.weights), member.weights, encoded.code)
+    w, targets = member.weights, member.targets
+    X, y, weights, *arrays = jax.device_put((Z, targets, w, *scaling))
+    encoding, rows = member.encoding(Standardization(*arrays)), Rows(X, y, weights, encoded.code)
     return TrainingData(
         source=InMemory(rows, rows, folds, folds, n),
         encoding=encoding,
         shape=member.shape,
-        candidates=TrainingRows(Z, encoded.labels, member.weights, scaling, n),
+        candidates=TrainingRows(X, encoded.labels, w, encoding.scaling, n),
         truth=encoded.numbers,
         weights=encoded.weights,
         weighted=member.raw.weighted,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from .._arguments import as_key
 from .._blocks import capacity, padded
@@ -79,6 +79,14 @@ class Member(NamedTuple):
         w, n = self.encoded.weights, len(self.raw.X)
         return (np.ones(n) if w is None else w).astype(self.raw.X.dtype)
 
+    @property
+    def targets(self) -> Shaped[np.ndarray, " n *c"]:
+        """The targets that machines are fitted to, see `Encoding.targets`."""
+        encoded, dtype = self.encoded, self.raw.X.dtype
+        scaling = Standardization(*np.zeros((2, 1), dtype))  # it has no effect on the targets
+        targets = self.encoding(scaling).targets(encoded.numbers, encoded.weights)
+        return targets.astype(dtype if encoded.code is None else np.int32)
+
     def encoding(self, scaling: Scaling) -> Encoding:
         """Return the encoding of the rows, with their scaling."""
         encoded = self.encoded
@@ -126,8 +134,6 @@ class Member(NamedTuple):
         dtype, labels, m = self.raw.X.dtype, encoded.labels, common.steps.m
         codes, counts = (np.zeros(n, np.int32), np.array([n])) if labels is None else encode(labels)
         w = self.weights
-        placeholder = Standardization(*np.zeros((2, d), dtype))  # targets do not depend on it
-        targets = self.encoding(placeholder).targets(encoded.numbers, encoded.weights)
         folds = self.folds
         if folds is not None:
             index, valid = padded_folds(folds, n, rows)
@@ -142,7 +148,7 @@ class Member(NamedTuple):
             draws = draws._replace(places=draws.places._replace(of_prototype=of_prototype, rank=rank))
         return Table(
             X=padded(np.pad(self.raw.X, ((0, 0), (0, common.columns - d))), rows),
-            y=padded(targets.astype(dtype if encoded.code is None else np.int32), rows),
+            y=padded(self.targets, rows),
             weights=padded(w, rows, "constant"),
             key=self.key,
             draws=draws,
