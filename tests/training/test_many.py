@@ -183,7 +183,7 @@ def test_an_error_names_the_problem():
     assert list(many.errors) == ["shop 7"] and many.by_name["shop 7"] is None
     assert np.isnan(many.cv_errors).tolist() == [False, True, False]
     assert_equal(many[0], train(X, y, **options))
-    with pytest.raises(ValueError, match=r"problem 0: n_prototypes: expected .* at most 60"):
+    with pytest.raises(ValueError, match=r"problem 0: n_prototypes: expected .*rows \(60\)"):
         train_many([(X, y)], **REGRESSION, method=FixedSize(61))
 
 
@@ -191,7 +191,7 @@ def test_an_error_names_the_problem():
     ("problems", "message"),
     [
         ([], "at least one"),
-        (np.zeros(3), "a sequence or a mapping"),
+        ("abc", "a sequence or a mapping"),
         ([3], "arguments of train, got int for problem 0"),
         ([{"X": 1, "rows": 2}], r"got \['rows'\]"),
         ([{"y": 1}], r"expected \['X'\] in every problem"),
@@ -203,7 +203,7 @@ def test_bad_lists_of_problems(problems, message):
 
 
 def test_a_bad_choice_of_on_error():
-    with pytest.raises(ValueError, match="on_error: expected"):
+    with pytest.raises((ValueError, TypeError), match="on_error"):  # the types are checked too
         train_many([table(0)], **REGRESSION, on_error="ignore")
 
 
@@ -240,8 +240,87 @@ def test_empty_slots_change_no_selection(m, weighted):
     )
     padded = np.pad(np.pad(X, ((0, 6), (0, 0)), mode="edge"), ((0, 0), (0, 2)))
     chosen, status = select(
-        jax.random.key(1), jnp.asarray(padded), draws._replace(places=places), 48, jnp.int32(m),
-        jnp.int32(3),
-    )
+        jax.random.key(1), jnp.asarray(padded), jax.device_put(draws._replace(places=places)), 48,
+        jnp.int32(m), jnp.int32(3),
+    )  # fmt: skip
     np.testing.assert_array_equal(np.asarray(chosen)[:m], expected.indices)
     assert np.all(np.asarray(chosen)[m:] == -1) and int(status) == int(expected.status)
+
+
+@pytest.mark.slow
+def test_200_problems_are_those_of_train():
+    rng = np.random.default_rng(0)
+    problems = [
+        {
+            **dict(zip("Xy", table(i, int(rng.integers(100, 500)), 5), strict=True)),
+            "key": i,
+        }
+        for i in range(200)
+    ]
+    for problem in problems[::3]:
+        problem["weights"] = rng.uniform(0.5, 2.0, len(problem["X"]))
+    options = {"task": "regression", "method": FixedSize(30)}
+    many = train_many(problems, **options)
+    assert not many.alone
+    for problem, one in zip(problems, many, strict=True):
+        assert_equal(one, train(**problem, **options), tol=1e-4)
+
+
+SHARED = """
+import sys
+import numpy as np
+import jsparse
+from jsparse.compilation import count_compilations
+
+jsparse.enable_compilation_cache(sys.argv[1])
+n, d = map(int, sys.argv[2:])
+rng = np.random.default_rng(n)
+X = rng.standard_normal((n, d))
+problems = [(X, X[:, 0] + 0.1 * rng.standard_normal(n)) for _ in range(3)]
+with count_compilations() as counts:
+    jsparse.train_many(problems, task="regression", key=0, method=jsparse.FixedSize(9 + d), folds=3)
+print(counts.programs, counts.from_disk)
+"""
+
+
+@pytest.mark.slow
+def test_processes_share_a_folder_of_programs(tmp_path):
+    """The second process reads its program from the disk, for a table of another size and width."""
+    counts = []
+    for size in (("60", "4"), ("51", "3")):
+        done = subprocess.run(
+            [sys.executable, "-c", SHARED, str(tmp_path), *size], capture_output=True, text=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=True,
+        )  # fmt: skip
+        counts.append(tuple(map(int, done.stdout.split())))
+    assert counts == [(1, 0), (1, 1)]
+
+
+def _grid():
+    from sklearn.model_selection import GridSearchCV
+
+    X, y = table(0, 80)
+    estimator = jsparse.estimators.FixedSizeRegressor(folds=3, max_evaluations=2, random_state=0)
+    return GridSearchCV(estimator, {"n_prototypes": [4, 12]}, cv=2, n_jobs=2), X, y
+
+
+@pytest.mark.slow
+def test_grid_search_on_processes_of_loky():
+    search, X, y = _grid()
+    alone = search.set_params(n_jobs=1).fit(X, y).cv_results_["mean_test_score"]
+    parallel = search.set_params(n_jobs=2).fit(X, y).cv_results_["mean_test_score"]
+    np.testing.assert_allclose(parallel, alone, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_grid_search_on_a_cluster_of_dask():
+    distributed = pytest.importorskip("distributed")
+    import joblib
+
+    search, X, y = _grid()
+    alone = search.set_params(n_jobs=1).fit(X, y).cv_results_["mean_test_score"]
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None
+    ) as cluster, distributed.Client(cluster), joblib.parallel_config("dask"):
+        parallel = search.set_params(n_jobs=2).fit(X, y).cv_results_["mean_test_score"]
+    np.testing.assert_allclose(parallel, alone, rtol=1e-5)
