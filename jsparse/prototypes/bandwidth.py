@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -139,12 +139,11 @@ def plug_in_bandwidth(
         raise ValueError(f"method: expected 'auto', 'exact' or 'binned', got {method!r}")
     X = check_table(as_float(X))
     use_exact = method == "exact" or (method == "auto" and counts_pairs(X.shape[0]))
-    if n_rows is None:
-        n_rows = len(X)
-    if is_concrete(n_rows):
-        n_rows = np.int32(whole_number("n_rows", n_rows, 1, len(X), "the rows of X"))
-    n_columns = np.int32(X.shape[1]) if n_columns is None else n_columns
-    return _plug_in(X, n_rows, n_columns, use_exact, spread)
+    rows: Any = len(X) if n_rows is None else n_rows
+    if is_concrete(rows):
+        rows = np.int32(whole_number("n_rows", rows, 1, len(X), "the rows of X"))
+    columns = np.int32(X.shape[1]) if n_columns is None else n_columns
+    return _plug_in(X, rows, columns, use_exact, spread)
 
 
 def counts_pairs(rows: int) -> bool:

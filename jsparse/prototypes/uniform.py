@@ -2,7 +2,7 @@
 
 import functools
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -198,21 +198,13 @@ def places_in_strata(shares: Int[np.ndarray, " c"]) -> Places:
 
 
 class Draws(NamedTuple):
-    """The rows that prototypes are drawn from, padded to `n` rows.
+    """The rows that prototypes are drawn from, padded to `n` rows; arrays of NumPy or JAX."""
 
-    Attributes:
-        n_rows: number of rows that count; later rows are padding.
-        codes: the class of each row; -1 for padding. All 0 without classes.
-        places: see `Places`; None to draw from all rows alike.
-        mass: row weights, 0 for padding; None if all are equal.
-        cumulative: share of the weight up to and including each row; None if all weights are equal.
-    """
-
-    n_rows: Int[np.ndarray, ""] | Int[Array, ""] | np.int32
-    codes: Int[np.ndarray, " n"] | Int[Array, " n"]
-    places: Places | None
-    mass: Float[np.ndarray, " n"] | Float[Array, " n"] | None
-    cumulative: Float[np.ndarray, " n"] | Float[Array, " n"] | None
+    n_rows: Any  # number of rows that count; later rows are padding
+    codes: Any  # class of each row, shape `n`; -1 for padding, all 0 without classes
+    places: Places | None  # None to draw from all rows alike
+    mass: Any  # row weights, shape `n`; 0 for padding, None if all are equal
+    cumulative: Any  # share of the weight up to each row, shape `n`; None if all are equal
 
     __repr__ = short_repr
 

@@ -13,18 +13,16 @@ from ..machines.rows import Rows
 from ..machines.stages import Outcome
 from ..scaling import Standardization
 from ..search.history import Evaluation
-from ..search.run import Tuning, best_of
 from ..search.problem import Problem
+from ..search.run import Tuning, best_of
 from ..validation.folds import Folds
 from ..validation.losses import standard_error
-from .batch import Solved
 from .data import TrainingData
 from .members import Member
 from .run import Fitted, problem_of, trained_of
 from .source import InMemory
 from .trained import Trained
 from .tuning import Choice, calibrate
-
 
 # Axes of arrays that count prototypes (m) or columns (d), by the name of the field.
 _AXES = {
@@ -33,12 +31,12 @@ _AXES = {
 }  # fmt: skip
 
 
-def trained_members(members: list[Member], solved: Solved, seconds: float) -> list[Any]:
+def trained_members(members: list[Member], solved: Any, seconds: float) -> list[Any]:
     """Return a `Trained` for each member, or the error of a member without a result.
 
     Args:
         members: the members of the batch.
-        solved: the results of the program, with a leading axis of at least as many tables.
+        solved: a `batch.Solved`, with a leading axis of at least as many tables.
         seconds: wall time of the program for each member.
     """
     solved = jax.tree.map(np.asarray, solved)
@@ -58,10 +56,10 @@ class _Machines:
     """The machines and sums of a batch, whose kernels know no absent points.
 
     Args:
-        solved: the results of the program.
+        solved: a `batch.Solved`, on the host.
     """
 
-    def __init__(self, solved: Solved) -> None:
+    def __init__(self, solved: Any) -> None:
         family = eqx.tree_at(lambda f: f.kernel, solved.family, solved.family.kernel.kernel)
         sums = solved.sums
         if sums is not None:
@@ -88,7 +86,7 @@ class _Machines:
         return {"family": dataclasses.replace(family, sizes=np.full(1, m, np.int32)), "sums": sums}
 
 
-def _standard_errors(solved: Solved) -> np.ndarray:
+def _standard_errors(solved: Any) -> np.ndarray:
     """Return the standard errors of all scores, shape `b e s`."""
     folds = solved.validations.fold_scores
     flat = folds.reshape(-1, *folds.shape[2:])
@@ -97,7 +95,7 @@ def _standard_errors(solved: Solved) -> np.ndarray:
     )
 
 
-def _trained(member: Member, solved: Solved, spread: np.ndarray, seconds: float) -> Trained:
+def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) -> Trained:
     """Return the result of one member."""
     config, (n, d) = member.config, member.raw.X.shape
     scaling = Standardization(*(a[:d] for a in solved.scaling))
@@ -150,7 +148,7 @@ def _data(member: Member, scaling: Standardization, Z: np.ndarray, folds: Folds)
     )
 
 
-def _tuning(problem: Problem, solved: Solved, spread: np.ndarray) -> Tuning:
+def _tuning(problem: Problem, solved: Any, spread: np.ndarray) -> Tuning:
     """Return the outcome of the search.
 
     Raises:

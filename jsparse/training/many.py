@@ -251,7 +251,9 @@ class _Run:
         X, y, folds, resources = (given[name] for name in ("X", "y", "folds", "resources"))
         stated = Stated(*(given[name] for name in Stated._fields))
         situation = situation_of(X, y, folds, given["out_of_fold"], resources)
-        own = {name: value for name, value in given.items() if name not in ("X", "y", "weights", "key")}
+        own = {
+            name: value for name, value in given.items() if name not in ("X", "y", "weights", "key")
+        }
         name = (situation, *map(id, own.values()))
         if name not in self.configs:
             settings, preset = completed(stated, given["preset"], situation)

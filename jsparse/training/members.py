@@ -1,4 +1,4 @@
-"""Problems that share programs: their checks on the host, and their padding to shared capacities."""
+"""Members of batches: problems checked on the host and padded to shared capacities."""
 
 import math
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from .._arguments import as_key
 from .._blocks import capacity, padded
 from .._repr import short_repr
 from .._types import KeyLike
-from ..kernels.mixed import categorical_columns
 from ..kernels import Kernel
+from ..kernels.mixed import categorical_columns
 from ..machines.method import Method, Shape
 from ..multiclass import Code
 from ..prototypes.bandwidth import counts_pairs
@@ -25,12 +25,12 @@ from ..search.template import Template, split_kernel
 from ..validation.folds import Folds, shuffle_rounds
 from ..validation.validate import Scoring
 from .batch import Steps, Table
+from .choices import template_of
 from .encoding import Encoding
 from .plan import Plan, check_fits, plan_of
 from .presets import Preset
-from .run import RawRows, raw_rows
+from .run import RawRows
 from .settings import Config, HoldOut
-from .choices import template_of
 from .tables import EncodedRows, encode_rows, number_of_folds, padded_folds, shape_of
 
 # A table is padded to at most this many times its rows, to share a program with larger tables.
@@ -83,8 +83,8 @@ class Member(NamedTuple):
     def targets(self) -> Shaped[np.ndarray, " n *c"]:
         """The targets that machines are fitted to, see `Encoding.targets`."""
         encoded, dtype = self.encoded, self.raw.X.dtype
-        scaling = Standardization(*np.zeros((2, 1), dtype))  # it has no effect on the targets
-        targets = self.encoding(scaling).targets(encoded.numbers, encoded.weights)
+        zeros: Any = np.zeros(1, dtype)  # the scaling has no effect on the targets
+        targets = self.encoding(Standardization(zeros, zeros)).targets(encoded.numbers, encoded.weights)
         return targets.astype(dtype if encoded.code is None else np.int32)
 
     def encoding(self, scaling: Scaling) -> Encoding:
@@ -145,7 +145,9 @@ class Member(NamedTuple):
         if draws.places is not None:  # the places of absent prototypes have no effect
             added = m - self.n_prototypes
             of_prototype, rank = (np.pad(a, (0, added)) for a in draws.places[1:])
-            draws = draws._replace(places=draws.places._replace(of_prototype=of_prototype, rank=rank))
+            draws = draws._replace(
+                places=draws.places._replace(of_prototype=of_prototype, rank=rank)
+            )
         return Table(
             X=padded(np.pad(self.raw.X, ((0, 0), (0, common.columns - d))), rows),
             y=padded(self.targets, rows),

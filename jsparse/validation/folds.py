@@ -130,9 +130,7 @@ def shuffle_rounds(n: int) -> int:
     return math.ceil(3 * math.log(n) / math.log(2**32 - 1))
 
 
-def folds_of_padded_rows(
-    key: Key, classes: Int[Array, " r"], v: int, rounds: int
-) -> Folds:
+def folds_of_padded_rows(key: Key, classes: Int[Array, " r"], v: int, rounds: int) -> Folds:
     """Return the folds of `stratified_folds`, or of `plain_folds` if all rows have one class.
 
     Pure in the key and the classes, so that `vmap` divides many tables.

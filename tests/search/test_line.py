@@ -36,7 +36,9 @@ def test_points_are_those_of_the_search_on_the_host(planned, shape):
         state = ask(state)
         place = float(state.places[number])
         state = tell(state, np.asarray(value(low + place * step)))
-    np.testing.assert_allclose(low + np.asarray(state.places) * step, visited, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        low + np.asarray(state.places) * step, visited, rtol=1e-12, atol=1e-12
+    )
 
 
 def test_absent_points_have_no_kernel_values():

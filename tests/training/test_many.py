@@ -17,8 +17,8 @@ from jsparse.prototypes.renyi import select
 from jsparse.prototypes.uniform import draws_of, encode
 from jsparse.training.settings import Resources
 from jsparse.validation.folds import (
-    folds_of_padded_rows,
     folds_from_assignment,
+    folds_of_padded_rows,
     plain_folds,
     shuffle_rounds,
     stratified_folds,
@@ -37,8 +37,10 @@ def table(seed, n=60, d=3):
 def assert_equal(one, alone, tol=1e-6):
     """Compare a result of a batch with the result of `train`."""
     assert one.C == alone.C
-    assert one.metric == alone.metric and one.n_rows == alone.n_rows
-    assert one.method == alone.method and one.n_points == alone.n_points
+    assert one.metric == alone.metric
+    assert one.n_rows == alone.n_rows
+    assert one.method == alone.method
+    assert one.n_points == alone.n_points
     np.testing.assert_array_equal(one.point_rows, alone.point_rows)
     for a, b in zip(one.folds, alone.folds, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -70,7 +72,8 @@ def test_models_of_a_batch_are_those_of_train():
     options = REGRESSION | {"X": X, "y": y}
     with count_compilations() as counts:
         many = train_many(problems, **options)
-    assert counts.programs == 1 and not many.alone
+    assert counts.programs == 1
+    assert not many.alone
     for name, problem in problems.items():
         assert_equal(many.by_name[name], train(**(options | problem)))
     weighted = train_many([{"weights": w}], **options, method=FixedSize(9))
@@ -100,7 +103,9 @@ def test_float32(dtype):
         assert one.model.dtype == alone.model.dtype == dtype
         rtol = 1e-6 if dtype == "float64" else 1e-3
         np.testing.assert_allclose(one.cv_error, alone.cv_error, rtol=rtol)
-        np.testing.assert_allclose(one.predict(problem[0]), alone.predict(problem[0]), rtol=100 * rtol, atol=rtol)
+        np.testing.assert_allclose(
+            one.predict(problem[0]), alone.predict(problem[0]), rtol=100 * rtol, atol=rtol
+        )
 
 
 def test_stated_folds_fixed_kernels_and_several_targets():
@@ -112,7 +117,8 @@ def test_stated_folds_fixed_kernels_and_several_targets():
     options |= {"search": Profile(tune_kernel=False), "kernel": "matern32"}
     many = train_many([(X, targets)], **options)
     assert_equal(many[0], train(X, targets, **options))
-    assert len(many[0].tuning.history) == 1 and not many.alone
+    assert len(many[0].tuning.history) == 1
+    assert not many.alone
 
 
 def test_later_calls_compile_nothing():
@@ -165,7 +171,8 @@ def test_problems_for_no_batch_are_trained_alone():
     many = train_many(problems, **options)
     assert list(many.alone) == list(problems)[1:]
     assert "selection='renyi'" in many.alone["uniform"]
-    assert "max_seconds" in many.alone["time"] and "alone (a batch needs" in repr(many)
+    assert "max_seconds" in many.alone["time"]
+    assert "alone (a batch needs" in repr(many)
     for name in ("uniform", "sizes"):
         alone = train(**(options | problems[name]))
         np.testing.assert_array_equal(many.by_name[name].predict(X), alone.predict(X))
@@ -177,10 +184,11 @@ def test_an_error_names_the_problem():
     bad[3, 1] = np.nan
     problems = {"good": (X, y), "shop 7": (bad, y), "other": (X[::-1], y[::-1])}
     options = REGRESSION | {"method": FixedSize(5)}
-    with pytest.raises(ValueError, match="problem 'shop 7': X: .*finite"):
+    with pytest.raises(ValueError, match=r"problem 'shop 7': X: .*finite"):
         train_many(problems, **options)
     many = train_many(problems, **options, on_error="keep")
-    assert list(many.errors) == ["shop 7"] and many.by_name["shop 7"] is None
+    assert list(many.errors) == ["shop 7"]
+    assert many.by_name["shop 7"] is None
     assert np.isnan(many.cv_errors).tolist() == [False, True, False]
     assert_equal(many[0], train(X, y, **options))
     with pytest.raises(ValueError, match=r"problem 0: n_prototypes: expected .*rows \(60\)"):
@@ -244,7 +252,8 @@ def test_empty_slots_change_no_selection(m, weighted):
         jnp.int32(m), jnp.int32(3),
     )  # fmt: skip
     np.testing.assert_array_equal(np.asarray(chosen)[:m], expected.indices)
-    assert np.all(np.asarray(chosen)[m:] == -1) and int(status) == int(expected.status)
+    assert np.all(np.asarray(chosen)[m:] == -1)
+    assert int(status) == int(expected.status)
 
 
 @pytest.mark.slow
@@ -300,7 +309,7 @@ def _grid():
     from sklearn.model_selection import GridSearchCV
 
     X, y = table(0, 80)
-    estimator = jsparse.estimators.FixedSizeRegressor(folds=3, max_evaluations=2, random_state=0)
+    estimator = jsparse.estimators.FixedSizeLSSVMRegressor(cv=3, random_state=0)
     return GridSearchCV(estimator, {"n_prototypes": [4, 12]}, cv=2, n_jobs=2), X, y
 
 
@@ -319,8 +328,12 @@ def test_grid_search_on_a_cluster_of_dask():
 
     search, X, y = _grid()
     alone = search.set_params(n_jobs=1).fit(X, y).cv_results_["mean_test_score"]
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None
-    ) as cluster, distributed.Client(cluster), joblib.parallel_config("dask"):
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster),
+        joblib.parallel_config("dask"),
+    ):
         parallel = search.set_params(n_jobs=2).fit(X, y).cv_results_["mean_test_score"]
     np.testing.assert_allclose(parallel, alone, rtol=1e-5)
