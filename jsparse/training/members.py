@@ -84,7 +84,9 @@ class Member(NamedTuple):
         """The targets that machines are fitted to, see `Encoding.targets`."""
         encoded, dtype = self.encoded, self.raw.X.dtype
         zeros: Any = np.zeros(1, dtype)  # the scaling has no effect on the targets
-        targets = self.encoding(Standardization(zeros, zeros)).targets(encoded.numbers, encoded.weights)
+        targets = self.encoding(Standardization(zeros, zeros)).targets(
+            encoded.numbers, encoded.weights
+        )
         return targets.astype(dtype if encoded.code is None else np.int32)
 
     def encoding(self, scaling: Scaling) -> Encoding:
