@@ -35,7 +35,7 @@ def run(*, quick: bool) -> Report:
         "kernels with 25 values of `C` each. The two are timed in turn, with all programs "
         "compiled; medians of three.",
         f"Programs compiled for the batch: {counts.programs}, in {counts.seconds:.1f} s.",
-        f"Largest relative difference of the cross-validated errors: {max(differences):.1g} (float32).",
+        f"Largest relative difference of the errors: {max(differences):.1g} (float32).",
     ]
     columns = ["what", "problems", "milliseconds for a problem", "times as fast"]
     data = {"seconds of a problem": each, "programs": counts.programs, "differences": differences}
