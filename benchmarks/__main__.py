@@ -16,6 +16,7 @@ from . import (
     gradient,
     intervals,
     kabbara,
+    many,
     many_prototypes,
     multiclass,
     multiclass_speed,
@@ -41,6 +42,7 @@ from .report import machine_kind, write
 
 BENCHMARKS = {
     "cold": cold.run,
+    "many": many.run,
     "categories": categories.run,
     "table1": tables.table1,
     "table3": folds.table3,

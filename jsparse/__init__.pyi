@@ -38,6 +38,8 @@ from .search.strategies import Profile as Profile
 from .training.budget import Budget as Budget
 from .training.budget import BudgetError as BudgetError
 from .training.distil import distil as distil
+from .training.many import TrainedMany as TrainedMany
+from .training.many import train_many as train_many
 from .training.plan import plan as plan
 from .training.settings import HoldOut as HoldOut
 from .training.settings import Multiclass as Multiclass

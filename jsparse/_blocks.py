@@ -28,13 +28,13 @@ def rows_in_block(block_rows: int | None) -> int:
     return default_block_rows() if block_rows is None else block_rows
 
 
-def capacity(n: int) -> int:
+def capacity(n: int, least: int = 16) -> int:
     """Return the number of rows to pad `n` rows to, so that similar tables share programs.
 
     There are 16 to 32 sizes between powers of two, so padding costs 2 % of the work on average and
-    at most 6 %. Small tables are padded to a multiple of 16.
+    at most 6 %. Small tables are padded to a multiple of `least`, a power of two.
     """
-    step = max(16, 1 << max((n - 1).bit_length() - 5, 0))
+    step = max(least, 1 << max((n - 1).bit_length() - 5, 0))
     return -(-n // step) * step
 
 

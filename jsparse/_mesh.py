@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Num, PyTree
+from jaxtyping import Array, Float, Num, PyTree, Shaped
 
 T = TypeVar("T")
 Axis = int | None
@@ -169,7 +169,7 @@ def _padded(tree: T, axis: Axis, devices: int) -> T:
     if axis is None:
         return tree
 
-    def fill(a: Num[Array, "..."]) -> Num[Array, "..."]:
+    def fill(a: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         padded_length = -(-a.shape[axis] // devices) * devices
         # For a gather the compiler moves less between devices than for `jnp.pad`.
         places = jnp.arange(padded_length, dtype=jnp.int32)

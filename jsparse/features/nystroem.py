@@ -31,6 +31,7 @@ class Nystroem(FeatureMap):
         prototypes: shape `m d`.
         transform: `T`, shape `m m`; the columns of dropped eigenvalues are zero.
         shift: vector subtracted from every row of features, shape `m`.
+        present: number of prototypes whose kernel value with themselves is not 0.
         cutoff: bound below which eigenvalues are dropped.
     """
 
@@ -38,6 +39,7 @@ class Nystroem(FeatureMap):
     prototypes: Float[Array, "m d"]
     transform: Float[Array, "m m"]
     shift: Float[Array, " m"]
+    present: Int[Array, ""]
     cutoff: Scalar
 
     def __init__(
@@ -45,7 +47,8 @@ class Nystroem(FeatureMap):
     ) -> None:
         self.kernel = kernel
         self.prototypes = prototypes
-        self.transform, self.shift, self.cutoff = _whitened(kernel, prototypes, center)
+        whitened = _whitened(kernel, prototypes, center)
+        self.transform, self.shift, self.present, self.cutoff = whitened
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
         """Return `K(X, Z) T - shift`, shape `n m`."""
@@ -74,7 +77,7 @@ class Nystroem(FeatureMap):
         numbers = jnp.arange(self.n_features, dtype=jnp.int32)
         smallest = (numbers < self.rank) & (numbers >= self.rank - _LAST)
         dropped_energy = self.cutoff * jnp.max(jnp.where(smallest, energy * inverse, 0))
-        return (self.rank < self.n_features) & (C * dropped_energy > 1)
+        return (self.rank < self.present) & (C * dropped_energy > 1)
 
     def penalty(self) -> Float[Array, "p p"] | None:
         """Return None, the identity."""
@@ -95,17 +98,18 @@ class Nystroem(FeatureMap):
 @functools.partial(compiled, static_argnames="center")
 def _whitened(
     kernel: Kernel, prototypes: Float[Array, "m d"], center: bool
-) -> tuple[Float[Array, "m m"], Float[Array, " m"], Scalar]:
-    """Return transform, shift and cutoff, computed in one program."""
+) -> tuple[Float[Array, "m m"], Float[Array, " m"], Int[Array, ""], Scalar]:
+    """Return transform, shift, number of present prototypes and cutoff, in one program."""
     gram = kernel.gram(prototypes)
     transform = whitening(gram)
-    mean = dot(jnp.mean(gram, axis=0), transform)
+    present = jnp.sum(jnp.diagonal(gram) != 0, dtype=jnp.int32)  # NaN counts as present
+    mean = dot(jnp.sum(gram, axis=0) / jnp.maximum(present, 1).astype(gram.dtype), transform)
     # The first column of T has length lambda_1^(-1/2).
     inverse_largest = jax.lax.stop_gradient(jnp.sum(jnp.square(transform[:, 0])))
     cutoff = rank_cutoff(
         jnp.where(inverse_largest > 0, 1 / jnp.where(inverse_largest > 0, inverse_largest, 1), 0)
     )
-    return transform, mean if center else jnp.zeros_like(mean), cutoff
+    return transform, mean if center else jnp.zeros_like(mean), present, cutoff
 
 
 def whitening(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:

@@ -38,6 +38,11 @@ class Kernel(eqx.Module):
     # With this, NumPy's scalars and arrays leave `*` to this class, as JAX's do.
     __array_ufunc__ = None
 
+    @property
+    def ignores_zero_columns(self) -> bool:
+        """Whether columns that are 0 in all points, appended to them, change no value."""
+        return False
+
     @abc.abstractmethod
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
         """Return `k(x, z)` for two points, shapes `d` and `d`.
@@ -123,6 +128,11 @@ class Sum(Kernel):
         check_kernel("left", self.left)
         check_kernel("right", self.right)
 
+    @property
+    def ignores_zero_columns(self) -> bool:
+        """See `Kernel.ignores_zero_columns`."""
+        return self.left.ignores_zero_columns and self.right.ignores_zero_columns
+
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
         """Return `left(x, z) + right(x, z)`."""
         return self.left(x, z) + self.right(x, z)
@@ -149,6 +159,11 @@ class Product(Kernel):
     def __check_init__(self) -> None:
         check_kernel("left", self.left)
         check_kernel("right", self.right)
+
+    @property
+    def ignores_zero_columns(self) -> bool:
+        """See `Kernel.ignores_zero_columns`."""
+        return self.left.ignores_zero_columns and self.right.ignores_zero_columns
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
         """Return `left(x, z) right(x, z)`."""
@@ -185,6 +200,11 @@ class Scaled(Kernel):
         check_kernel("kernel", self.kernel)
         check_scalar("variance", self.variance)
         check_positive("variance", self.variance)
+
+    @property
+    def ignores_zero_columns(self) -> bool:
+        """See `Kernel.ignores_zero_columns`."""
+        return self.kernel.ignores_zero_columns
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
         """Return `variance kernel(x, z)`."""

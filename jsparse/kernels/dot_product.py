@@ -24,6 +24,11 @@ from .base import Kernel
 class DotProduct(Kernel):
     """`k(x, z) = profile(x'z)`."""
 
+    @property
+    def ignores_zero_columns(self) -> bool:
+        """See `Kernel.ignores_zero_columns`."""
+        return True
+
     @abc.abstractmethod
     def profile(self, p: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """Evaluate the kernel as a function of the inner product, elementwise."""

@@ -49,6 +49,11 @@ class Stationary(Kernel):
             )
         check_positive("lengthscale", self.lengthscale)
 
+    @property
+    def ignores_zero_columns(self) -> bool:
+        """See `Kernel.ignores_zero_columns`."""
+        return self.lengthscale.ndim == 0
+
     @abc.abstractmethod
     def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """Evaluate the kernel as a function of the squared scaled distance, elementwise."""

@@ -104,6 +104,17 @@ class FixedSize(Prototypes, Ridge):
         return super().plan_arguments | {"solver": self.solver}
 
     @property
+    def why_alone(self) -> str | None:
+        """See `Method.why_alone`."""
+        if self.sizes or self.n_prototypes == "auto":
+            return "a batch needs one number of prototypes, not several"
+        if self._small() is not None:
+            return "a batch needs tuned_with=None and solver='cholesky'"
+        if self.selection != "renyi":
+            return f"a batch needs selection='renyi', not {self.selection!r}"
+        return None
+
+    @property
     def shares_work_over_C(self) -> bool:
         """See `Method.shares_work_over_C`: with `tuned_with` each `C` needs a Cholesky factor."""
         return self._small() is None

@@ -340,6 +340,15 @@ class Method(eqx.Module):
         name = self.size_argument
         return f"{name}: {self.n_features} {name.removeprefix('n_')}"
 
+    @property
+    def why_alone(self) -> str | None:
+        """Why `train_many` trains problems one after another; None if one program trains a batch.
+
+        A batch needs prototypes that are chosen by entropy before anything is fitted, and one
+        machine for each `C`.
+        """
+        return f"a batch needs FixedSize, not {type(self).__name__}"
+
     def check_sample(self, sample_rows: int) -> None:
         """Raise a `ValueError` if there are more points than rows in the sample of a stream."""
         if self.n_features is not None:

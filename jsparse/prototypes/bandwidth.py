@@ -1,7 +1,8 @@
 """Bandwidths for density and entropy estimation, one for each column."""
 
 import functools
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +10,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._arguments import whole_number
-from .._numerics import as_float, epsilon
+from .._numerics import as_float, epsilon, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE
-from .._types import Scalar
+from .._types import CountLike, Scalar
 from ._validate import check_table
 from .entropy_terms import Functional, binned, exact
 
@@ -47,7 +48,7 @@ _EXACT_ROWS = 512  # number of rows up to which the double sum takes a few milli
 _GRID = 2**15  # number of bins
 _STEP = float(np.log(0.8))  # of log h, in the descent to the largest root
 _STEPS = 64  # limit of descending steps
-_HALVINGS = 100  # limit of bisections
+_ROOT_STEPS = 100  # limit of steps of false position
 _RESOLVED = 3.0  # bandwidth in bins below which frequencies beyond the grid matter
 
 
@@ -98,7 +99,8 @@ def plug_in_bandwidth(
     *,
     method: Method = "auto",
     spread: Spread = "std",
-    n_rows: int | None = None,
+    n_rows: CountLike | None = None,
+    n_columns: CountLike | None = None,
 ) -> Bandwidth:
     """Compute the solve-the-equation plug-in bandwidth of each column (Sheather and Jones 1991).
 
@@ -124,6 +126,7 @@ def plug_in_bandwidth(
             every column.
         n_rows: number of rows that count; later rows are padding, so that tables of similar size
             share programs. By default all.
+        n_columns: number of columns that count; later columns are constant padding.
 
     Returns:
         Bandwidths, their rules, and statuses, all of shape `d`. Under differentiation they are
@@ -135,9 +138,17 @@ def plug_in_bandwidth(
     if method not in ("auto", "exact", "binned"):
         raise ValueError(f"method: expected 'auto', 'exact' or 'binned', got {method!r}")
     X = check_table(as_float(X))
-    use_exact = method == "exact" or (method == "auto" and X.shape[0] <= _EXACT_ROWS)
-    n = len(X) if n_rows is None else whole_number("n_rows", n_rows, 1, len(X), "the rows of X")
-    return _plug_in(X, np.int32(n), use_exact, spread)
+    use_exact = method == "exact" or (method == "auto" and counts_pairs(X.shape[0]))
+    rows: Any = len(X) if n_rows is None else n_rows
+    if is_concrete(rows):
+        rows = np.int32(whole_number("n_rows", rows, 1, len(X), "the rows of X"))
+    columns = np.int32(X.shape[1]) if n_columns is None else n_columns
+    return _plug_in(X, rows, columns, use_exact, spread)
+
+
+def counts_pairs(rows: int) -> bool:
+    """Return whether the method "auto" computes the double sums for a table of so many rows."""
+    return rows <= _EXACT_ROWS
 
 
 class _Column(NamedTuple):
@@ -201,12 +212,22 @@ def _normal_reference(X: Float[Array, "n d"], spread: Spread) -> Float[Array, " 
 
 @functools.partial(compiled, static_argnames=("use_exact", "spread"))
 def _plug_in(
-    X: Float[Array, "n d"], n_rows: Int[Array, ""], use_exact: bool, spread: Spread
+    X: Float[Array, "n d"],
+    n_rows: Int[Array, ""],
+    n_columns: Int[Array, ""],
+    use_exact: bool,
+    spread: Spread,
 ) -> Bandwidth:
-    def bandwidth(x):
-        return _plug_in_column(_unit_column(x, n_rows, spread), use_exact)
+    columns = jax.lax.stop_gradient(X).T
 
-    return Bandwidth(*jax.lax.map(bandwidth, jax.lax.stop_gradient(X).T))
+    def of_column(i: Array, found: Bandwidth) -> Bandwidth:
+        column = _unit_column(columns[i], n_rows, spread)
+        new = _plug_in_column(column, use_exact)
+        return jax.tree.map(lambda a, b: a.at[i].set(b), found, Bandwidth(*new))
+
+    rule, status = (jnp.full(len(columns), code, jnp.int32) for code in (CONSTANT, CONVERGED))
+    padding = Bandwidth(jnp.zeros(len(columns), X.dtype), rule, status)
+    return jax.lax.fori_loop(0, n_columns, of_column, padding)
 
 
 def _plug_in_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:
@@ -249,10 +270,8 @@ def _solve(
     The equation `h = (2 sqrt(pi) n psi_4(g))^(-1/5)` with `g = A h^(5/7)` is written as
     excess(log h) = 0. The excess is positive at a large h. From four times the bandwidth of maximal
     smoothing (Terrell 1990) h descends by factors of 0.8 until the excess changes its sign. Then
-    bisection finds log h to eps^(2/3), far below the statistical error.
+    false position finds log h to eps^(2/3), far below the statistical error.
     """
-    import optimistix as optx  # slow to import, and often not needed
-
     dtype = log_a.dtype
     offset = float(np.log(2 * np.sqrt(np.pi))) + jnp.log(n)
 
@@ -274,14 +293,45 @@ def _solve(
     log_h, value, steps = jax.lax.while_loop(descending, descend, start)
     has_root = (value <= 0) & (steps > 0)
     tolerance = float(epsilon(dtype) ** (2 / 3))
-    solution = optx.root_find(
-        lambda y, args: excess(y),
-        optx.Bisection(rtol=0.0, atol=tolerance, flip=False),  # flip avoids a host callback
-        log_h - _STEP / 2,
-        options={"lower": log_h, "upper": log_h - _STEP},
-        max_steps=_HALVINGS,
-        throw=False,
-    )
-    converged = has_root & (solution.result == optx.RESULTS.successful)
+    root, moved, _ = _false_position(excess, (log_h, log_h - _STEP), value, tolerance)
+    converged = has_root & (moved <= tolerance)
     exhausted = (has_root & ~converged) | ((value > 0) & (steps >= _STEPS))
-    return jnp.where(converged, solution.value, log_h), converged, exhausted
+    return jnp.where(converged, root, log_h), converged, exhausted
+
+
+def _false_position(
+    function: Callable[[Scalar], Scalar],
+    bracket: tuple[Scalar, Scalar],
+    value: Scalar,
+    tolerance: float,
+) -> tuple[Scalar, Scalar, Array]:
+    """Return the root of a function, the last step, and the number of steps.
+
+    False position with the Illinois modification (Dowell and Jarratt 1971): the value at an end
+    that stays twice is halved.
+
+    Args:
+        function: at most 0 at the first end of the bracket, and positive at the second.
+        bracket: the ends.
+        value: the function at the first end.
+        tolerance: of the last step.
+    """
+
+    def going(carry):
+        _, _, moved, steps = carry
+        return (moved > tolerance) & (steps < _ROOT_STEPS)
+
+    def step(carry):
+        (a, f_a), (b, f_b), _, steps = carry  # b is the newest point
+        new = b - f_b * (b - a) / jnp.where(f_b == f_a, 1, f_b - f_a)
+        f_new = function(new)
+        crosses = (f_new > 0) != (f_b > 0)
+        a = jnp.where(crosses, b, a)
+        f_a = jnp.where(crosses, f_b, f_a / 2)
+        return (a, f_a), (new, f_new), jnp.abs(new - b), steps + 1
+
+    low, high = bracket
+    moved = jnp.where(value > 0, 0, jnp.inf).astype(low.dtype)  # without a bracket take no step
+    start = ((high, function(high)), (low, value), moved, jnp.int32(0))
+    _, (root, _), moved, steps = jax.lax.while_loop(going, step, start)
+    return root, moved, steps

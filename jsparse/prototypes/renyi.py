@@ -17,20 +17,12 @@ from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, KeyLike, ScalarLike
 from ._validate import check_count, check_table
 from .bandwidth import GIVEN, Bandwidth, plug_in_bandwidth
-from .uniform import (
-    Places,
-    allocate,
-    draw,
-    draw_strata,
-    encode,
-    places_in_strata,
-    positive_weights,
-    shares_of_weight,
-)
+from .uniform import Draws, draws_of, encode, first_draw, positive_weights
 
 # Number of points tried in a step. Up to 32 the time of a step grows less than its gain of entropy,
 # and from there on in proportion (measured on a CPU, m = 200 to 1000).
 CANDIDATES = 32
+MOST_STEPS = 512  # in a sweep
 # Number of kernel values in a block when the sums are recomputed.
 _BLOCK = 2**20
 
@@ -42,10 +34,11 @@ class RenyiState(NamedTuple):
     """
 
     key: Key  # key of the run; sweep s draws from fold_in(key, s)
-    indices: Int[Array, " m"]  # rows of X in the working set W_m
+    indices: Int[Array, " m"]  # rows of X in the working set W_m; -1 for an empty slot
     points: Float[Array, "m d"]  # the rows as (x - centre) * scale
     codes: Int[Array, " m"]  # strata of the rows; a slot keeps its stratum
     sums: Float[Array, " m"]  # kernel sums between a point and the other points of its stratum
+    size: Float[Array, ""]  # number of slots that are not empty
     entropy: Float[Array, ""]  # eq. 12, from recomputed sums
     centre: Float[Array, " d"]
     scale: Float[Array, " d"]  # 1 / (2 h), so that the kernel is exp(-|.|^2); 0 where h is 0
@@ -146,24 +139,42 @@ def renyi(
         raise ValueError(
             f"labels: expected shape ({n},), one per row of X, got {class_numbers.shape}"
         )
-    codes = padded(class_numbers, rows)
-    codes[n:] = -1  # padding belongs to no class
-    places, cumulative, mass = None, None, None
     if w is not None:
         check_count(m, int(np.sum(w > 0)))
-        cumulative = padded((np.cumsum(w) / np.sum(w)).astype(np.float32), rows)
-        places = places_in_strata(shares_of_weight(class_numbers, counts, m, w))
-        mass = padded(w.astype(np.float32), rows, "constant")
-    elif labels is not None:
-        places = places_in_strata(allocate(counts, m))
-    indices, key_run = _start(key, codes, np.int32(n), m, places, mass)
-    state = _run(
-        key_run, X, indices, resolved.h, codes, cumulative, np.int32(n), tolerance, max_trials,
-        candidates,
-    )  # fmt: skip
+    draws = draws_of(class_numbers, counts, m, rows, w, stratify=labels is not None)
+    indices, key_run = _start(key, draws, m)
+    state = _run(key_run, X, indices, resolved.h, draws, tolerance, max_trials, candidates)
     return RenyiResult(
         state.indices, state.entropy, resolved, state.accepted, state.trials, state.status
     )
+
+
+def select(
+    key: Key,
+    X: Float[Array, "n d"],
+    draws: Draws,
+    m: int,
+    count: Int[Array, ""],
+    n_columns: Int[Array, ""],
+) -> tuple[Int[Array, " m"], Int[Array, ""]]:
+    """Return the rows that `renyi` chooses with its default settings, and the stop code.
+
+    Pure in all arguments but `m`: `jit` and `vmap` work.
+
+    Args:
+        key: random key of the run.
+        X: inputs, shape `n d`.
+        draws: the rows that count, from `draws_of`.
+        m: the capacity of the working set (static).
+        count: the number of prototypes; later slots hold -1.
+        n_columns: the number of columns that count; later columns are constant.
+    """
+    bandwidth = plug_in_bandwidth(X, n_rows=draws.n_rows, n_columns=n_columns)
+    indices, key_run = _start(key, draws, m)
+    indices = jnp.where(jnp.arange(m, dtype=jnp.int32) < count, indices, -1)
+    state = _run(key_run, X, indices, bandwidth.h, draws, 1e-3, None, CANDIDATES)
+    worst = jnp.max(bandwidth.status, initial=CONVERGED)
+    return state.indices, jnp.maximum(state.status, worst).astype(jnp.int32)
 
 
 @compiled
@@ -182,28 +193,34 @@ def init(
     Args:
         key: random key of the run.
         X: inputs, shape `n d`.
-        indices: the first working set, shape `m`.
+        indices: the first working set, shape `m`. A slot of -1 stays empty: capacities of the
+            working set share programs.
         h: bandwidths, shape `d`; 0 leaves a column out.
         codes: stratum of every row, shape `n`; all 0 without strata.
         tolerance: stop when a sweep raises the entropy by at most this number of nats.
         max_trials: limit of points tried, by default 400 m.
     """
+    filled = indices >= 0
+    size = jnp.sum(filled, dtype=X.dtype)
     if max_trials is None:
-        max_trials = 400 * indices.shape[0]
+        max_trials = 400 * jnp.sum(filled, dtype=jnp.int32)
     h = h.astype(X.dtype)
     valid = h > 0
     width = jnp.where(valid, h, 1)
-    centre = jnp.mean(X[indices], axis=0)
+    centre = jnp.sum(jnp.where(filled[:, None], X[indices], 0), axis=0) / size
     scale = jnp.where(valid, 0.5 / width, 0)
     points = (X[indices] - centre[None]) * scale[None]
     log_constant = jnp.where(valid, -jnp.log(width) - float(np.log(4 * np.pi) / 2), 0)
     zero = jnp.zeros((), jnp.int32)
+    # Each empty slot has a stratum of its own, so that no kernel value and no swap involves it.
+    empty = -2 - jnp.arange(indices.shape[0], dtype=jnp.int32)
     state = RenyiState(
         key=key,
         indices=indices.astype(jnp.int32),
         points=points,
-        codes=codes[indices].astype(jnp.int32),
+        codes=jnp.where(filled, codes[indices], empty).astype(jnp.int32),
         sums=jnp.zeros(indices.shape, X.dtype),
+        size=size,
         entropy=jnp.zeros((), X.dtype),
         centre=centre,
         scale=scale,
@@ -257,23 +274,22 @@ def _run(
     X: Float[Array, "n d"],
     indices: Int[Array, " m"],
     h: Float[Array, " d"],
-    codes: Int[Array, " n"],
-    cumulative: Float[Array, " n"] | None,
-    n_rows: Int[Array, ""],
+    draws: Draws,
     tolerance: ScalarLike,
     max_trials: int | Int[Array, ""] | None,
     candidates: int,
 ) -> RenyiState:
+    codes = draws.codes
     return jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: _sweep(state, X, codes, candidates, cumulative, n_rows),
+        lambda state: _sweep(state, X, codes, candidates, draws.cumulative, draws.n_rows),
         init(key, X, indices, h, codes, tolerance=tolerance, max_trials=max_trials),
     )
 
 
-def _steps_in_sweep(m: int) -> int:
+def _steps_in_sweep(m: Float[Array, ""]) -> Float[Array, ""]:
     """Return the number of steps, about `m / 4`; recomputing sums then costs a tenth of a sweep."""
-    return min(max(m // 4, 8), 512)
+    return jnp.clip(jnp.floor(m / 4), 8, MOST_STEPS)
 
 
 def _sweep(
@@ -285,14 +301,16 @@ def _sweep(
     n_rows: Int[Array, ""] | None = None,
 ) -> RenyiState:
     n = X.shape[0] if n_rows is None else n_rows
-    steps = _steps_in_sweep(state.indices.shape[0])
+    most = min(max(len(state.indices) // 4, 8), MOST_STEPS)
+    steps = _steps_in_sweep(state.size).astype(jnp.int32)
     key = jax.random.fold_in(state.key, state.sweeps)
+    # The first numbers of a larger draw are the numbers of a smaller draw.
     if cumulative is None:
-        draws = jax.random.randint(key, (steps, candidates), 0, n, jnp.int32)
+        draws = jax.random.randint(key, (most, candidates), 0, n, jnp.int32)
     else:
         # The first row whose cumulative weight exceeds a uniform number never has weight 0.
         draws = jnp.searchsorted(
-            cumulative, jax.random.uniform(key, (steps, candidates), jnp.float32), side="right"
+            cumulative, jax.random.uniform(key, (most, candidates), jnp.float32), side="right"
         ).astype(jnp.int32)
     entropy_before = state.entropy
     state = jax.lax.fori_loop(0, steps, lambda t, s: _swap(s, X, codes, draws[t]), state)
@@ -318,8 +336,8 @@ def _swap(
     best = jnp.argmax(gains)
     # The entropy is -log(m + sum(sums)). Gains below rounding, or below the step's share of the
     # tolerance, are ignored.
-    least_gain = jnp.maximum(state.tolerance / _steps_in_sweep(sums.shape[0]), epsilon(sums.dtype))
-    improves = 2 * gains[best] > least_gain * (sums.shape[0] + jnp.sum(sums))
+    least_gain = jnp.maximum(state.tolerance / _steps_in_sweep(state.size), epsilon(sums.dtype))
+    improves = 2 * gains[best] > least_gain * (state.size + jnp.sum(sums))
     slot = _argmax(saved_sums[best])
 
     row, old_point = rows[best], points[slot]
@@ -354,7 +372,7 @@ def _with_sums(state: RenyiState) -> RenyiState:
 
     parts = tuple(to_blocks(a, blocks, rows) for a in (state.points, state.codes, slots))
     sums = jax.lax.map(block, parts).reshape(blocks * rows)[:m]
-    potential = jnp.log(m + jnp.sum(sums)) - 2 * float(np.log(m)) + state.normaliser
+    potential = jnp.log(state.size + jnp.sum(sums)) - 2 * jnp.log(state.size) + state.normaliser
     return state._replace(sums=sums, entropy=-potential)
 
 
@@ -366,19 +384,10 @@ def _argmax(values: Float[Array, " m"]) -> Int[Array, ""]:
 
 
 @functools.partial(compiled, quickly=True, static_argnames="m")
-def _start(
-    key: Key,
-    codes: Int[Array, " n"],
-    n_rows: Int[Array, ""],
-    m: int,
-    places: Places | None,
-    mass: Float[Array, " n"] | None,
-) -> tuple[Int[Array, " m"], Key]:
+def _start(key: Key, draws: Draws, m: int) -> tuple[Int[Array, " m"], Key]:
     """Draw the first working set, from all rows or class by class; return it and the run's key."""
     key_start, key_run = jax.random.split(key)
-    if places is None:
-        return draw(key_start, codes.shape[0], m, n_rows), key_run
-    return draw_strata(key_start, codes, places, mass), key_run
+    return first_draw(key_start, draws, m), key_run
 
 
 def _present(

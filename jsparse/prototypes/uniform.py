@@ -2,7 +2,7 @@
 
 import functools
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import as_key, labels_of, numbers, whole_number
+from .._blocks import padded
 from .._numerics import is_concrete
 from .._programs import compiled
 from .._repr import short_repr
@@ -194,6 +195,56 @@ def places_in_strata(shares: Int[np.ndarray, " c"]) -> Places:
     classes = np.arange(len(shares), dtype=np.int32)
     rank = np.concatenate([np.arange(share, dtype=np.int32) for share in shares])
     return Places(classes, np.repeat(classes, shares), rank)
+
+
+class Draws(NamedTuple):
+    """The rows that prototypes are drawn from, padded to `n` rows; arrays of NumPy or JAX."""
+
+    n_rows: Any  # number of rows that count; later rows are padding
+    codes: Any  # class of each row, shape `n`; -1 for padding, all 0 without classes
+    places: Places | None  # None to draw from all rows alike
+    mass: Any  # row weights, shape `n`; 0 for padding, None if all are equal
+    cumulative: Any  # share of the weight up to each row, shape `n`; None if all are equal
+
+    __repr__ = short_repr
+
+
+def draws_of(
+    codes: Int[np.ndarray, " n"],
+    counts: Int[np.ndarray, " c"],
+    m: int,
+    rows: int,
+    weights: Float[np.ndarray, " n"] | None,
+    *,
+    stratify: bool,
+) -> Draws:
+    """Return the rows to draw `m` prototypes from, on the host.
+
+    Args:
+        codes: the class of each row; all 0 without classes.
+        counts: the number of rows of each class.
+        m: number of prototypes.
+        rows: number of rows to pad to.
+        weights: row weights; None if all are equal.
+        stratify: whether each class gets its share of the prototypes.
+    """
+    n = len(codes)
+    with_padding = padded(codes, rows)
+    with_padding[n:] = -1  # padding belongs to no class
+    if weights is None:
+        places = places_in_strata(allocate(counts, m)) if stratify else None
+        return Draws(np.int32(n), with_padding, places, None, None)
+    places = places_in_strata(shares_of_weight(codes, counts, m, weights))
+    cumulative = padded((np.cumsum(weights) / np.sum(weights)).astype(np.float32), rows)
+    mass = padded(weights.astype(np.float32), rows, "constant")
+    return Draws(np.int32(n), with_padding, places, mass, cumulative)
+
+
+def first_draw(key: Key, draws: Draws, m: int) -> Int[Array, " m"]:
+    """Draw `m` rows, from all rows or class by class."""
+    if draws.places is None:
+        return draw(key, draws.codes.shape[0], m, draws.n_rows)
+    return draw_strata(key, draws.codes, draws.places, draws.mass)
 
 
 @functools.partial(compiled, quickly=True)

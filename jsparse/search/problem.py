@@ -201,8 +201,7 @@ class Problem:
         """The lower and upper bounds of `theta` in a search."""
         if self.box is not None and self.box[0].size == self.template.size:
             return self.box
-        middle, span = self.template.theta.astype(float), math.log(LENGTHSCALE_FACTOR)
-        return middle - span, middle + span
+        return bounds_of(self.template)
 
     def scores(self, thetas: Table, C: Table, scoring: Scoring) -> Scores:
         """See `Tunable`; the score of a path of sizes is the least error of all its sizes."""
@@ -268,6 +267,12 @@ class Problem:
     def theta_of(self, kernel: Kernel) -> Float[np.ndarray, " p"]:
         """Return a kernel as a point of the problem's search, see `Template`."""
         return split_kernel(kernel, self.dtype, **self.varied).theta.astype(float)
+
+
+def bounds_of(template: Template) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]]:
+    """Return bounds of `theta` a factor of `LENGTHSCALE_FACTOR` on both sides of the template."""
+    middle, span = template.theta.astype(float), math.log(LENGTHSCALE_FACTOR)
+    return middle - span, middle + span
 
 
 def least_of_sizes(method: Method, validation: Validation) -> Scores:

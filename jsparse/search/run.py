@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -18,6 +19,7 @@ from .descent import Slope
 from .history import Evaluation, scored
 from .problem import Tunable
 from .strategies import Search
+from .template import Template
 
 Stopped = Literal["finished", "seconds", "interrupted"]
 
@@ -62,6 +64,29 @@ def hand_over(error: BaseException, history: Sequence[Evaluation]) -> None:
                 f"jsparse: the {len(history)} evaluations done before this error are in its "
                 "attribute `history`"
             )
+
+
+def best_of(
+    template: Template, dtype: jnp.dtype, history: list[Evaluation], stopped: Stopped
+) -> Tuning:
+    """Return the best trusted outcome of a history.
+
+    Raises:
+        NumericalError: if no score can be trusted.
+    """
+    best = min(scored(history), key=lambda e: e.least)
+    if not np.isfinite(best.least):
+        raise NumericalError(
+            "tuning: no kernel and C gave a cross-validation error that can be trusted in "
+            f"{dtype}; use float64 or other bounds"
+        )
+    return Tuning(
+        kernel=template.at(best.theta.astype(dtype)),
+        theta=best.theta,
+        history=ShortList(history),
+        stopped=stopped,
+        **best.at(np.argmin(best.trusted)),
+    )
 
 
 class _Stop(Exception):
@@ -175,19 +200,7 @@ class Run:
         if stopped != "finished":  # so that a later run can resume from all known evaluations
             self.history = self.done
         self.unused.clear()
-        best = min(scored(self.history), key=lambda e: e.least)
-        if not np.isfinite(best.least):
-            raise NumericalError(
-                "tuning: no kernel and C gave a cross-validation error that can be trusted in "
-                f"{self.dtype}; use float64 or other bounds"
-            )
-        return Tuning(
-            kernel=self.template.at(best.theta.astype(self.dtype)),
-            theta=best.theta,
-            history=ShortList(self.history),
-            stopped=stopped,
-            **best.at(np.argmin(best.trusted)),
-        )
+        return best_of(self.template, self.dtype, self.history, stopped)
 
     def _evaluate_batch(self, thetas: np.ndarray, C: np.ndarray) -> None:
         """Record the evaluations of some kernels; compute the missing ones."""

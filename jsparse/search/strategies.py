@@ -122,6 +122,15 @@ class Search(abc.ABC):
     def run(self, run: Evaluator) -> None:
         """Evaluate kernels until the budget is spent; the evaluator records them."""
 
+    def why_alone(self, p: int, dtype: jnp.dtype) -> str | None:
+        """Return why `train_many` trains problems one after another; None if a batch is possible.
+
+        Args:
+            p: number of tuned parameters of the kernel.
+            dtype: dtype of the computations.
+        """
+        return f"a batch needs the search Profile, not {type(self).__name__}"
+
     def without_rank(self) -> "Search":
         """Return the search without `rank`, for a kernel that already has its matrix."""
         return self
@@ -149,6 +158,18 @@ class Profile(Search):
     evaluations. For several parameters, annealing and the simplex search the kernel, as in
     `Annealing`; the default is then 160 evaluations.
     """
+
+    def why_alone(self, p: int, dtype: jnp.dtype) -> str | None:
+        """See `Search.why_alone`."""
+        if p > 1:
+            return "a batch needs a kernel with one lengthscale, or tune_kernel=False"
+        if self.start is not None or self.history:
+            return "a batch needs a search without start and history"
+        # The pairs of points halve the intervals, down to steps that rounding must not lose.
+        coarse, *rounds = line_rounds(self.max_evaluations or LINE_EVALUATIONS)
+        if p and not 0.5 ** sum(rounds) / max(1, coarse - 1) > 8 * epsilon(dtype):
+            return f"a batch needs fewer evaluations in {dtype}"
+        return None
 
     def batch_sizes(self, p: int) -> list[int]:
         """See `Search.batch_sizes`."""

@@ -1,7 +1,7 @@
 """A run: the steps from raw rows and complete settings to a tuned model."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike
 from .._agreement import least_in_all_processes, same_in_all_processes
 from .._arguments import finite_rows
 from .._mesh import spans_processes
+from .._repr import short_repr
 from .._types import KeyLike
 from ..conformal import ConformalScores
 from ..data.frames import as_frame
@@ -17,6 +18,7 @@ from ..data.schema import Schema
 from ..data.streams import RowStream
 from ..kernels import Projected
 from ..machines.family import Family
+from ..machines.held_out import Sums as RowSums
 from ..machines.method import Method, Metric, Points, Task
 from ..model import About, Model
 from ..multiclass import Scheme
@@ -30,10 +32,10 @@ from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
 from .data import TrainingData
 from .encoding import apply_scaling, indicators
-from .inputs import ClassWeight, checked_targets, weighted_rows
+from .inputs import ClassWeight, WeightedRows, checked_targets, weighted_rows
 from .plan import check_fits, free_bytes
 from .presets import Preset
-from .settings import Config, HoldOut, Multiclass, Resources, Settings, configure
+from .settings import Config, HoldOut, Multiclass, Resources, Settings, configure, keys_of
 from .streams import read_stream
 from .tables import read_table
 from .target_units import TargetUnits
@@ -68,8 +70,8 @@ def run(
         mesh = getattr(resources, "mesh", None)
         with same_in_all_processes(mesh) as compared:
             config = configure(
-                task, key, settings, C, folds, metric, multiclass, class_weight, out_of_fold,
-                resources, progress,
+                task, keys_of(key), settings, C, folds, metric, multiclass, class_weight,
+                out_of_fold, resources, progress,
             )  # fmt: skip
             compared |= config.compared
         with same_in_all_processes(mesh) as compared:
@@ -86,8 +88,10 @@ def run(
             with clock(seconds, "settings"):
                 config = _choose_kernel(config, data)
         with clock(seconds, "prototypes"):
-            problem, points = _problem(method, config, data)
+            template = _template(config, data)
+            points = data.choose_points(method, config.keys.points, template.kernel)
             jax.block_until_ready(points.X)
+        problem = problem_of(method, template, config, data, points)
         values = inverse_temperatures = conformal = validation_sums = None
         with clock(seconds, "tuning"), units.converting_histories(problem.scoring.metric):
             choice = choose(problem, config, data.encoding)
@@ -101,13 +105,41 @@ def run(
                 inverse_temperatures, conformal = calibrate(
                     values, choice, data, validation_sums, machines=machines
                 )
-    problem, tuning, curve = choice.problem, choice.tuning, choice.curve
+    fitted = Fitted(choice, family, sums, values, inverse_temperatures, conformal)
+    return trained_of(fitted, data, config, schema, points, seconds, preset)
+
+
+class Fitted(NamedTuple):
+    """The tuned machine in the caller's units, and what was computed on held-out rows."""
+
+    choice: Choice
+    family: Family
+    sums: RowSums | None
+    values: np.ndarray | None  # held-out values
+    inverse_temperatures: np.ndarray | None
+    conformal: ConformalScores | None
+
+    __repr__ = short_repr
+
+
+def trained_of(
+    fitted: Fitted,
+    data: TrainingData,
+    config: Config,
+    schema: Schema | None,
+    points: Points,
+    seconds: dict[str, float],
+    preset: Preset | None,
+) -> Trained:
+    """Return the result of a run: the model, its diagnostics and the outcome of tuning."""
+    choice, family, sums, values = fitted[:4]
+    problem, tuning, curve, units = choice.problem, choice.tuning, choice.curve, data.encoding.units
     error, metric = _reported_error(choice, units)
     rows = None if choice.moved else problem.point_rows
     if rows is not None:
         rows = data.weighted.index[rows[family.active_points(choice.size)]]
     return Trained(
-        model=_model(data, schema, choice, family, inverse_temperatures, conformal, error, metric),
+        model=_model(data, schema, fitted, error, metric),
         method=problem.method,
         kernel=tuning.kernel,
         C=choice.C,
@@ -131,21 +163,40 @@ def run(
     )
 
 
-def _read(
-    X: Any, y: Any, weights: ArrayLike | None, config: Config, seconds: dict[str, float]
-) -> tuple[TrainingData, Schema | None]:
-    """Return the rows of positive weight, and the schema of the columns if `X` has one."""
+class RawRows(NamedTuple):
+    """The caller's rows of positive weight, checked but not encoded."""
+
+    X: np.ndarray
+    y: np.ndarray
+    weighted: WeightedRows
+    schema: Schema | None  # of the columns, if the caller's `X` has one
+
+    __repr__ = short_repr
+
+
+def raw_rows(X: Any, y: Any, weights: ArrayLike | None, task: Task) -> RawRows | None:
+    """Return the rows of positive weight; None if `X` is no table."""
     frame = as_frame(X)
     if frame is not None:
         weighted = weighted_rows(weights, frame.n_rows)
         numbers = None if weights is None else weighted.index
-        X, y, schema = frame.arrays(y, config.task, numbers)
-        y = checked_targets(y, len(X), config.task)
-        return read_table(finite_rows(X), y, weighted, config, schema.codes), schema
-    if y is not None:
-        X = finite_rows(X)
-        weighted, y = weighted_rows(weights, len(X)), checked_targets(y, len(X), config.task)
-        return read_table(weighted.select(X), weighted.select(y), weighted, config), None
+        X, y, schema = frame.arrays(y, task, numbers)
+        return RawRows(finite_rows(X), checked_targets(y, len(X), task), weighted, schema)
+    if y is None:
+        return None
+    X = finite_rows(X)
+    weighted, y = weighted_rows(weights, len(X)), checked_targets(y, len(X), task)
+    return RawRows(weighted.select(X), weighted.select(y), weighted, None)
+
+
+def _read(
+    X: Any, y: Any, weights: ArrayLike | None, config: Config, seconds: dict[str, float]
+) -> tuple[TrainingData, Schema | None]:
+    """Return the rows of positive weight, and the schema of the columns if `X` has one."""
+    raw = raw_rows(X, y, weights, config.task)
+    if raw is not None:
+        codes = () if raw.schema is None else raw.schema.codes
+        return read_table(raw.X, raw.y, raw.weighted, config, codes), raw.schema
     if not isinstance(X, RowStream) or isinstance(X, np.ndarray | jax.Array):
         raise ValueError(
             f"y: expected targets, got None; only a stream holds its targets, and X is a "
@@ -249,15 +300,14 @@ def _choose_kernel(config: Config, data: TrainingData) -> Config:
     return config._replace(kernel=kernel, search=search.without_rank())
 
 
-def _problem(method: Method, config: Config, data: TrainingData) -> tuple[Problem, Points]:
-    """Return the tuning problem, and its points with the stop code of the choice of points."""
-    template = _template(config, data)
-    points = data.choose_points(method, config.keys.points, template.kernel)
-    problem = Problem(
-        method, template, points.X, data.source, config.C, points.rows, config.task, config.metric,
-        config.multiclass.decoding, config.search.varied, config.keys.method,
+def problem_of(
+    method: Method, template: Template, config: Config, data: TrainingData, points: Points
+) -> Problem:
+    """Return the tuning problem."""
+    return Problem(
+        method, template, points.X, data.source, config.C, points.rows, config.task,
+        config.metric, config.multiclass.decoding, config.search.varied, config.keys.method,
     )  # fmt: skip
-    return problem, points
 
 
 def _reported_error(choice: Choice, units: TargetUnits) -> tuple[float, Metric]:
@@ -271,21 +321,19 @@ def _reported_error(choice: Choice, units: TargetUnits) -> tuple[float, Metric]:
 def _model(
     data: TrainingData,
     columns: Schema | None,
-    choice: Choice,
-    family: Family,
-    inverse_temperatures: np.ndarray | None,
-    conformal: ConformalScores | None,
+    fitted: Fitted,
     error: float,
     metric: Metric,
 ) -> Model:
     """Return the model to deploy."""
+    choice, family = fitted.choice, fitted.family
     encoding, method, classes = data.encoding, choice.problem.method, data.encoding.classes
     machine = family.expansion if choice.size is None else family.at(choice.size)
     return Model(
         expansion=dataclasses.replace(machine, scaling=encoding.scaling),
         path=None if choice.size is None else family.compact(),
-        inverse_temperatures=inverse_temperatures,
-        conformal=conformal,
+        inverse_temperatures=fitted.inverse_temperatures,
+        conformal=fitted.conformal,
         code=encoding.code,
         decoding=choice.problem.decoding,
         labels=None if classes is None else tuple(classes.tolist()),

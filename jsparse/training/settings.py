@@ -202,7 +202,7 @@ class Config(NamedTuple):
 
 def configure(
     task: Task,
-    key: KeyLike,
+    keys: Keys,
     settings: Settings,
     C: ArrayLike | None,
     folds: int | Folds | HoldOut | Literal["auto"],
@@ -252,7 +252,6 @@ def configure(
     method.check_kernel(template_of(kernel, 1, Profile()))
     if columns not in get_args(Columns):
         raise ValueError(f"columns: expected one of {get_args(Columns)}, got {columns!r}")
-    keys = Keys(*_split_in_five(as_key(key)))
     return Config(
         task, keys, method, kernel, grid, metric, search, checked_folds, multiclass, class_weight,
         out_of_fold, resources, progress, columns,
@@ -269,6 +268,11 @@ def _check_folds(folds: Any) -> int | Folds | HoldOut | None:
         return whole_number("folds", folds, 2)
     folds.check()
     return folds
+
+
+def keys_of(key: KeyLike) -> Keys:
+    """Return the keys of the random draws of a run, from the caller's key."""
+    return Keys(*_split_in_five(as_key(key)))
 
 
 @functools.partial(compiled, quickly=True)

@@ -1,5 +1,7 @@
 """Construction of training data from rows in memory, and of a tuning problem from arrays."""
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -10,6 +12,7 @@ from .._arguments import whole_number
 from .._blocks import capacity, padded
 from .._mesh import check_mesh
 from .._numerics import as_array
+from .._repr import short_repr
 from .._types import Key
 from ..kernels import Kernel, Linear
 from ..kernels.mixed import categorical_columns
@@ -51,22 +54,14 @@ def read_table(
         ValueError: for targets, folds, a kernel or a method that the rows contradict.
     """
     (n, d), dtype = X.shape, X.dtype
-    numbers, classes = encoded_targets(y, config.task, config.multiclass.classes)
-    weights = row_weights(weighted.weights, config.class_weight, numbers, classes)
-    units, code, labels = TargetUnits(), None, None
-    if classes is None:
-        units = target_units(numbers, weights, dtype, robust=config.method.robust)
-    else:
-        present, labels = classes[np.unique(numbers)], numbers
-        check_labels(present, n, weighted.n)
-        config.method.check_classes(classes, len(present))
-        code = code_of(config, len(classes), dtype)
-    folds = _folds_of(config, weighted, n, labels)
+    numbers, classes, labels, weights, units, code = encode_rows(X, y, weighted, config)
     kernel = template_of(config.kernel, d, config.search, codes)
     codes = categorical_columns(kernel)
     check_codes(X, codes)
+    folds = _folds_of(config, weighted, n, labels)
     # Check the settings against the rows before any work on the rows.
-    shape = _shape(n, d, folds, None if classes is None else len(classes), kernel)
+    in_fold = np.asarray(folds.valid).sum(axis=1)
+    shape = shape_of(n, d, in_fold, classes, kernel)
     config.method.resolve(shape)
     padding = capacity(n)
     w = padded((np.ones(n) if weights is None else weights).astype(dtype), padding, "constant")
@@ -87,7 +82,7 @@ def read_table(
     rows = Rows(Z, as_array(padded(targets, padding)), as_array(w), code)
     labels = None if labels is None else padded(labels, padding)
     return TrainingData(
-        source=_placed(rows, _padded_folds(folds, n, padding), n, config.resources.mesh),
+        source=_placed(rows, padded_folds(folds, n, padding), n, config.resources.mesh),
         encoding=encoding,
         shape=shape,
         candidates=TrainingRows(Z, labels, w, scaling, n),
@@ -106,14 +101,61 @@ def read_table(
     )
 
 
-def _shape(n: int, d: int, folds: Folds, n_classes: int | None, kernel: Kernel) -> Shape:
-    """Return the `Shape` of the rows; raise a `ValueError` if a fold has all rows."""
-    in_fold = np.asarray(folds.valid).sum(axis=1)
+class EncodedRows(NamedTuple):
+    """What is computed of the rows of positive weight on the host, before they are standardised."""
+
+    numbers: Shaped[np.ndarray, " n *c"]  # class numbers, or real targets
+    classes: Shaped[np.ndarray, " k"] | None  # labels in sorted order; None for regression
+    labels: Int[np.ndarray, " n"] | None  # class numbers; None for regression
+    weights: Float[np.ndarray, " n"] | None  # row weights; None if all are 1
+    units: TargetUnits
+    code: Code | None
+
+    __repr__ = short_repr
+
+
+def encode_rows(
+    X: Float[np.ndarray, "n d"],
+    y: Shaped[np.ndarray, " n *c"],
+    weighted: WeightedRows,
+    config: Config,
+) -> EncodedRows:
+    """Return the encoded targets and the weights; arguments are as for `read_table`."""
+    numbers, classes = encoded_targets(y, config.task, config.multiclass.classes)
+    weights = row_weights(weighted.weights, config.class_weight, numbers, classes)
+    units, code, labels = TargetUnits(), None, None
+    if classes is None:
+        units = target_units(numbers, weights, X.dtype, robust=config.method.robust)
+    else:
+        present, labels = classes[np.unique(numbers)], numbers
+        check_labels(present, len(X), weighted.n)
+        config.method.check_classes(classes, len(present))
+        code = code_of(config, len(classes), X.dtype)
+    return EncodedRows(numbers, classes, labels, weights, units, code)
+
+
+def shape_of(
+    n: int,
+    d: int,
+    in_fold: Int[np.ndarray, " v"],
+    classes: Shaped[np.ndarray, " k"] | None,
+    kernel: Kernel,
+) -> Shape:
+    """Return the `Shape` of the rows; raise a `ValueError` if a fold has all rows.
+
+    Args:
+        n: number of rows.
+        d: number of columns.
+        in_fold: number of rows in each fold.
+        classes: the labels; None for regression.
+        kernel: the kernel.
+    """
     if int(in_fold.max()) == n:
         raise ValueError(
             "folds: expected at least one row with weight outside of each fold, got all "
             f"{n} rows in fold {int(np.argmax(in_fold))}"
         )
+    n_classes = None if classes is None else len(classes)
     return Shape(n, n, n - int(in_fold.max()), d, n_classes, isinstance(kernel, Linear))
 
 
@@ -131,14 +173,19 @@ def _folds_of(config: Config, weighted: WeightedRows, n: int, labels: np.ndarray
         raise ValueError("folds: expected a number or Folds for rows in memory, got a HoldOut")
     if isinstance(folds, Folds):
         return weighted.folds_within(folds)
-    n_folds = default_folds(n) if folds is None else folds
-    n_folds, key = whole_number("folds", n_folds, 2, n, "the number of rows"), config.keys.folds
+    n_folds, key = number_of_folds(config, n), config.keys.folds
     if labels is None:
         return plain_folds(key, n, n_folds)
     return stratified_folds(key, labels, n_folds)
 
 
-def _padded_folds(folds: Folds, n: int, padding: int) -> Folds:
+def number_of_folds(config: Config, n: int) -> int:
+    """Return the number of random folds of `n` rows."""
+    n_folds = default_folds(n) if config.folds is None else config.folds
+    return whole_number("folds", n_folds, 2, n, "the number of rows")
+
+
+def padded_folds(folds: Folds, n: int, padding: int) -> Folds:
     """Pad folds of `n` rows to the shape that all tables of capacity `padding` share."""
     index, valid = (np.asarray(a) for a in folds)
     v, r = index.shape

@@ -152,7 +152,7 @@ def train(
     """
     check_runtime()
     stated = Stated(method, kernel, search, columns)
-    settings, preset = completed(stated, preset, _situation(X, y, folds, out_of_fold, resources))
+    settings, preset = completed(stated, preset, situation_of(X, y, folds, out_of_fold, resources))
     options = {
         "task": task, "key": key, "folds": folds, "metric": metric, "multiclass": multiclass,
         "weights": weights, "class_weight": class_weight, "resources": resources,
@@ -194,7 +194,7 @@ def _distilled(large: Trained, X: Any, y: Any, m: int, **options: Any) -> Traine
     return dataclasses.replace(small, preset=large.preset, seconds=seconds)
 
 
-def _situation(X: Any, y: Any, folds: Any, out_of_fold: Any, resources: Resources) -> Situation:
+def situation_of(X: Any, y: Any, folds: Any, out_of_fold: Any, resources: Resources) -> Situation:
     """Return the facts that decide the settings of a preset, from arguments not yet checked."""
     frame, mesh = as_frame(X), getattr(resources, "mesh", None)
     n = None

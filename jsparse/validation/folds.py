@@ -117,11 +117,40 @@ def _permutation(key: Key, n: int) -> Int[Array, " n"] | Int[np.ndarray, " n"]:
     if not is_concrete(key):
         return jax.random.permutation(key, n)
     order = np.arange(n, dtype=np.int32)
-    # JAX sorts in as many rounds, so that two rows hardly ever have equal sort keys in all rounds.
-    rounds = math.ceil(3 * math.log(n) / math.log(2**32 - 1))
-    for keys in _sort_keys(key, capacity(n), rounds):
+    for keys in _sort_keys(key, capacity(n), shuffle_rounds(n)):
         order = order[np.argsort(np.asarray(keys)[:n], kind="stable")]
     return order
+
+
+def shuffle_rounds(n: int) -> int:
+    """Return the number of rounds of sorting in which JAX shuffles `n` rows.
+
+    With so many rounds two rows hardly ever have equal sort keys in all of them.
+    """
+    return math.ceil(3 * math.log(n) / math.log(2**32 - 1))
+
+
+def folds_of_padded_rows(key: Key, classes: Int[Array, " r"], v: int, rounds: int) -> Folds:
+    """Return the folds of `stratified_folds`, or of `plain_folds` if all rows have one class.
+
+    Pure in the key and the classes, so that `vmap` divides many tables.
+
+    Args:
+        key: a key of `jax.random`.
+        classes: class numbers, -1 for padding at the end.
+        v: number of folds (static).
+        rounds: `shuffle_rounds` of the number of rows without padding (static).
+    """
+    present = classes >= 0
+    order = jnp.arange(len(classes), dtype=jnp.int32)
+    last = np.uint32(2**32 - 1)
+    for keys in _sort_keys(key, len(classes), rounds):  # padding stays at the end
+        order = order[jnp.argsort(jnp.where(present, keys, last), stable=True)]
+    ranks = jnp.where(present, classes, np.int32(2**31 - 1))[order]
+    order = order[jnp.argsort(ranks, stable=True)]
+    folds = _assign_in_turn(order, v)
+    valid = folds.valid & present[folds.index]
+    return Folds(jnp.where(valid, folds.index, 0), valid)
 
 
 @functools.partial(compiled, quickly=True, static_argnames=("rows", "rounds"))

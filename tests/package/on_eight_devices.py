@@ -47,6 +47,17 @@ def assert_equal(ours, theirs, tolerance):
         np.testing.assert_allclose(a, b, atol=tolerance * float(np.max(np.abs(b))), rtol=0)
 
 
+def test_devices_share_problems(mesh):
+    rng = np.random.default_rng(0)
+    problems = [(rng.standard_normal((40, 2)), rng.standard_normal(40)) for _ in range(5)]
+    options = {"task": "regression", "key": 0, "method": jsparse.FixedSize(5), "folds": 3}
+    spread = jsparse.train_many(problems, **options, resources=jsparse.Resources(mesh=mesh))
+    alone = jsparse.train_many(problems, **options)
+    assert not spread.alone
+    np.testing.assert_allclose(spread.cv_errors, alone.cv_errors, rtol=1e-9)
+    np.testing.assert_array_equal(spread[4].point_rows, alone[4].point_rows)
+
+
 @pytest.mark.parametrize(
     ("dtype", "n"),
     [  # fewer rows than devices; a multiple of them; neither

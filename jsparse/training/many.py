@@ -1,0 +1,333 @@
+"""Training of many problems: as a batch in one program where possible, else one after another."""
+
+import dataclasses
+import inspect
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from .._arguments import real
+from .._blocks import systems_at_once
+from .._mesh import check_mesh, spans_processes
+from .._runtime import check_runtime
+from ..machines.checks import check_choice
+from .batch import solve_batch
+from .batch_results import trained_members
+from .members import Alone, Member, Members, batches
+from .plan import free_bytes
+from .presets import Preset, completed
+from .run import raw_rows
+from .settings import Config, Keys, Resources, Stated, configure
+from .tables import padded_folds
+from .train import situation_of, train
+from .trained import Trained
+
+OnError = Literal["raise", "keep"]
+NO_KEYS = Keys(*[None] * 5)  # type: ignore[list-item]  # programs of a batch split the keys
+ARGUMENTS = inspect.signature(train).parameters
+CHUNK = 64  # tables in one call of a program, on each device
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class TrainedMany(Sequence["Trained | None"]):
+    """The results of `train_many`: a sequence of one `Trained` for each problem.
+
+    Attributes:
+        names: the names of the problems, by default their numbers.
+        results: a `Trained` for each problem; None for a problem that failed.
+        errors: the error of each problem that failed, by name.
+        alone: why a problem was trained alone instead of in a batch, by name.
+        seconds: wall time of all problems.
+    """
+
+    names: tuple[Any, ...]
+    results: tuple[Trained | None, ...]
+    errors: dict[Any, Exception]
+    alone: dict[Any, str]
+    seconds: float
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[Trained | None]:
+        return iter(self.results)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.results[index]
+
+    @property
+    def by_name(self) -> dict[Any, Trained | None]:
+        """The results by the names of the problems."""
+        return dict(zip(self.names, self.results, strict=True))
+
+    @property
+    def cv_errors(self) -> np.ndarray:
+        """The cross-validated error of each problem; NaN for a problem that failed."""
+        return np.array([np.nan if one is None else one.cv_error for one in self.results])
+
+    def __repr__(self) -> str:
+        batched = len(self) - len(self.errors) - len(set(self.alone) - set(self.errors))
+        parts = [f"{batched} in batches"]
+        for reason in dict.fromkeys(self.alone.values()):
+            count = sum(other == reason for other in self.alone.values())
+            parts.append(f"{count} alone ({reason})")
+        if self.errors:
+            parts.append(f"{len(self.errors)} failed")
+        return f"TrainedMany: {len(self)} problems, {', '.join(parts)}; {self.seconds:.3g} s"
+
+
+def train_many(
+    problems: Sequence[Any] | Mapping[Any, Any],
+    *,
+    on_error: OnError = "raise",
+    **options: Any,
+) -> TrainedMany:
+    """Train a model for each of many problems, as `train` does for one.
+
+    Problems with `FixedSize` and the search `Profile` share one program: it standardises, chooses
+    prototypes, tunes and fits. Rows, columns and prototypes are padded to shared capacities, which
+    changes results by rounding only. On a CPU the program takes one problem after another; on
+    accelerators many problems at once, spread over all devices. Problems that the program cannot
+    take are trained alone, one after another, and `TrainedMany.alone` says why.
+
+    Args:
+        problems: a sequence, or a mapping from names. A problem is a pair `(X, y)`, a triple `(X,
+            y, weights)`, or a mapping of arguments of `train`, such as `{"weights": w}` or `{"key":
+            3}`. A problem's arguments take precedence over `options`.
+        on_error: "raise" the first error, whose message names the problem; or "keep" the errors in
+            `TrainedMany.errors`, and train all other problems.
+        **options: arguments of `train` that problems share: `task`, `key`, `method`, ... and also
+            `X`, `y` and `weights`, if problems have one table. `resources.memory` bounds the bytes
+            of the problems that are in memory together, and the devices of `resources.mesh` share
+            the problems, not the rows.
+
+    Every problem has the shared `key`, unless it states its own. A model then equals the model of
+    `train` to rounding. A batch has no time limit and reports no progress: problems with
+    `max_seconds` or `progress` are trained alone.
+
+    Raises:
+        ValueError: for problems that are no such pairs, triples or mappings, or none at all. With
+            `on_error="raise"`, the first error of a problem, of the type that `train` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> from jsparse import FixedSize
+        >>> X = np.linspace(-3.0, 3.0, 60)[:, None]
+        >>> rng = np.random.default_rng(0)
+        >>> problems = [{"y": np.sin(X[:, 0]) + s * rng.standard_normal(60)} for s in (0.1, 0.3)]
+        >>> many = train_many(problems, X=X, task="regression", method=FixedSize(10), key=0)
+        >>> len(many), len(many.alone)
+        (2, 0)
+    """
+    check_runtime()
+    check_choice("on_error", on_error, OnError)
+    start = time.perf_counter()
+    run = _Run(problems, on_error, options)
+    members = run.prepared()
+    for rows, numbers in batches(members):
+        group = _Group([members[number] for number in numbers], rows, run.mesh, run.limit)
+        for begin in range(0, len(numbers), group.size):
+            part = slice(begin, begin + group.size)
+            run.record(numbers[part], group.trained(part))
+    run.train_alone()
+    return TrainedMany(
+        run.names, tuple(run.results), run.errors, run.alone, time.perf_counter() - start
+    )
+
+
+class _Group:
+    """Members that share a program, and the number of them that it takes at a time.
+
+    Args:
+        members: the members.
+        rows: capacity of rows.
+        mesh: the devices that share the members; None for one device.
+        limit: bytes that may be used; None without a limit.
+    """
+
+    def __init__(
+        self, members: list[Member], rows: int, mesh: Mesh | None, limit: int | None
+    ) -> None:
+        self.members, self.rows, self.mesh = members, rows, mesh
+        widths = [padded_folds(m.folds, m.shape.n, rows).index.shape[1] for m in members if m.folds]
+        self.fold_rows = max(widths, default=0)
+        devices = 1 if mesh is None else mesh.size
+        size = CHUNK * devices
+        if systems_at_once() > 1:  # absent tables take time there
+            size = min(size, 1 << (len(members) - 1).bit_length())
+        one, stored = members[0].bytes_in_batch(rows)  # of all members, by their capacities
+        while limit is not None and size > devices:
+            if min(size, systems_at_once() * devices) * one + size * stored <= limit:
+                break
+            size //= 2
+        self.size = size
+
+    def trained(self, part: slice) -> list[Any]:
+        """Return a `Trained` or an error for each of some members."""
+        start, members = time.perf_counter(), self.members[part]
+        tables = [member.table(self.rows, self.fold_rows) for member in members]
+        tables += [tables[0]._replace(present=np.bool_(False))] * (self.size - len(tables))
+        first = members[0]
+        solved = solve_batch(
+            first.common.wide, first.encoded.code, jax.tree.map(lambda *a: np.stack(a), *tables),
+            steps=first.common.steps, mesh=self.mesh,
+        )  # fmt: skip
+        jax.block_until_ready(solved)
+        seconds = (time.perf_counter() - start) / len(members)
+        return trained_members(members, solved, seconds)
+
+
+class _Run:
+    """The problems of a call of `train_many`, and their results so far.
+
+    Args:
+        problems, on_error, options: as for `train_many`.
+    """
+
+    def __init__(self, problems: Any, on_error: OnError, options: dict[str, Any]) -> None:
+        self.names, self.arguments = _listed(problems, options)
+        self.on_error = on_error
+        self.results: list[Trained | None] = [None] * len(self.names)
+        self.errors: dict[Any, Exception] = {}
+        self.alone: dict[Any, str] = {}
+        self.configs: dict[tuple, tuple[Preset | None, Config]] = {}
+        resources = options.get("resources", Resources())
+        self.mesh, self.limit = _mesh(getattr(resources, "mesh", None)), None
+        memory = getattr(resources, "memory", None)
+        self.limit = free_bytes() if memory is None else int(real("memory", memory, 0.0))
+        self.checks = Members(self.limit)
+
+    def prepared(self) -> dict[int, Member]:
+        """Return the members of batches by number; note why other problems are trained alone."""
+        members: dict[int, Member] = {}
+        for number, arguments in enumerate(self.arguments):
+            try:
+                member = self._prepared(arguments)
+            except Exception as error:
+                self._failed(number, error)
+                continue
+            if isinstance(member, Alone):
+                self.alone[self.names[number]] = member.reason
+            else:
+                members[number] = member
+        return members
+
+    def record(self, numbers: list[int], results: list[Any]) -> None:
+        """Store the results of a part of a batch."""
+        for number, result in zip(numbers, results, strict=True):
+            if isinstance(result, Exception):
+                self._failed(number, result)
+            else:
+                self.results[number] = result
+
+    def train_alone(self) -> None:
+        """Train all problems that are in no batch, one after another."""
+        for number, name in enumerate(self.names):
+            if name in self.alone:
+                arguments = self.arguments[number]
+                resources = arguments.get("resources", Resources())
+                if self.mesh is not None and resources.mesh is not None:
+                    arguments = arguments | {"resources": dataclasses.replace(resources, mesh=None)}
+                try:
+                    self.results[number] = train(**arguments)
+                except Exception as error:
+                    self._failed(number, error)
+
+    def _prepared(self, arguments: dict[str, Any]) -> Member | Alone:
+        """Return a problem as a member of a batch, or why it must be trained alone."""
+        given = {name: p.default for name, p in ARGUMENTS.items()} | arguments
+        if given["budget"] is not None or given["n_prototypes"] is not None:
+            return Alone("a batch distils no machines, as budget and n_prototypes ask for")
+        config, preset = self._config(given)
+        raw = raw_rows(given["X"], given["y"], given["weights"], config.task)
+        return self.checks.member(config, raw, given["key"], preset)
+
+    def _config(self, given: dict[str, Any]) -> tuple[Config, Preset | None]:
+        """Return the configuration, without keys; it is made once for equal settings."""
+        X, y, folds, resources = (given[name] for name in ("X", "y", "folds", "resources"))
+        stated = Stated(*(given[name] for name in Stated._fields))
+        situation = situation_of(X, y, folds, given["out_of_fold"], resources)
+        own = {
+            name: value for name, value in given.items() if name not in ("X", "y", "weights", "key")
+        }
+        name = (situation, *map(id, own.values()))
+        if name not in self.configs:
+            settings, preset = completed(stated, given["preset"], situation)
+            self.configs[name] = preset, configure(
+                given["task"], NO_KEYS, settings, given["C"], folds, given["metric"],
+                given["multiclass"], given["class_weight"], given["out_of_fold"],
+                dataclasses.replace(resources, mesh=None), given["progress"],
+            )  # fmt: skip
+        preset, config = self.configs[name]
+        return config, preset
+
+    def _failed(self, number: int, error: Exception) -> None:
+        """Store the error of a problem, or raise it; its message then names the problem."""
+        name = self.names[number]
+        error.args = (f"problem {name!r}: {error}", *error.args[1:])
+        if self.on_error == "raise":
+            raise error
+        self.errors[name] = error
+
+
+def _listed(problems: Any, options: dict[str, Any]) -> tuple[tuple[Any, ...], list[dict[str, Any]]]:
+    """Return the names of the problems, and the arguments of `train` for each.
+
+    Raises:
+        ValueError: for anything but pairs, triples and mappings of arguments.
+    """
+    if isinstance(problems, Mapping):
+        names, problems = tuple(problems), list(problems.values())
+    elif isinstance(problems, Sequence) and not isinstance(problems, str | bytes):
+        names = tuple(range(len(problems)))
+    else:
+        raise ValueError(
+            f"problems: expected a sequence or a mapping of problems, got {type(problems).__name__}"
+        )
+    if not names:
+        raise ValueError("problems: expected at least one, got none")
+    arguments = []
+    for name, problem in zip(names, problems, strict=True):
+        if isinstance(problem, tuple | list) and len(problem) in (2, 3):
+            problem = dict(zip(("X", "y", "weights"), problem, strict=False))
+        if not isinstance(problem, Mapping):
+            raise ValueError(
+                f"problems: expected (X, y), (X, y, weights) or a mapping of arguments of train, "
+                f"got {type(problem).__name__} for problem {name!r}"
+            )
+        given = {**options, **problem}
+        if unknown := sorted(set(given) - set(ARGUMENTS)):
+            raise ValueError(
+                f"problems: expected arguments of train, got {unknown} for problem {name!r}"
+            )
+        if missing := sorted({"X", "task", "key"} - set(given)):
+            raise ValueError(
+                f"problems: expected {missing} in every problem or in the options, got none for "
+                f"problem {name!r}"
+            )
+        arguments.append(given)
+    return names, arguments
+
+
+def _mesh(mesh: Mesh | None) -> Mesh | None:
+    """Return the devices that share the problems: the caller's, or all accelerators of the process.
+
+    Raises:
+        ValueError: for a mesh of several processes.
+    """
+    if mesh is None:
+        devices = jax.local_devices()
+        if jax.default_backend() == "cpu" or len(devices) == 1:
+            return None
+        return Mesh(np.array(devices), ("problems",))
+    check_mesh(mesh)
+    if spans_processes(mesh):
+        raise ValueError(
+            "mesh: expected devices of one process with train_many, got devices of several; give "
+            "each process its own problems"
+        )
+    return mesh

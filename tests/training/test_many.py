@@ -1,0 +1,339 @@
+"""Many problems: equal to their own `train`, one program, names of problems in errors."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jsparse
+from jsparse import FixedSize, Profile, train, train_many
+from jsparse.compilation import count_compilations
+from jsparse.prototypes import renyi
+from jsparse.prototypes.renyi import select
+from jsparse.prototypes.uniform import draws_of, encode
+from jsparse.training.settings import Resources
+from jsparse.validation.folds import (
+    folds_from_assignment,
+    folds_of_padded_rows,
+    plain_folds,
+    shuffle_rounds,
+    stratified_folds,
+)
+
+SETTINGS = {"C": np.geomspace(0.1, 1e3, 5), "folds": 4, "key": 0}
+REGRESSION = {"task": "regression", **SETTINGS}
+
+
+def table(seed, n=60, d=3):
+    rng = np.random.default_rng(seed)
+    X = 10 * rng.standard_normal((n, d)) + 5
+    return X, np.sin(X[:, 0] / 10) + 0.1 * X[:, 1] + 0.1 * rng.standard_normal(n)
+
+
+def assert_equal(one, alone, tol=1e-6):
+    """Compare a result of a batch with the result of `train`."""
+    assert one.C == alone.C
+    assert one.metric == alone.metric
+    assert one.n_rows == alone.n_rows
+    assert one.method == alone.method
+    assert one.n_points == alone.n_points
+    np.testing.assert_array_equal(one.point_rows, alone.point_rows)
+    for a, b in zip(one.folds, alone.folds, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_allclose(one.cv_error, alone.cv_error, rtol=tol)
+    np.testing.assert_allclose(one.standard_error, alone.standard_error, rtol=10 * tol)
+    np.testing.assert_allclose(one.out_of_fold, alone.out_of_fold, rtol=tol, atol=tol)
+    assert one.statuses == alone.statuses
+    assert len(one.tuning.history) == len(alone.tuning.history)
+    for a, b in zip(one.tuning.history, alone.tuning.history, strict=True):
+        np.testing.assert_allclose(a.theta, b.theta, rtol=1e-6)
+        np.testing.assert_allclose(a.scores, b.scores, rtol=tol)
+    X = np.random.default_rng(1).standard_normal((20, alone.expansion.prototypes.shape[1]))
+    np.testing.assert_allclose(
+        one.model.decision_function(X), alone.model.decision_function(X), rtol=tol, atol=tol
+    )
+    assert one.sums.equations.gram.shape == alone.sums.equations.gram.shape
+
+
+def test_models_of_a_batch_are_those_of_train():
+    """Other rows, widths, numbers of prototypes, seeds and weights, padded to one program."""
+    w = np.random.default_rng(9).integers(0, 3, 62).astype(float)
+    problems = {
+        "plain": {"method": FixedSize(9)},
+        "narrow": {"X": table(1, 64, 1 + 1)[0], "y": table(1, 64, 2)[1], "method": FixedSize(12)},
+        "seed": {"key": 7, "method": FixedSize(16)},
+        "C": {"C": np.geomspace(1.0, 10.0, 5), "method": FixedSize(10)},
+    }
+    X, y = table(0, 62, 4)
+    options = REGRESSION | {"X": X, "y": y}
+    with count_compilations() as counts:
+        many = train_many(problems, **options)
+    assert counts.programs == 1
+    assert not many.alone
+    for name, problem in problems.items():
+        assert_equal(many.by_name[name], train(**(options | problem)))
+    weighted = train_many([{"weights": w}], **options, method=FixedSize(9))
+    assert_equal(weighted[0], train(**options, weights=w, method=FixedSize(9)))
+    assert "4 in batches" in repr(many)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classes(classes):
+    X, y = table(2, 70)
+    labels = np.array(["a", "b", "c"])[np.digitize(y, np.quantile(y, [0.4, 0.8][: classes - 1]))]
+    problems = [(X, labels), (X[::-1], labels[::-1]), (X[:65], labels[:65], np.ones(65))]
+    options = {"task": "classification", "method": FixedSize(8), **SETTINGS}
+    many = train_many(problems, **options)
+    assert not many.alone
+    for (X, y, *_), one in zip(problems, many, strict=True):
+        alone = train(X, y, **options)
+        assert_equal(one, alone)
+        np.testing.assert_allclose(one.predict_proba(X), alone.predict_proba(X), atol=1e-6)
+
+
+def test_float32(dtype):
+    problems = [tuple(a.astype(dtype) for a in table(seed, 60 + seed)) for seed in range(3)]
+    options = REGRESSION | {"method": FixedSize(7), "C": np.geomspace(0.1, 10.0, 5)}
+    for problem, one in zip(problems, train_many(problems, **options), strict=True):
+        alone = train(*problem, **options)
+        assert one.model.dtype == alone.model.dtype == dtype
+        rtol = 1e-6 if dtype == "float64" else 1e-3
+        np.testing.assert_allclose(one.cv_error, alone.cv_error, rtol=rtol)
+        np.testing.assert_allclose(
+            one.predict(problem[0]), alone.predict(problem[0]), rtol=100 * rtol, atol=rtol
+        )
+
+
+def test_stated_folds_fixed_kernels_and_several_targets():
+    X, y = table(3, 60)
+    folds = folds_from_assignment(np.arange(60) % 5)
+    targets = np.stack([y, y**2], axis=1)
+    options = REGRESSION | {"method": FixedSize(6), "folds": folds}
+    assert_equal(train_many([(X, y)], **options)[0], train(X, y, **options))
+    options |= {"search": Profile(tune_kernel=False), "kernel": "matern32"}
+    many = train_many([(X, targets)], **options)
+    assert_equal(many[0], train(X, targets, **options))
+    assert len(many[0].tuning.history) == 1
+    assert not many.alone
+
+
+def test_later_calls_compile_nothing():
+    """Other numbers of problems, rows, columns and prototypes within the capacities."""
+    options = REGRESSION | {"folds": 3}
+    train_many([table(0, 40, 3)], **options, method=FixedSize(5))
+    with count_compilations() as counts:
+        train_many([table(s, 33 + s, 1 + s) for s in range(1, 4)], **options, method=FixedSize(8))
+    assert counts.programs == 0
+
+
+def test_memory_limits_the_tables_in_a_call(monkeypatch):
+    sizes = []
+    from jsparse.training import many as module
+
+    def solve(*arguments, **options):
+        sizes.append(len(arguments[2].present))
+        return solve_batch(*arguments, **options)
+
+    solve_batch = module.solve_batch
+    monkeypatch.setattr(module, "solve_batch", solve)
+    problems, options = [table(seed) for seed in range(5)], REGRESSION | {"method": FixedSize(5)}
+    one, stored = _bytes_of(problems[0], options)
+    limited = train_many(problems, **options, resources=Resources(memory=one + 4 * stored))
+    assert sizes == [4, 4]
+    np.testing.assert_allclose(limited.cv_errors, train_many(problems, **options).cv_errors)
+    with pytest.raises(ValueError, match="problem 0: n_prototypes: 5 prototypes would take"):
+        train_many(problems, **options, resources=Resources(memory=10_000))
+
+
+def _bytes_of(problem, options):
+    from jsparse.training.many import _Run
+
+    member = _Run([problem], "raise", options).prepared()[0]
+    return member.bytes_in_batch(64)
+
+
+def test_problems_for_no_batch_are_trained_alone():
+    X, y = table(4)
+    problems = {
+        "batch": {},
+        "uniform": {"method": FixedSize(5, selection="uniform")},
+        "sizes": {"method": FixedSize((3, 5))},
+        "time": {"resources": Resources(max_seconds=60.0)},
+        "linear": {"kernel": "linear"},
+        "progress": {"progress": lambda *_: None},
+        "ranks": {"columns": "ranks"},
+    }
+    options = REGRESSION | {"X": X, "y": y, "method": FixedSize(5)}
+    many = train_many(problems, **options)
+    assert list(many.alone) == list(problems)[1:]
+    assert "selection='renyi'" in many.alone["uniform"]
+    assert "max_seconds" in many.alone["time"]
+    assert "alone (a batch needs" in repr(many)
+    for name in ("uniform", "sizes"):
+        alone = train(**(options | problems[name]))
+        np.testing.assert_array_equal(many.by_name[name].predict(X), alone.predict(X))
+
+
+def test_an_error_names_the_problem():
+    X, y = table(5)
+    bad = X.copy()
+    bad[3, 1] = np.nan
+    problems = {"good": (X, y), "shop 7": (bad, y), "other": (X[::-1], y[::-1])}
+    options = REGRESSION | {"method": FixedSize(5)}
+    with pytest.raises(ValueError, match=r"problem 'shop 7': X: .*finite"):
+        train_many(problems, **options)
+    many = train_many(problems, **options, on_error="keep")
+    assert list(many.errors) == ["shop 7"]
+    assert many.by_name["shop 7"] is None
+    assert np.isnan(many.cv_errors).tolist() == [False, True, False]
+    assert_equal(many[0], train(X, y, **options))
+    with pytest.raises(ValueError, match=r"problem 0: n_prototypes: expected .*rows \(60\)"):
+        train_many([(X, y)], **REGRESSION, method=FixedSize(61))
+
+
+@pytest.mark.parametrize(
+    ("problems", "message"),
+    [
+        ([], "at least one"),
+        ("abc", "a sequence or a mapping"),
+        ([3], "arguments of train, got int for problem 0"),
+        ([{"X": 1, "rows": 2}], r"got \['rows'\]"),
+        ([{"y": 1}], r"expected \['X'\] in every problem"),
+    ],
+)
+def test_bad_lists_of_problems(problems, message):
+    with pytest.raises(ValueError, match=message):
+        train_many(problems, **REGRESSION)
+
+
+def test_a_bad_choice_of_on_error():
+    with pytest.raises((ValueError, TypeError), match="on_error"):  # the types are checked too
+        train_many([table(0)], **REGRESSION, on_error="ignore")
+
+
+@pytest.mark.parametrize("n", [7, 60, 1700])
+def test_folds_of_padded_rows(n):
+    """Equal to `plain_folds` and `stratified_folds`, also where JAX sorts twice."""
+    key, labels = jax.random.key(3), np.random.default_rng(n).integers(0, 3, n).astype(np.int32)
+    for classes, expected in (
+        (np.zeros(n, np.int32), plain_folds(key, n, 3)),
+        (labels, stratified_folds(key, labels, 3)),
+    ):
+        padded = np.pad(classes, (0, 25), constant_values=-1)
+        folds = folds_of_padded_rows(key, jnp.asarray(padded), 3, shuffle_rounds(n))
+        width = expected.index.shape[1]
+        np.testing.assert_array_equal(np.asarray(folds.valid)[:, :width], expected.valid)
+        assert not np.asarray(folds.valid)[:, width:].any()
+        rows = np.where(expected.valid, expected.index, 0)
+        np.testing.assert_array_equal(np.asarray(folds.index)[:, :width], rows)
+
+
+@pytest.mark.parametrize("m", [9, 40])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_empty_slots_change_no_selection(m, weighted):
+    rng = np.random.default_rng(m)
+    X, labels = rng.standard_normal((90, 3)), rng.integers(0, 2, 90)
+    w = rng.uniform(0.5, 2.0, 90) if weighted else None
+    expected = renyi(jax.random.key(1), jnp.asarray(X), m, labels=labels, weights=w)
+    codes, counts = encode(labels)
+    draws = draws_of(codes, counts, m, 96, w, stratify=True)
+    places = draws.places
+    fill = (0, 48 - m)
+    places = places._replace(
+        of_prototype=np.pad(places.of_prototype, fill), rank=np.pad(places.rank, fill)
+    )
+    padded = np.pad(np.pad(X, ((0, 6), (0, 0)), mode="edge"), ((0, 0), (0, 2)))
+    chosen, status = select(
+        jax.random.key(1), jnp.asarray(padded), jax.device_put(draws._replace(places=places)), 48,
+        jnp.int32(m), jnp.int32(3),
+    )  # fmt: skip
+    np.testing.assert_array_equal(np.asarray(chosen)[:m], expected.indices)
+    assert np.all(np.asarray(chosen)[m:] == -1)
+    assert int(status) == int(expected.status)
+
+
+@pytest.mark.slow
+def test_200_problems_are_those_of_train():
+    rng = np.random.default_rng(0)
+    problems = [
+        {
+            **dict(zip("Xy", table(i, int(rng.integers(100, 500)), 5), strict=True)),
+            "key": i,
+        }
+        for i in range(200)
+    ]
+    for problem in problems[::3]:
+        problem["weights"] = rng.uniform(0.5, 2.0, len(problem["X"]))
+    options = {"task": "regression", "method": FixedSize(30)}
+    many = train_many(problems, **options)
+    assert not many.alone
+    for problem, one in zip(problems, many, strict=True):
+        assert_equal(one, train(**problem, **options), tol=1e-4)
+
+
+SHARED = """
+import sys
+import numpy as np
+import jsparse
+from jsparse.compilation import count_compilations
+
+jsparse.enable_compilation_cache(sys.argv[1])
+n, d = map(int, sys.argv[2:])
+rng = np.random.default_rng(n)
+X = rng.standard_normal((n, d))
+problems = [(X, X[:, 0] + 0.1 * rng.standard_normal(n)) for _ in range(3)]
+with count_compilations() as counts:
+    jsparse.train_many(problems, task="regression", key=0, method=jsparse.FixedSize(9 + d), folds=3)
+print(counts.programs, counts.from_disk)
+"""
+
+
+@pytest.mark.slow
+def test_processes_share_a_folder_of_programs(tmp_path):
+    """The second process reads its program from the disk, for a table of another size and width."""
+    counts = []
+    for size in (("60", "4"), ("51", "3")):
+        done = subprocess.run(
+            [sys.executable, "-c", SHARED, str(tmp_path), *size], capture_output=True, text=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=True,
+        )  # fmt: skip
+        counts.append(tuple(map(int, done.stdout.split())))
+    assert counts == [(1, 0), (1, 1)]
+
+
+def _grid():
+    from sklearn.model_selection import GridSearchCV
+
+    X, y = table(0, 80)
+    estimator = jsparse.estimators.FixedSizeLSSVMRegressor(cv=3, random_state=0)
+    return GridSearchCV(estimator, {"n_prototypes": [4, 12]}, cv=2, n_jobs=2), X, y
+
+
+@pytest.mark.slow
+def test_grid_search_on_processes_of_loky():
+    search, X, y = _grid()
+    alone = search.set_params(n_jobs=1).fit(X, y).cv_results_["mean_test_score"]
+    parallel = search.set_params(n_jobs=2).fit(X, y).cv_results_["mean_test_score"]
+    np.testing.assert_allclose(parallel, alone, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_grid_search_on_a_cluster_of_dask():
+    distributed = pytest.importorskip("distributed")
+    import joblib
+
+    search, X, y = _grid()
+    alone = search.set_params(n_jobs=1).fit(X, y).cv_results_["mean_test_score"]
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster),
+        joblib.parallel_config("dask"),
+    ):
+        parallel = search.set_params(n_jobs=2).fit(X, y).cv_results_["mean_test_score"]
+    np.testing.assert_allclose(parallel, alone, rtol=1e-5)
