@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import json
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -249,20 +249,18 @@ class BatchChecksums:
         self._forms: dict[str, str] = {}
         self._digests: dict[str, Any] = {}
 
-    def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches, NamedTuples of arrays, and add each to the checksums."""
-        for batch in batches:
-            self.rows, self.batches = self.rows + len(batch[0]), self.batches + 1
-            for name, array in batch._asdict().items():
-                digest = self._digests.setdefault(name, hashlib.blake2b(digest_size=8))
-                if array is None:
-                    digest.update(b"none")
-                    continue
-                # Lengths of batches must agree, because each batch has collective sums.
-                digest.update(f"{array.dtype} {array.shape}".encode())
-                self._forms.setdefault(name, f"{array.dtype} of shape (n, *{array.shape[1:]})")
-                _update(digest, array)
-            yield batch
+    def add(self, batch: Any) -> None:
+        """Add a batch, a NamedTuple of arrays, to the checksums."""
+        self.rows, self.batches = self.rows + len(batch[0]), self.batches + 1
+        for name, array in batch._asdict().items():
+            digest = self._digests.setdefault(name, hashlib.blake2b(digest_size=8))
+            if array is None:
+                digest.update(b"none")
+                continue
+            # Lengths of batches must agree, because the processes take turns at the batches.
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            self._forms.setdefault(name, f"{array.dtype} of shape (n, *{array.shape[1:]})")
+            _update(digest, array)
 
     def compared(self) -> dict[str, Any]:
         """Return the values to compare, by name."""
