@@ -40,8 +40,9 @@ class Checkpoint:
     """The file of a call of `train`, whose states it holds by name.
 
     The file is written to a neighbour and renamed, so that a kill leaves the last complete file.
-    A run reads a state of an earlier run by `known`, and keeps a newer one by `keep`; `tick` writes
-    the file if it is time. If a call makes several runs, as for a budget, each run has a `view`.
+    A run reads a state of an earlier call by `known` and keeps a newer one by `keep`; `tick` writes
+    the file if it is time. If a call makes several runs, as for a budget, each has a `RunState`.
+    As a context, it removes the file at the end, unless a search was stopped before its end.
 
     Args:
         path: the file; None for a checkpoint that is never written, and knows nothing.
@@ -72,6 +73,19 @@ class Checkpoint:
                 }
                 self._states[name] = State(own, part)
 
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Remove the file. If the block failed or a search was stopped, write the state instead."""
+        if error is not None:
+            with contextlib.suppress(Exception):  # the error of the block is the one to report
+                self.close()
+        elif self.complete:
+            self.remove()
+        else:
+            self.close()
+
     def next_run(self) -> "RunState":
         """Return the states of the next run of the call."""
         self._runs += 1
@@ -87,6 +101,10 @@ class Checkpoint:
         if self.path is None:
             return
         self._unwritten = True
+        self.describe(name, state)
+
+    def describe(self, name: str, state: State | Callable[[], State] | None) -> None:
+        """As `keep`, of a state that alone is not worth a file, such as the arguments."""
         if state is None:
             self._states.pop(name, None)
         else:
@@ -182,7 +200,7 @@ class RunState:
                 "the file to start anew, or state another path"
             )
         if known is None:
-            self.keep(name, State({}, entries))
+            self.checkpoint.describe(self.prefix + name, State({}, entries))
 
 
 NO_CHECKPOINT = Checkpoint(None).next_run()
@@ -202,9 +220,7 @@ def environment() -> dict[str, Any]:
 def resumable(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function with `resources` open their checkpoint, and remove its file at the end.
 
-    If Ctrl-C or the time limit stopped the search, the file stays, so that the same call continues
-    the search. If the function fails, the state so far is written. A resumable function that is
-    called by another one uses the open checkpoint of that function.
+    A function that gets an open checkpoint, from another resumable function, leaves that open.
     """
 
     @functools.wraps(function)
@@ -213,19 +229,9 @@ def resumable(function: Callable[P, R]) -> Callable[P, R]:
         path = getattr(resources, "checkpoint", None)
         if path is None or isinstance(path, Checkpoint):
             return function(*arguments, **named)
-        checkpoint = Checkpoint(path, resources.checkpoint_seconds)
-        named["resources"] = dataclasses.replace(resources, checkpoint=checkpoint)
-        try:
-            result = function(*arguments, **named)
-        except BaseException:
-            with contextlib.suppress(Exception):  # the error of the function is the one to report
-                checkpoint.close()
-            raise
-        if checkpoint.complete:
-            checkpoint.remove()
-        else:
-            checkpoint.close()
-        return result
+        with Checkpoint(path, resources.checkpoint_seconds) as checkpoint:
+            named["resources"] = dataclasses.replace(resources, checkpoint=checkpoint)
+            return function(*arguments, **named)
 
     return call
 

@@ -181,7 +181,8 @@ def _resolve_search(config: Config, data: TrainingData, state: RunState) -> Conf
         memory = free_bytes() if known is None else known.document["bytes"]
         if mesh is not None and spans_processes(mesh):
             memory = least_in_all_processes(mesh, memory)
-        state.keep("memory", State({}, {"bytes": memory}))
+        if state.checkpoint.path is not None:
+            state.checkpoint.describe(state.prefix + "memory", State({}, {"bytes": memory}))
         resources = dataclasses.replace(resources, memory=memory)
     search = config.search.resolve(data.source.n_rows, on_mesh=mesh is not None)
     return config._replace(resources=resources, search=search)

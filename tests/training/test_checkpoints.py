@@ -12,12 +12,15 @@ from pathlib import Path
 import numpy as np
 import on_kills
 import pytest
+import safetensors.numpy
 
 import jsparse
 from jsparse import _files
+from jsparse.cli.main import main
 from jsparse.data.streams import ArrayStream
 from jsparse.training import checkpoint
 from jsparse.training.checkpoint import Checkpoint
+from jsparse.training.streamed import Reader
 
 HERE = Path(__file__).parent
 
@@ -111,17 +114,17 @@ def test_fifty_kills(case, tmp_path):
 
 def test_an_unfinished_pass_is_not_repeated(tmp_path, monkeypatch):
     path, read = tmp_path / "checkpoint", []
-    encoded = jsparse.training.streamed.Reader._encoded
+    encoded = Reader._encoded
 
     def counted(*arguments):
         read.append(arguments)
         return encoded(*arguments)
 
-    monkeypatch.setattr(jsparse.training.streamed.Reader, "_encoded", counted)
+    monkeypatch.setattr(Reader, "_encoded", counted)
     on_kills.trained("stream", None)
     batches = len(read)
     with monkeypatch.context() as patched:
-        kills_after(patched, jsparse.training.streamed.Reader, "_encoded", batches // 2)
+        kills_after(patched, Reader, "_encoded", batches // 2)
         patched.setattr(Checkpoint, "close", lambda self: None)
         with pytest.raises(Killed):
             on_kills.trained("stream", path)
@@ -153,7 +156,7 @@ def interrupted(tmp_path, monkeypatch):
     """The checkpoint of a call that was killed, and what it was called with."""
     path = tmp_path / "checkpoint"
     with monkeypatch.context() as patched:
-        kills_after(patched, jsparse.training.streamed.Reader, "_encoded", 12)
+        kills_after(patched, Reader, "_encoded", 12)
         with pytest.raises(Killed):
             on_kills.trained("stream", path)
     assert path.exists()
@@ -227,3 +230,37 @@ def test_paths_that_cannot_be_written_are_told_before_any_work(tmp_path):
     resources = jsparse.Resources(checkpoint=tmp_path / "file", checkpoint_seconds=-1.0)
     with pytest.raises(ValueError, match="checkpoint_seconds: "):
         jsparse.train(Unread(), key=0, resources=resources, **on_kills.OPTIONS)
+
+
+def test_a_call_that_is_refused_leaves_no_file(tmp_path):
+    path = tmp_path / "checkpoint"
+    resources = jsparse.Resources(checkpoint=path)
+    options = {**on_kills.OPTIONS, "key": 0, "resources": resources}
+    with pytest.raises(ValueError, match="X: expected finite"):
+        jsparse.train(np.full((9, 2), np.nan), np.arange(9.0), **options)
+    assert not path.exists()
+
+
+def test_the_command_line_resumes_until_the_model_is_saved(tmp_path, monkeypatch, capsys):
+    table, path = tmp_path / "table.csv", tmp_path / "checkpoint"
+    rows = np.column_stack([on_kills.X, on_kills.y])[:90]
+    np.savetxt(table, rows, delimiter=",", header="a,b,c,y", comments="")
+    command = ["fit", table, "--target", "y", "--stream", "--prototypes", 8, "--folds", 3]
+    command += ["--evaluations", 3, "--quiet", "--checkpoint", path]
+
+    def fitted(name):
+        assert main([*map(str, command), "--out", str(tmp_path / name)]) == 0
+        arrays = safetensors.numpy.load_file(tmp_path / name)
+        return {name: array.tobytes() for name, array in arrays.items()}
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("jsparse.model.Model.save", full)
+        assert main([*map(str, command), "--out", str(tmp_path / "model")]) != 0
+    assert "No space left" in capsys.readouterr().err
+    assert path.exists()
+    resumed = fitted("resumed")
+    assert not path.exists()
+    assert fitted("again") == resumed
