@@ -15,12 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ._mesh import gather_messages, processes_of, spans_processes
+from ._mesh import (
+    gather_messages,
+    gather_texts,
+    processes_of,
+    spans_processes,
+    sum_over_processes,
+)
 from ._numerics import is_spread_over_processes, is_traced
 from ._repr import clipped
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 Entries = dict[str, str]
 HEADER_BYTES = 32  # size of the first message; one program serves every comparison
 _LENGTH_BYTES = 8
@@ -105,6 +112,38 @@ def same_rows(function: Callable[P, R]) -> Callable[P, R]:
         return function(*arguments, **named)
 
     return call
+
+
+def summed_in_all_processes(mesh: Mesh | None, zeros: T, compute: Callable[[], T]) -> T:
+    """Return the sum over the processes of what `compute` returns; raise if it fails in one.
+
+    There is one collective operation, in which also a process takes part that failed, so that no
+    process waits for ever. Without a mesh over several processes nothing is sent.
+
+    Args:
+        mesh: the mesh.
+        zeros: arrays of the shapes and dtypes of the result.
+        compute: returns the arrays of this process.
+
+    Raises:
+        RuntimeError: if `compute` failed in another process, with the message of that process.
+    """
+    if mesh is None or not spans_processes(mesh):
+        return compute()
+    processes, arrays, error = processes_of(mesh), zeros, None
+    try:
+        arrays = compute()
+    except Exception as failure:
+        error = failure
+    failed = np.array([error is not None and p == jax.process_index() for p in processes], np.int32)
+    sums, failed = sum_over_processes(mesh, (arrays, failed))
+    if not np.any(failed):
+        return sums
+    texts = gather_texts(mesh, f"{type(error).__name__}: {error}".encode())
+    if error is not None:
+        raise error
+    place = int(np.argmax(failed))
+    raise RuntimeError(f"process {processes[place]} of the mesh stopped: {texts[place].decode()}")
 
 
 def least_in_all_processes(mesh: Mesh, number: int | None) -> int | None:

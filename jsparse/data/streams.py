@@ -98,6 +98,8 @@ class Shards:
 
     Args:
         shards: streams by the number of the shard; no two processes have the same number.
+        schema: the columns of the table that the shards are from, equal in every process; by
+            default the attribute `schema` of the first shard, if it has one.
 
     Example:
         >>> files = [ArrayStream(np.full((2, 1), float(i)), np.arange(2.0)) for i in range(5)]
@@ -106,7 +108,7 @@ class Shards:
         [1, 3]
     """
 
-    def __init__(self, shards: Mapping[int, RowStream]) -> None:
+    def __init__(self, shards: Mapping[int, RowStream], *, schema: Any = None) -> None:
         if not isinstance(shards, Mapping):
             raise ValueError(
                 "shards: expected streams by the number of the shard, such as {0: stream}, got a "
@@ -116,6 +118,8 @@ class Shards:
             whole_number("shards", number, 0, MOST_SHARDS - 1)
             ReplayableStream(stream)  # refuse what can be read only once
         self.shards = {number: shards[number] for number in sorted(shards)}
+        first = next(iter(self.shards.values()), None)
+        self.schema = getattr(first, "schema", None) if schema is None else schema
 
     @classmethod
     def dealt(
@@ -124,6 +128,7 @@ class Shards:
         *,
         process: int | None = None,
         processes: int | None = None,
+        schema: Any = None,
     ) -> "Shards":
         """Return each `processes`-th shard, beginning with the shard `process`.
 
@@ -132,14 +137,16 @@ class Shards:
                 are read.
             process: index of this process; by default `jax.process_index()`.
             processes: number of processes; by default `jax.process_count()`.
+            schema: by default that of the first of all shards.
         """
-        count = (
-            jax.process_count() if processes is None else whole_number("processes", processes, 1)
-        )
-        index = jax.process_index() if process is None else whole_number("process", process, 0)
-        if index >= count:
-            raise ValueError(f"process: expected at most {count - 1}, got {index}")
-        return cls({number: streams[number] for number in range(index, len(streams), count)})
+        processes = jax.process_count() if processes is None else processes
+        count = whole_number("processes", processes, 1)
+        process = jax.process_index() if process is None else process
+        first = whole_number("process", process, 0, count - 1, "the last process")
+        if schema is None and len(streams) > 0:
+            schema = getattr(streams[0], "schema", None)
+        numbers = range(first, len(streams), count)
+        return cls({number: streams[number] for number in numbers}, schema=schema)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches, shard after shard."""

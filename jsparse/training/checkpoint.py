@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import time
 import warnings
@@ -11,17 +12,20 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from .. import __version__
 from .._agreement import described
 from .._arguments import real
 from .._files import OutputError, PathLike, check_writable, load_state, named, save_state
+from .._mesh import gather_texts, processes_of, spans_processes, sum_over_processes
 from .._repr import clipped, short_repr
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _KIND = "checkpoint 1"
 _MARK = "checkpoint"
+_DOCUMENTS = "documents"
 _SHARE = 20  # writing takes at most one part in so many of the time
 _SHOWN = 5  # number of differences that an error lists
 CHECKPOINT_SECONDS = 30.0
@@ -64,14 +68,7 @@ class Checkpoint:
             return
         check_writable(path, _MARK)  # also removes what a kill left of a file
         if os.path.exists(path):
-            arrays, document = load_state(path, kind=_KIND)
-            for name, part in document.items():
-                own = {
-                    k.removeprefix(f"{name}/"): a
-                    for k, a in arrays.items()
-                    if k.startswith(f"{name}/")
-                }
-                self._states[name] = State(own, part)
+            self._states = dict(_by_name(*load_state(path, kind=_KIND)))
 
     def __enter__(self) -> "Checkpoint":
         return self
@@ -129,11 +126,9 @@ class Checkpoint:
         """Write the file. If that fails, warn; the last file is then still there."""
         begin = time.monotonic()
         states = {name: s() if callable(s) else s for name, s in states_by_name.items()}
-        arrays = {f"{name}/{k}": a for name, s in states.items() for k, a in s.arrays.items()}
         try:
-            documents = {name: dict(state.document) for name, state in states.items()}
             assert self.path is not None
-            save_state(self.path, arrays, documents, kind=_KIND, mark=_MARK)
+            save_state(self.path, *_together(states), kind=_KIND, mark=_MARK)
             self._unwritten = False
         except OutputError as error:
             warnings.warn(
@@ -173,6 +168,38 @@ class RunState:
         """See `Checkpoint.tick`."""
         self.checkpoint.tick(**{self.prefix + name: state for name, state in unfinished.items()})
 
+    def share(self, mesh: Mesh | None) -> None:
+        """Give all processes of a mesh the states of the process that has made most evaluations.
+
+        These are the states that are equal in all processes at the same time. Each process keeps
+        its own sums of an unfinished pass, which are used if the pass is the next one of the run.
+        """
+        if mesh is None or not spans_processes(mesh) or self.checkpoint.path is None:
+            return
+        import safetensors.numpy
+
+        shared = {name: self.known(name) for name in ("memory", "points", "history", "sums")}
+        states = {name: state for name, state in shared.items() if state is not None}
+        history = states["history"].arrays if "history" in states else {}
+        done = sum(len(a) for name, a in history.items() if name.endswith(".seconds"))
+        arrays, documents = _together(states)
+        arrays |= {_DOCUMENTS: np.frombuffer(json.dumps(documents).encode(), np.uint8)}
+        packed = safetensors.numpy.save({name: np.array(a) for name, a in arrays.items()})
+        progress = [
+            json.loads(text)
+            for text in gather_texts(mesh, json.dumps([done, len(states), len(packed)]).encode())
+        ]
+        best = max(range(len(progress)), key=lambda i: (*progress[i][:2], -i))
+        if progress[best][1] == 0:
+            return
+        text = np.zeros(progress[best][2], np.uint8)
+        if processes_of(mesh)[best] == jax.process_index():
+            text = np.frombuffer(packed, np.uint8)
+        arrays = safetensors.numpy.load(np.asarray(sum_over_processes(mesh, text)).tobytes())
+        states = _by_name(arrays, json.loads(arrays.pop(_DOCUMENTS).tobytes()))
+        for name in shared:
+            self.checkpoint.describe(self.prefix + name, states.get(name))
+
     def same(self, name: str, values: Mapping[str, Any]) -> None:
         """Raise a `ValueError` if arguments differ from those of the call that wrote the file.
 
@@ -203,6 +230,21 @@ class RunState:
             self.checkpoint.describe(self.prefix + name, State({}, entries))
 
 
+def _together(states: Mapping[str, State]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return all arrays, by the names of state and array, and the documents by name."""
+    arrays = {f"{name}/{k}": a for name, s in states.items() for k, a in s.arrays.items()}
+    return arrays, {name: state.document for name, state in states.items()}
+
+
+def _by_name(arrays: dict[str, Any], documents: dict[str, Any]) -> dict[str, State]:
+    """Return the states whose arrays and documents `_together` has put together."""
+    states = {name: State({}, document) for name, document in documents.items()}
+    for key, array in arrays.items():
+        name, _, of_state = key.rpartition("/")
+        states[name].arrays[of_state] = array
+    return states
+
+
 NO_CHECKPOINT = Checkpoint(None).next_run()
 
 
@@ -229,6 +271,8 @@ def resumable(function: Callable[P, R]) -> Callable[P, R]:
         path = getattr(resources, "checkpoint", None)
         if path is None or isinstance(path, Checkpoint):
             return function(*arguments, **named)
+        if spans_processes(resources.mesh):
+            path = f"{os.fsdecode(path)}.{jax.process_index()}"
         with Checkpoint(path, resources.checkpoint_seconds) as checkpoint:
             named["resources"] = dataclasses.replace(resources, checkpoint=checkpoint)
             return function(*arguments, **named)

@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike
 
 from .._agreement import least_in_all_processes, same_in_all_processes
 from .._arguments import finite_rows
-from .._mesh import spans_processes
+from .._mesh import from_first_process, spans_processes
 from .._types import KeyLike
 from ..conformal import ConformalScores
 from ..data.frames import as_frame
@@ -75,11 +75,12 @@ def run(
                 resources, progress,
             )  # fmt: skip
             compared |= config.compared
-        state.same("settings", config.resumed)
+            state.same("settings", config.resumed)
         with same_in_all_processes(mesh) as compared:
             data, schema = _read(X, y, weights, config, seconds, state)
             compared |= data.compared | {"columns": schema}
-        state.same("data", data.compared | {"columns": schema})
+            state.same("data", data.compared | {"columns": schema})
+        state.share(mesh)
         if config.columns == "auto":
             with clock(seconds, "settings"):
                 config = _choose_columns(config, data)
@@ -273,6 +274,8 @@ def _problem(
     known = state.known("points")
     if known is None:
         points = data.choose_points(method, config.keys.points, template.kernel)
+        if points.X is not None:
+            points = points._replace(X=from_first_process(config.resources.mesh, points.X))
         arrays = {"X": points.X, "rows": points.rows}
         arrays = {name: array for name, array in arrays.items() if array is not None}
         state.keep("points", State(arrays, {"status": int(points.status)}))

@@ -11,7 +11,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from .._mesh import on_default_device, sum_over_rows
+from .._agreement import summed_in_all_processes
+from .._mesh import from_first_process, on_default_device, sum_over_rows
 from .._programs import compiled
 from .._repr import short_repr
 from ..data.streams import Located, ReplayableStream, StreamError
@@ -65,10 +66,14 @@ class Reader(NamedTuple):
 
     stream: ReplayableStream
     n_rows: int  # number of rows of positive weight
+    own_rows: int  # number of those that this process reads
     encoding: Encoding
     factors: Float[np.ndarray, " k"] | None  # weight factor of each class; None for 1
     split: Split
     batch_rows: int  # rows of a batch
+    # Of the batches that all processes read, this process sums those whose number, divided by the
+    # second number, has the first as its remainder. `(0, 1)` for all batches.
+    turn: tuple[int, int] = (0, 1)
 
     __repr__ = short_repr
 
@@ -147,12 +152,12 @@ class Reader(NamedTuple):
             n_rows += n
             for first in range(0, n, self.batch_rows):
                 count += 1
-                if count > skip:
+                if count > skip and (count - 1) % self.turn[1] == self.turn[0]:
                     yield count, self._encoded(part, slice(first, first + self.batch_rows))
-        if n_rows != self.n_rows:
+        if n_rows != self.own_rows:
             raise StreamError(
-                f"weights: expected {self.n_rows} rows with a weight above 0 as in the first pass, "
-                f"got {n_rows}"
+                f"weights: expected {self.own_rows} rows with a weight above 0 as in the first "
+                f"pass, got {n_rows}"
             )
 
     def _encoded(self, part: Located, rows: slice) -> tuple[np.ndarray, ...]:
@@ -195,13 +200,21 @@ class Streamed(TrainingSource):
         parts: standardised rows of the sample, arranged by validated part, see `Split`.
         folds: for each validated part, the numbers of its rows in the sample.
         n_sample: number of rows of the sample.
+        mesh: the devices of all processes, or of one; None for one device.
         state: the states of the run, which hold cached sums and the sums of an unfinished pass.
     """
 
     def __init__(
-        self, reader: Reader, parts: Rows, folds: Folds, n_sample: int, state: RunState
+        self,
+        reader: Reader,
+        parts: Rows,
+        folds: Folds,
+        n_sample: int,
+        mesh: Mesh | None,
+        state: RunState,
     ) -> None:
-        self.reader, self.placed, self.folds, self.state = reader, parts, folds, state
+        self.reader, self.placed, self.folds = reader, parts, folds
+        self.mesh, self.state = mesh, state
         self.n_predicted, self.n_rows = n_sample, reader.n_rows
         self._kernels_at_once = 1
         # Cached sums over every part of the rows, for the last kernel and the best kernel so far.
@@ -249,7 +262,8 @@ class Streamed(TrainingSource):
         for name, kernel_sums, C_of_kernel in zip(names, sums, C, strict=True):
             validation = evaluate(self._with_sums(problem, kernel_sums), C_of_kernel, on_fold)
             validation = validation._replace(predictions=None)
-            validations.append(on_default_device(self.placed.mesh, validation))
+            validation = on_default_device(self.placed.mesh, validation)
+            validations.append(from_first_process(self.mesh, validation))
             score = float(np.min(least_of_sizes(problem.method, validations[-1]).trusted))
             self._cache(name, kernel_sums, score)
         return validations
@@ -324,13 +338,18 @@ class Streamed(TrainingSource):
         if all(name in self._restored for name in names):
             totals = [jax.device_put(self._restored[name]) for name in names]
         else:
-            totals = self._pass(maps, totals, names)
+            zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), totals)
+            own = functools.partial(self._pass, maps, totals, names)
+            totals = summed_in_all_processes(self.mesh, zeros, own)
+            self.state.keep("unfinished", None)
+            if reader.groups_per_part > 1:
+                totals = [_by_part(total, reader.split.parts) for total in totals]
         return names, [Sums(*pair) for pair in zip(maps, totals, strict=True)]
 
     def _pass(
         self, maps: list[FeatureMap], totals: list[NormalEquations], names: list[str]
     ) -> list[NormalEquations]:
-        """Return the sums of every feature map over the rows, by one pass.
+        """Return the sums of every feature map over this process's rows, by one pass.
 
         Args:
             maps: the feature maps.
@@ -360,9 +379,6 @@ class Streamed(TrainingSource):
             ]
             totals, pending = [total for total, _ in added], [weight for _, weight in added]
             self.state.tick(unfinished=functools.partial(unfinished, count))
-        self.state.keep("unfinished", None)
-        if reader.groups_per_part > 1:
-            totals = [_by_part(total, reader.split.parts) for total in totals]
         return totals
 
 

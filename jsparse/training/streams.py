@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt32
 
-from .._agreement import BatchChecksums
+from .._agreement import BatchChecksums, same_in_all_processes
 from .._arguments import whole_number
 from .._blocks import capacity, padded
-from .._mesh import spans_processes
+from .._mesh import local_mesh, spans_processes, turn_of
 from .._programs import compiled
 from .._types import Key
-from ..data.streams import Batch, ReplayableStream, RowStream
+from ..data.streams import Batch, ReplayableStream, RowStream, Shards
 from ..kernels import Linear
 from ..kernels.mixed import categorical_columns
 from ..machines.method import Shape, TrainingRows
@@ -26,6 +26,7 @@ from .data import TrainingData
 from .encoding import Encoding, code_of
 from .inputs import WeightedRows, check_labels, class_factors, folds_of_rows
 from .plan import check_fits, plan_of
+from .processes import join_processes
 from .settings import NO_FOLD_MACHINES, Config, HoldOut
 from .streamed import Reader, Split, Streamed
 from .summary import Summarizer, Summary
@@ -52,10 +53,17 @@ def read_stream(stream: RowStream, config: Config, state: RunState) -> TrainingD
     split = _split_of(config, sample_rows)
     method.check_sample(sample_rows)
     rows, checksums = ReplayableStream(stream), BatchChecksums()
-    first_pass = _FirstPass(rows, config, split.parts, state)
-    summary = first_pass.read(checksums if spans_processes(mesh) else None).summary
-    compared = checksums.compared() if spans_processes(mesh) else {}
-    reader = _reader(rows, summary, split, config)
+    first_pass, sharded = _FirstPass(rows, config, split.parts, state), isinstance(stream, Shards)
+    comparing = spans_processes(mesh) and not sharded
+    with same_in_all_processes(mesh) as compared:
+        compared["sharded stream"] = sharded
+        summarizer = first_pass.read(checksums if comparing else None)
+    own_rows = summarizer.n
+    if mesh is not None and spans_processes(mesh) and isinstance(stream, Shards):
+        join_processes(mesh, summarizer, list(stream.shards))
+    summary = summarizer.summary
+    reader = _reader(rows, summary, split, config, own_rows)
+    compared = checksums.compared() if comparing else {}
     return _training_data(reader, summary, config, compared, state)
 
 
@@ -77,7 +85,8 @@ def _training_data(
     folds = _sample_folds(split(sample.places), split.validated)
     weights = np.where(folds.valid, w[folds.index], 0)
     arrays = {"X": X[folds.index], "y": y[folds.index], "weights": weights}
-    parts = Rows(**jax.device_put(arrays), code=encoding.code, mesh=config.resources.mesh)
+    mesh = config.resources.mesh
+    parts = Rows(**jax.device_put(arrays), code=encoding.code, mesh=local_mesh(mesh))
     in_fold = np.zeros(n, bool)
     in_fold[folds.index[folds.valid]] = True
     room, classes = capacity(n), encoding.classes
@@ -87,7 +96,7 @@ def _training_data(
     )  # fmt: skip
     present, linear = int(np.count_nonzero(w)), isinstance(kernel, Linear)
     return TrainingData(
-        source=Streamed(reader, parts, folds, n, state),
+        source=Streamed(reader, parts, folds, n, mesh, state),
         encoding=encoding,
         shape=Shape(n, present, present, d, None if classes is None else len(classes), linear),
         candidates=candidates,
@@ -205,8 +214,12 @@ def _bits(key: Key) -> UInt32[Array, ""]:
     return jax.random.bits(key, dtype=jnp.uint32)
 
 
-def _reader(rows: ReplayableStream, summary: Summary, split: Split, config: Config) -> Reader:
+def _reader(
+    rows: ReplayableStream, summary: Summary, split: Split, config: Config, own_rows: int
+) -> Reader:
     """Return the reader of all later passes, with the encoding from the first pass.
+
+    `own_rows` is the number of rows of positive weight that this process reads.
 
     Raises:
         ValueError: for fewer than two classes, or fewer rows of a class than parts.
@@ -220,7 +233,7 @@ def _reader(rows: ReplayableStream, summary: Summary, split: Split, config: Conf
     else:
         classes = np.array(list(summary.by_class))
         assert rows.rows is not None
-        check_labels(classes, summary.n, rows.rows)
+        check_labels(classes, summary.n, max(summary.n, rows.rows))
         for label, moments in summary.by_class.items():
             if moments.rows < split.parts:
                 raise ValueError(
@@ -232,7 +245,9 @@ def _reader(rows: ReplayableStream, summary: Summary, split: Split, config: Conf
             factors = class_factors(config.class_weight, classes, class_sums)
         code = code_of(config, len(classes), dtype)
     encoding = Encoding(summary.standardization(factors, dtype), classes, code, units)
-    return Reader(rows, summary.n, encoding, factors, split, capacity(summary.largest_batch))
+    size, sharded = capacity(summary.largest_batch), isinstance(rows.stream, Shards)
+    turn = (0, 1) if sharded else turn_of(config.resources.mesh)
+    return Reader(rows, summary.n, own_rows, encoding, factors, split, size, turn)
 
 
 def _sample_folds(part: np.ndarray, n_folds: int) -> Folds:

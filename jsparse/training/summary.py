@@ -63,24 +63,28 @@ class Columns(NamedTuple):
         """Return the selected rows."""
         return Columns(*(column[selected] for column in self))
 
-    def lowest_numbers(self, n_rows: int) -> Bool[np.ndarray, " r"]:
-        """Return which rows have the lowest random numbers, of all rows and of each class.
 
-        Args:
-            n_rows: number of rows to select from the rows of all classes.
-        """
-        numbers = self.numbers
-        if len(numbers) <= n_rows:
-            return np.ones(len(numbers), bool)
-        selected = numbers <= np.partition(numbers, n_rows - 1)[n_rows - 1]
-        k = self.class_numbers.max() + 1
-        rows_of_class = max(1, n_rows // (CLASS_SHARE * k))
-        for i in range(k):
-            of_class = self.class_numbers == i
-            if of_class.any():
-                lowest = np.sort(numbers[of_class])[:rows_of_class]
-                selected |= of_class & (numbers <= lowest[-1])
-        return selected
+def lowest_numbers(
+    numbers: Float[np.ndarray, " r"], class_numbers: Int[np.ndarray, " r"], n_rows: int
+) -> Bool[np.ndarray, " r"]:
+    """Return which rows have the lowest random numbers, of all rows and of each class.
+
+    Args:
+        numbers: the random number of each row.
+        class_numbers: the number of each row's class.
+        n_rows: number of rows to select from the rows of all classes.
+    """
+    if len(numbers) <= n_rows:
+        return np.ones(len(numbers), bool)
+    selected = numbers <= np.partition(numbers, n_rows - 1)[n_rows - 1]
+    k = class_numbers.max() + 1
+    rows_of_class = max(1, n_rows // (CLASS_SHARE * k))
+    for i in range(k):
+        of_class = class_numbers == i
+        if of_class.any():
+            lowest = np.sort(numbers[of_class])[:rows_of_class]
+            selected |= of_class & (numbers <= lowest[-1])
+    return selected
 
 
 class Sample(NamedTuple):
@@ -174,7 +178,7 @@ class Summarizer:
         order = np.argsort(label_numbers, kind="stable")
         ends = np.cumsum(np.bincount(label_numbers, minlength=len(labels)))
         for label, members in zip(labels, np.split(order, ends[:-1]), strict=True):
-            self._join(label, _moments(X[members], w[members]))
+            self.join(label, _moments(X[members], w[members]))
         self.n, self.largest_batch = self.n + batch_rows, max(self.largest_batch, batch_rows)
         if self.classification:
             check_label_count(len(self.by_class), self.n)
@@ -187,7 +191,7 @@ class Summarizer:
         if sum(len(part.places) for part in self.parts) > 2 * self.sample_rows:
             self.parts = [self.lowest]
 
-    def _join(self, label: Any, moments: Moments) -> None:
+    def join(self, label: Any, moments: Moments) -> None:
         """Add the moments of rows of a class."""
         earlier = self.by_class.get(label, _no_rows(len(moments.mean)))
         self.by_class[label] = earlier + moments
@@ -196,7 +200,8 @@ class Summarizer:
     def lowest(self) -> Columns:
         """The rows that may be in the sample, in the order of their places."""
         columns = Columns(*map(np.concatenate, zip(*self.parts, strict=True)))
-        return columns.at(columns.lowest_numbers(self.sample_rows))
+        selected = lowest_numbers(columns.numbers, columns.class_numbers, self.sample_rows)
+        return columns.at(selected)
 
     @property
     def summary(self) -> Summary:
