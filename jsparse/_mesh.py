@@ -4,7 +4,8 @@ If the compiler partitions a loop over blocks of rows, every device gathers and 
 With `shard_map` each device loops over its shard.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -146,7 +147,9 @@ def gather_messages(mesh: Mesh, message: bytes) -> list[bytes]:
     shared = jax.make_array_from_process_local_data(
         one_each, message_bytes, (process_mesh.size, message_bytes.shape[1])
     )
-    return [row.tobytes() for row in np.asarray(jax.jit(_same, out_shardings=replicated)(shared))]
+    with _naming_processes(mesh):
+        rows = np.asarray(jax.jit(_same, out_shardings=replicated)(shared))
+    return [row.tobytes() for row in rows]
 
 
 def gather_texts(mesh: Mesh, text: bytes) -> list[bytes]:
@@ -178,9 +181,10 @@ def sum_over_processes(mesh: Mesh, tree: T) -> T:
 
     own = jax.device_put(jax.tree.map(_on_one_device, tree), device)
     arrays = jax.tree.map(shared, jax.jit(_with_processes)(own))
-    sums = jax.jit(_sum_of_processes, out_shardings=replicated)(arrays)
-    # By way of the host, so that the results may go to any device.
-    return jax.tree.map(lambda a: jax.device_put(np.asarray(a)), sums)
+    with _naming_processes(mesh):
+        sums = jax.jit(_sum_of_processes, out_shardings=replicated)(arrays)
+        # By way of the host, so that the results may go to any device.
+        return jax.tree.map(lambda a: jax.device_put(np.asarray(a)), sums)
 
 
 def from_first_process(mesh: Any, tree: T) -> T:
@@ -208,6 +212,20 @@ def local_mesh(mesh: Mesh | None) -> Mesh | None:
         return mesh
     devices = [d for d in mesh.devices.flat if d.process_index == jax.process_index()]
     return Mesh(np.array(devices), ("rows",))
+
+
+@contextlib.contextmanager
+def _naming_processes(mesh: Mesh) -> Iterator[None]:
+    """Raise a `RuntimeError` that names the processes if a collective operation fails."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        others = [str(index) for index in processes_of(mesh) if index != jax.process_index()]
+        who = f"process {others[0]}" if len(others) == 1 else f"one of {', '.join(others)}"
+        raise RuntimeError(
+            f"mesh: {who} has ended or cannot be reached: {error}. JAX names the process in its "
+            "log after `heartbeat_timeout_seconds` of `jax.distributed.initialize`"
+        ) from error
 
 
 def _process_mesh(mesh: Mesh) -> Mesh:

@@ -5,6 +5,7 @@
 last process is killed, see `on_kills.kill_at`.
 """
 
+import itertools
 import json
 import sys
 import warnings
@@ -12,7 +13,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import on_kills
 import pytest
 from jax.sharding import Mesh
 
@@ -32,12 +32,11 @@ FIXED = jsparse.FixedSize(12)
 
 def shards(target, *ends, weights=None, batch_rows=17):
     """Streams of the rows up to each end."""
-    bounds = [0, *ends]
     return [
         ArrayStream(
             X[a:b], target[a:b], None if weights is None else weights[a:b], batch_rows=batch_rows
         )
-        for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+        for a, b in itertools.pairwise([0, *ends])
     ]
 
 
@@ -88,8 +87,7 @@ def classes_of_one_process(mesh, rank, last):
     X_, labels_ = X[order], labels[order]
     cut = [int(np.sum(labels_ == "a")), int(np.sum(labels_ <= "bb")), N]
     streams = [
-        ArrayStream(X_[a:b], labels_[a:b], batch_rows=50)
-        for a, b in zip([0, *cut[:-1]], cut, strict=True)
+        ArrayStream(X_[a:b], labels_[a:b], batch_rows=50) for a, b in itertools.pairwise([0, *cut])
     ]
     for scheme in ("one_versus_rest", "one_versus_one"):
         equal(
@@ -131,10 +129,8 @@ def errors_of_one_process(mesh, rank, last):
     broken = X.copy()
     broken[50, 1] = np.nan
     part = ArrayStream(broken if rank == last else X, y)
-    message = (
-        f"process {last} of the mesh stopped.*: StreamError: shard {last}: rows 0 to 239: X is"
-    )
-    refused(Shards({rank: part}), message if rank != last else "^shard .*at row 50", Exception)
+    there = f"process {last} of the mesh stopped.*: StreamError: shard {last}: rows 0 to 239: X"
+    refused(Shards({rank: part}), there if rank != last else "^shard .*at row 50", Exception)
     mixed = Shards({rank: part}) if rank == last else ArrayStream(X, y)
     refused(mixed, "sharded stream|StreamError|not finite", Exception)
 
@@ -186,6 +182,8 @@ def connected(port, rank, count, heartbeat=100):
 
 def resumed(mesh, rank, last, folder, moment=None):
     """The result of a run with a checkpoint, which is killed in the last process."""
+    import on_kills  # computes, so not before the processes are connected
+
     folder = Path(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
