@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ._mesh import (
+    ProcessError,
     gather_messages,
     gather_texts,
     processes_of,
@@ -71,6 +72,8 @@ def same_in_all_processes(mesh: Mesh | None) -> Iterator[dict[str, Any]]:
     try:
         yield compared
         entries = {k: v for name, value in compared.items() for k, v in described(name, value)}
+    except ProcessError:  # the processes cannot be told
+        raise
     except Exception as error:
         _exchange(mesh, {}, f"{type(error).__name__}: {error}")
         raise
@@ -86,8 +89,8 @@ def same_in_all_processes(mesh: Mesh | None) -> Iterator[dict[str, Any]]:
         raise ValueError(
             "expected the same rows and settings in every process of the mesh, as each process "
             f"computes with its share of rows that all of them hold; got {'; '.join(listed)}. "
-            "Give every process the same settings and all of the rows: training from rows of which "
-            "no process holds all is not supported"
+            "Give every process the same settings and all of the rows. For rows of which no process "
+            "holds all, give a stream of `Shards`"
         )
 
 
@@ -114,31 +117,37 @@ def same_rows(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def summed_in_all_processes(mesh: Mesh | None, zeros: T, compute: Callable[[], T]) -> T:
-    """Return the sum over the processes of what `compute` returns; raise if it fails in one.
+def summed_in_all_processes(
+    mesh: Mesh | None, zeros: list[T], compute: Callable[[], list[T]]
+) -> list[T]:
+    """Return the sums over the processes of what `compute` returns; raise if it fails in one.
 
-    There is one collective operation, in which also a process takes part that failed, so that no
-    process waits for ever. Without a mesh over several processes nothing is sent.
+    A process that failed takes part with zeros, so that no process waits for ever. There is a
+    collective operation for each part of the result, so that one program serves any number of
+    parts. Without a mesh over several processes nothing is sent.
 
     Args:
         mesh: the mesh.
-        zeros: arrays of the shapes and dtypes of the result.
-        compute: returns the arrays of this process.
+        zeros: arrays of the shapes and dtypes of the result; at least one part.
+        compute: returns the arrays of this process, in parts of equal shapes.
 
     Raises:
         RuntimeError: if `compute` failed in another process, with the message of that process.
     """
     if mesh is None or not spans_processes(mesh):
         return compute()
-    processes, arrays, error = processes_of(mesh), zeros, None
+    processes, parts, error = processes_of(mesh), zeros, None
     try:
-        arrays = compute()
+        parts = compute()
     except Exception as failure:
         error = failure
     failed = np.array([error is not None and p == jax.process_index() for p in processes], np.int32)
-    sums, failed = sum_over_processes(mesh, (arrays, failed))
+    sums, failed_of_part = zip(
+        *(sum_over_processes(mesh, (part, failed)) for part in parts), strict=True
+    )
+    failed = np.asarray(failed_of_part[0])
     if not np.any(failed):
-        return sums
+        return list(sums)
     texts = gather_texts(mesh, f"{type(error).__name__}: {error}".encode())
     if error is not None:
         raise error

@@ -20,6 +20,10 @@ _LENGTH_BYTES = 8
 _ROOM_BYTES = 4096  # texts are padded to a multiple
 
 
+class ProcessError(RuntimeError):
+    """Another process of the mesh has ended or cannot be reached; the message names it."""
+
+
 def sum_over_rows(
     mesh: Mesh | None,
     function: Callable[..., T],
@@ -148,7 +152,8 @@ def gather_messages(mesh: Mesh, message: bytes) -> list[bytes]:
         one_each, message_bytes, (process_mesh.size, message_bytes.shape[1])
     )
     with _naming_processes(mesh):
-        rows = np.asarray(jax.jit(_same, out_shardings=replicated)(shared))
+        rows = jax.block_until_ready(jax.jit(_same, out_shardings=replicated)(shared))
+    rows = np.asarray(rows)
     return [row.tobytes() for row in rows]
 
 
@@ -183,8 +188,9 @@ def sum_over_processes(mesh: Mesh, tree: T) -> T:
     arrays = jax.tree.map(shared, jax.jit(_with_processes)(own))
     with _naming_processes(mesh):
         sums = jax.jit(_sum_of_processes, out_shardings=replicated)(arrays)
-        # By way of the host, so that the results may go to any device.
-        return jax.tree.map(lambda a: jax.device_put(np.asarray(a)), sums)
+        jax.block_until_ready(sums)
+    # By way of the host, so that the results may go to any device.
+    return jax.tree.map(lambda a: jax.device_put(np.asarray(a)), sums)
 
 
 def from_first_process(mesh: Any, tree: T) -> T:
@@ -216,13 +222,13 @@ def local_mesh(mesh: Mesh | None) -> Mesh | None:
 
 @contextlib.contextmanager
 def _naming_processes(mesh: Mesh) -> Iterator[None]:
-    """Raise a `RuntimeError` that names the processes if a collective operation fails."""
+    """Raise a `ProcessError` if a collective operation fails."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises either
         others = [str(index) for index in processes_of(mesh) if index != jax.process_index()]
         who = f"process {others[0]}" if len(others) == 1 else f"one of {', '.join(others)}"
-        raise RuntimeError(
+        raise ProcessError(
             f"mesh: {who} has ended or cannot be reached: {error}. JAX names the process in its "
             "log after `heartbeat_timeout_seconds` of `jax.distributed.initialize`"
         ) from error

@@ -81,8 +81,9 @@ class Resources:
         max_seconds: time limit of the search; no evaluation starts later.
         mesh: devices that share the rows, for methods that need only sums. The model equals the
             model of one device to rounding. If the mesh spans several processes, each process calls
-            `train` with the same rows and settings, and without `max_seconds`. `train` compares
-            checksums of the rows and settings, and raises an error if they differ.
+            `train` with the same settings, without `max_seconds`, and with the same rows or its own
+            `Shards`. `train` compares checksums of the rows and settings, and raises an error if
+            they differ.
         sample_rows: rows of a stream that are kept to choose points from and to score.
         checkpoint: a file that holds the state of the run: the search's evaluations, the points,
             and the sums of a stream with the unfinished pass. If the process is killed, the same
