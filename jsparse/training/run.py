@@ -76,11 +76,11 @@ def run(
             )  # fmt: skip
             compared |= config.compared
             state.same("settings", config.resumed)
+        state.share(mesh)
         with same_in_all_processes(mesh) as compared:
             data, schema = _read(X, y, weights, config, seconds, state)
             compared |= data.compared | {"columns": schema}
             state.same("data", data.compared | {"columns": schema})
-        state.share(mesh)
         if config.columns == "auto":
             with clock(seconds, "settings"):
                 config = _choose_columns(config, data)

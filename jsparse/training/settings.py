@@ -209,9 +209,10 @@ class Config(NamedTuple):
         """The settings that must be equal in all processes of a mesh, by argument."""
         settings = self._asdict()
         del settings["keys"], settings["progress"]
-        # Each process has its own file.
+        # Each process has its own file, or none has one.
         resources = dataclasses.replace(self.resources, checkpoint=None)
-        return {**settings, "resources": resources, "key": self.keys.points}
+        own = {"checkpoint is stated": self.resources.checkpoint is not None}
+        return {**settings, "resources": resources, **own, "key": self.keys.points}
 
     @property
     def resumed(self) -> dict[str, Any]:
