@@ -89,8 +89,8 @@ def same_in_all_processes(mesh: Mesh | None) -> Iterator[dict[str, Any]]:
         raise ValueError(
             "expected the same rows and settings in every process of the mesh, as each process "
             f"computes with its share of rows that all of them hold; got {'; '.join(listed)}. "
-            "Give every process the same settings and all of the rows. For rows of which no process "
-            "holds all, give a stream of `Shards`"
+            "Give every process the same settings and all of the rows. For rows of which no "
+            "process holds all, give a stream of `Shards`"
         )
 
 
