@@ -213,11 +213,14 @@ def turn_of(mesh: Any) -> tuple[int, int]:
 
 
 def local_mesh(mesh: Mesh | None) -> Mesh | None:
-    """Return the mesh of this process's devices, if the mesh spans several processes."""
+    """Return the mesh of this process's devices, if the mesh spans several processes.
+
+    If that is the first device of the process alone, return None, as no mesh is needed.
+    """
     if mesh is None or not spans_processes(mesh):
         return mesh
     devices = [d for d in mesh.devices.flat if d.process_index == jax.process_index()]
-    return Mesh(np.array(devices), ("rows",))
+    return None if devices == jax.local_devices()[:1] else Mesh(np.array(devices), ("rows",))
 
 
 @contextlib.contextmanager
