@@ -10,6 +10,7 @@ import json
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -61,8 +62,11 @@ def equal(streams, owner, mesh, rank, **options):
     np.testing.assert_array_equal(ours.point_rows, theirs.point_rows)
     np.testing.assert_allclose(ours.cv_error, theirs.cv_error, rtol=1e-8)
     np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-8, rtol=1e-8)
+    assert ours.out_of_fold is not None
+    assert theirs.out_of_fold is not None
     np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8, rtol=1e-8)
     if theirs.curve is not None:
+        assert ours.curve is not None
         np.testing.assert_allclose(ours.curve.errors, theirs.curve.errors, rtol=1e-7)
     assert ours.n_rows == theirs.n_rows
     assert ours.model.labels == theirs.model.labels
@@ -121,7 +125,7 @@ def other_methods(mesh, rank, last):
 def errors_of_one_process(mesh, rank, last):
     """Which all processes raise, and then go on."""
 
-    def refused(stream, message, error=ValueError, **more):
+    def refused(stream, message, error: Any = ValueError, **more):
         options = {**OPTIONS, "method": FIXED, "task": "regression", **more}
         with pytest.raises(error, match=message) as raised:
             jsparse.train(stream, resources=jsparse.Resources(mesh=mesh), **options)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,12 +129,13 @@ def test_numbers_of_rows_and_batches_do_not_depend_on_the_process():
 
 def test_shards_are_checked(as_users_call):
     stream = ArrayStream(np.zeros((2, 1)), np.zeros(2))
-    for shards, message in (
+    cases: list[tuple[Any, str]] = [
         ([stream], "expected streams by the number of the shard"),
         ({-1: stream}, "shards: expected"),
         ({2**23: stream}, "shards: expected"),
         ({0: iter([])}, "read several times"),
-    ):
+    ]
+    for shards, message in cases:
         with pytest.raises(ValueError, match=message):
             Shards(shards)
     with pytest.raises(ValueError, match="process: expected"):
