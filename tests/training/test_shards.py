@@ -75,7 +75,7 @@ def test_two_processes_are_one_with_every_method(tmp_path):
 
 @pytest.mark.slow
 def test_four_processes_are_one(tmp_path):
-    succeeds(tmp_path, 4, "slow")
+    succeeds(tmp_path, 4, "fast")
 
 
 def resumes(tmp_path, moments):
