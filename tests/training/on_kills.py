@@ -82,11 +82,11 @@ def kill_at(moment):
         name = {"write": "write_bytes", "rename": "replace", "fsync": "fsync"}[what]
         function = getattr(owner, name)
 
-        def killed(*arguments, **named):
+        def called(*arguments, **named):
             now()
             return function(*arguments, **named)
 
-        setattr(owner, name, killed)
+        setattr(owner, name, called)
 
 
 if __name__ == "__main__":
