@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import json
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -15,12 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ._mesh import gather_messages, processes_of, spans_processes
+from ._mesh import (
+    ProcessError,
+    gather_messages,
+    gather_texts,
+    processes_of,
+    spans_processes,
+    sum_over_processes,
+)
 from ._numerics import is_spread_over_processes, is_traced
 from ._repr import clipped
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 Entries = dict[str, str]
 HEADER_BYTES = 32  # size of the first message; one program serves every comparison
 _LENGTH_BYTES = 8
@@ -64,6 +72,8 @@ def same_in_all_processes(mesh: Mesh | None) -> Iterator[dict[str, Any]]:
     try:
         yield compared
         entries = {k: v for name, value in compared.items() for k, v in described(name, value)}
+    except ProcessError:  # the processes cannot be told
+        raise
     except Exception as error:
         _exchange(mesh, {}, f"{type(error).__name__}: {error}")
         raise
@@ -79,8 +89,8 @@ def same_in_all_processes(mesh: Mesh | None) -> Iterator[dict[str, Any]]:
         raise ValueError(
             "expected the same rows and settings in every process of the mesh, as each process "
             f"computes with its share of rows that all of them hold; got {'; '.join(listed)}. "
-            "Give every process the same settings and all of the rows: training from rows of which "
-            "no process holds all is not supported"
+            "Give every process the same settings and all of the rows. For rows of which no "
+            "process holds all, give a stream of `Shards`"
         )
 
 
@@ -105,6 +115,44 @@ def same_rows(function: Callable[P, R]) -> Callable[P, R]:
         return function(*arguments, **named)
 
     return call
+
+
+def summed_in_all_processes(
+    mesh: Mesh | None, zeros: list[T], compute: Callable[[], list[T]]
+) -> list[T]:
+    """Return the sums over the processes of what `compute` returns; raise if it fails in one.
+
+    A process that failed takes part with zeros, so that no process waits for ever. There is a
+    collective operation for each part of the result, so that one program serves any number of
+    parts. Without a mesh over several processes nothing is sent.
+
+    Args:
+        mesh: the mesh.
+        zeros: arrays of the shapes and dtypes of the result; at least one part.
+        compute: returns the arrays of this process, in parts of equal shapes.
+
+    Raises:
+        RuntimeError: if `compute` failed in another process, with the message of that process.
+    """
+    if mesh is None or not spans_processes(mesh):
+        return compute()
+    processes, parts, error = processes_of(mesh), zeros, None
+    try:
+        parts = compute()
+    except Exception as failure:
+        error = failure
+    failed = np.array([error is not None and p == jax.process_index() for p in processes], np.int32)
+    sums, failed_of_part = zip(
+        *(sum_over_processes(mesh, (part, failed)) for part in parts), strict=True
+    )
+    failed = np.asarray(failed_of_part[0])
+    if not np.any(failed):
+        return list(sums)
+    texts = gather_texts(mesh, f"{type(error).__name__}: {error}".encode())
+    if error is not None:
+        raise error
+    place = int(np.argmax(failed))
+    raise RuntimeError(f"process {processes[place]} of the mesh stopped: {texts[place].decode()}")
 
 
 def least_in_all_processes(mesh: Mesh, number: int | None) -> int | None:
@@ -249,20 +297,18 @@ class BatchChecksums:
         self._forms: dict[str, str] = {}
         self._digests: dict[str, Any] = {}
 
-    def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches, NamedTuples of arrays, and add each to the checksums."""
-        for batch in batches:
-            self.rows, self.batches = self.rows + len(batch[0]), self.batches + 1
-            for name, array in batch._asdict().items():
-                digest = self._digests.setdefault(name, hashlib.blake2b(digest_size=8))
-                if array is None:
-                    digest.update(b"none")
-                    continue
-                # Lengths of batches must agree, because each batch has collective sums.
-                digest.update(f"{array.dtype} {array.shape}".encode())
-                self._forms.setdefault(name, f"{array.dtype} of shape (n, *{array.shape[1:]})")
-                _update(digest, array)
-            yield batch
+    def add(self, batch: Any) -> None:
+        """Add a batch, a NamedTuple of arrays, to the checksums."""
+        self.rows, self.batches = self.rows + len(batch[0]), self.batches + 1
+        for name, array in batch._asdict().items():
+            digest = self._digests.setdefault(name, hashlib.blake2b(digest_size=8))
+            if array is None:
+                digest.update(b"none")
+                continue
+            # Lengths of batches must agree, because the processes take turns at the batches.
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            self._forms.setdefault(name, f"{array.dtype} of shape (n, *{array.shape[1:]})")
+            _update(digest, array)
 
     def compared(self) -> dict[str, Any]:
         """Return the values to compare, by name."""

@@ -34,7 +34,12 @@ class OutputError(ValueError):
 
 
 def save_state(
-    path: PathLike, arrays: Mapping[str, Any], document: Mapping[str, Any], *, kind: str = "state"
+    path: PathLike,
+    arrays: Mapping[str, Any],
+    document: Mapping[str, Any],
+    *,
+    kind: str = "state",
+    mark: str | None = None,
 ) -> None:
     """Write named arrays and a JSON document to one file, completely or not at all.
 
@@ -43,6 +48,7 @@ def save_state(
         arrays: NumPy or JAX arrays of integers, floats or booleans, of any shape, by name.
         document: values that JSON can hold, see the `metadata` of `save`.
         kind: the kind of contents; `load_state` must get an equal `kind`.
+        mark: see `atomic_path`.
 
     Raises:
         ValueError: for an array of another dtype, or a document that JSON cannot hold or that is
@@ -61,36 +67,42 @@ def save_state(
         "sha256": digest(kind, text, contiguous),
     }
     data = safetensors.numpy.save(contiguous, metadata=header)
-    with atomic_path(path) as temporary, writing(path):
+    with atomic_path(path, mark) as temporary, writing(path):
         temporary.write_bytes(data)
 
 
-def check_writable(path: PathLike) -> None:
+def check_writable(path: PathLike, mark: str | None = None) -> None:
     """Check that a file can be written at `path`, before any work on its contents.
 
     A temporary file in the same folder is created and removed; an existing file is not touched.
+    `mark` is as for `atomic_path`.
 
     Raises:
         OutputError: naming the path and the reason.
     """
     target = _resolve(path)
     with writing(path):
-        neighbour = _neighbour(target)
+        neighbour = _neighbour(target, mark)
         neighbour.touch()
         neighbour.unlink()
 
 
 @contextlib.contextmanager
-def atomic_path(path: PathLike) -> Iterator[Path]:
+def atomic_path(path: PathLike, mark: str | None = None) -> Iterator[Path]:
     """Yield a hidden file in the folder of `path`; rename it to `path` if the block succeeds.
 
     If the block fails, the hidden file is removed. If the process is killed, it remains.
+
+    Args:
+        path: the file to write.
+        mark: part of the hidden file's name, with which a later call overwrites a file that
+            remained. None for random letters, so that several processes can write to `path`.
 
     Raises:
         OutputError: if the hidden file cannot be made or renamed. Errors of the block pass through.
     """
     target = _resolve(path)
-    neighbour = _neighbour(target)
+    neighbour = _neighbour(target, mark)
     try:
         with writing(path):
             neighbour.touch()
@@ -137,10 +149,11 @@ def _resolve(path: PathLike) -> Path:
     return Path(target)
 
 
-def _neighbour(target: Path) -> Path:
-    """Return a path in the target's folder with a new, hidden name."""
+def _neighbour(target: Path, mark: str | None = None) -> Path:
+    """Return a path in the target's folder with a hidden name, which is new without a mark."""
     suffixes = "".join(target.suffixes[-2:])
-    return target.with_name(f".jsparse-{secrets.token_hex(8)}{suffixes}")
+    unique = secrets.token_hex(8) if mark is None else f"{mark}-{target.name}"
+    return target.with_name(f".jsparse-{unique}{suffixes}")
 
 
 def _contiguous(name: str, array: Any) -> np.ndarray:

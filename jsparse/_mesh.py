@@ -4,7 +4,8 @@ If the compiler partitions a loop over blocks of rows, every device gathers and 
 With `shard_map` each device loops over its shard.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -15,6 +16,12 @@ from jaxtyping import Array, Float, Num, PyTree, Shaped
 
 T = TypeVar("T")
 Axis = int | None
+_LENGTH_BYTES = 8
+_ROOM_BYTES = 4096  # texts are padded to a multiple
+
+
+class ProcessError(RuntimeError):
+    """Another process of the mesh has ended or cannot be reached; the message names it."""
 
 
 def sum_over_rows(
@@ -137,19 +144,120 @@ def gather_messages(mesh: Mesh, message: bytes) -> list[bytes]:
     length. It compiles one program for each length. Only the device with the lowest number of each
     process takes part, so the processes may have the devices of the mesh in different orders.
     """
+    process_mesh = _process_mesh(mesh)
+    one_each = NamedSharding(process_mesh, PartitionSpec("processes"))
+    replicated = NamedSharding(process_mesh, PartitionSpec())
+    message_bytes = np.frombuffer(message, np.uint8)[None]
+    shared = jax.make_array_from_process_local_data(
+        one_each, message_bytes, (process_mesh.size, message_bytes.shape[1])
+    )
+    with _naming_processes(mesh):
+        rows = jax.block_until_ready(jax.jit(_same, out_shardings=replicated)(shared))
+    rows = np.asarray(rows)
+    return [row.tobytes() for row in rows]
+
+
+def gather_texts(mesh: Mesh, text: bytes) -> list[bytes]:
+    """Return the texts of all processes, which may differ in length; see `gather_messages`."""
+    lengths = [
+        int.from_bytes(length, "big")
+        for length in gather_messages(mesh, len(text).to_bytes(_LENGTH_BYTES, "big"))
+    ]
+    # Few programs serve all lengths.
+    room = max(1, -(-max(lengths) // _ROOM_BYTES)) * _ROOM_BYTES
+    texts = gather_messages(mesh, text.ljust(room, b"\0"))
+    return [text[:length] for text, length in zip(texts, lengths, strict=True)]
+
+
+def sum_over_processes(mesh: Mesh, tree: T) -> T:
+    """Return the sums of arrays over all processes of the mesh, on the default device.
+
+    This is a collective operation: every process of the mesh calls it, with arrays of equal shapes
+    and dtypes. The result has equal bits in every process.
+    """
+    process_mesh = _process_mesh(mesh)
+    device = next(d for d in process_mesh.devices.flat if d.process_index == jax.process_index())
+    one_each = NamedSharding(process_mesh, PartitionSpec("processes"))
+    replicated = NamedSharding(process_mesh, PartitionSpec())
+
+    def shared(a: Array) -> Array:
+        shape = (process_mesh.size, *a.shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, one_each, [a])
+
+    own = jax.device_put(jax.tree.map(_on_one_device, tree), device)
+    arrays = jax.tree.map(shared, jax.jit(_with_processes)(own))
+    with _naming_processes(mesh):
+        sums = jax.jit(_sum_of_processes, out_shardings=replicated)(arrays)
+        jax.block_until_ready(sums)
+    # By way of the host, so that the results may go to any device.
+    return jax.tree.map(lambda a: jax.device_put(np.asarray(a)), sums)
+
+
+def from_first_process(mesh: Any, tree: T) -> T:
+    """Return the arrays of the first process of the mesh; without several processes, the same tree.
+
+    Processors of different kinds round differently. So every decision that all processes must make
+    alike is made from such arrays.
+    """
+    if not spans_processes(mesh):
+        return tree
+    if jax.process_index() != processes_of(mesh)[0]:
+        tree = jax.tree.map(lambda a: np.zeros(np.shape(a), np.asarray(a).dtype), tree)
+    return sum_over_processes(mesh, tree)
+
+
+def turn_of(mesh: Any) -> tuple[int, int]:
+    """Return the place of this process among the processes of the mesh, and their number."""
+    processes = processes_of(mesh)
+    return (processes.index(jax.process_index()), len(processes)) if len(processes) > 1 else (0, 1)
+
+
+def local_mesh(mesh: Mesh | None) -> Mesh | None:
+    """Return the mesh of this process's devices, if the mesh spans several processes.
+
+    If that is the first device of the process alone, return None, as no mesh is needed.
+    """
+    if mesh is None or not spans_processes(mesh):
+        return mesh
+    devices = [d for d in mesh.devices.flat if d.process_index == jax.process_index()]
+    return None if devices == jax.local_devices()[:1] else Mesh(np.array(devices), ("rows",))
+
+
+@contextlib.contextmanager
+def _naming_processes(mesh: Mesh) -> Iterator[None]:
+    """Raise a `ProcessError` if a collective operation fails."""
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises either
+        others = [str(index) for index in processes_of(mesh) if index != jax.process_index()]
+        who = f"process {others[0]}" if len(others) == 1 else f"one of {', '.join(others)}"
+        raise ProcessError(
+            f"mesh: {who} has ended or cannot be reached: {error}. JAX names the process in its "
+            "log after `heartbeat_timeout_seconds` of `jax.distributed.initialize`"
+        ) from error
+
+
+def _process_mesh(mesh: Mesh) -> Mesh:
+    """Return a mesh of the device with the lowest number of each process."""
     devices = jax.devices(mesh.devices.flat[0].platform)
     first = [
         min((d for d in devices if d.process_index == index), key=lambda d: d.id)
         for index in processes_of(mesh)
     ]
-    process_mesh = Mesh(np.array(first), ("processes",))
-    one_each = NamedSharding(process_mesh, PartitionSpec("processes"))
-    replicated = NamedSharding(process_mesh, PartitionSpec())
-    message_bytes = np.frombuffer(message, np.uint8)[None]
-    shared = jax.make_array_from_process_local_data(
-        one_each, message_bytes, (len(first), message_bytes.shape[1])
-    )
-    return [row.tobytes() for row in np.asarray(jax.jit(_same, out_shardings=replicated)(shared))]
+    return Mesh(np.array(first), ("processes",))
+
+
+def _on_one_device(a: Array | np.ndarray) -> Array | np.ndarray:
+    """Return an array that all of its devices hold whole, on one of them."""
+    return a.addressable_data(0) if isinstance(a, Array) else a
+
+
+def _with_processes(tree: T) -> T:
+    return jax.tree.map(lambda a: a[None], tree)
+
+
+def _sum_of_processes(tree: T) -> T:
+    return jax.tree.map(lambda a: jnp.sum(a, axis=0, dtype=a.dtype), tree)
 
 
 def _same(tree: T) -> T:

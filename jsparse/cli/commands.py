@@ -20,6 +20,7 @@ from ..search.gradient import Automatic, Gradient
 from ..search.recursive import Recursive
 from ..search.strategies import Annealing, Profile, Search
 from ..serialization import OutputError
+from ..training.checkpoint import Checkpoint
 from ..training.settings import HoldOut, Resources
 from ..training.train import train
 from ..training.trained import Trained
@@ -103,8 +104,9 @@ def _train(
     X: Any,
     y: Any,
     task: Any,
+    checkpoint: Checkpoint | None = None,
 ) -> Trained:
-    """Train on rows in memory or a stream, with progress and interrupts."""
+    """Train on rows in memory or a stream, with progress, interrupts and a checkpoint."""
     if task == "regression" and options.multiclass != "one-versus-rest":
         raise ValueError("--multiclass: expected nothing for regression")
     folds = "auto" if options.folds is None else options.folds
@@ -138,7 +140,9 @@ def _train(
             class_weight="balanced" if options.balanced else None,
             out_of_fold="machines" if getattr(options, "fold_machines", False) else True,
             budget=budget_of(options),
-            resources=Resources(max_seconds=options.seconds, mesh=_mesh(options.devices)),
+            resources=Resources(
+                max_seconds=options.seconds, mesh=_mesh(options.devices), checkpoint=checkpoint
+            ),
             progress=progress,
         )
     options.interrupts.mark_handled()
@@ -187,11 +191,13 @@ def _fit(options: argparse.Namespace) -> int:
     if options.devices is not None and method is not None:
         method.check_sums("--devices")
     _check_columns(options, "drop", "categorical")
-    trained, schema, reason = (_fit_stream if options.stream else _fit_table)(options)
-    code = _exit_code(trained)
-    with options.interrupts.delayed(), _failures_of_output():
-        trained.model.save(options.out)
-        options.interrupts.result = Result(code, f"the model is in {options.out!r}")
+    fit = _fit_stream if options.stream else _fit_table
+    with Checkpoint(options.checkpoint) as checkpoint:  # the file stays until the model is saved
+        trained, schema, reason = fit(options, checkpoint)
+        code = _exit_code(trained)
+        with options.interrupts.delayed(), _failures_of_output():
+            trained.model.save(options.out)
+            options.interrupts.result = Result(code, f"the model is in {options.out!r}")
     source = f"{options.file} ({schema.task}: {reason})"
     report.training(trained, source, len(schema.features), _mesh(options.devices), schema)
     times = [column.name for column in schema.columns if column.origin is not None]
@@ -228,17 +234,18 @@ def _read_table(options: argparse.Namespace) -> _Table:
     return _Table(encoded.X, encode_target(schema, table), schema, reason)
 
 
-def _fit_table(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
+def _fit_table(
+    options: argparse.Namespace, checkpoint: Checkpoint
+) -> tuple[Trained, "Schema", str]:
     check_fits_memory(options.file)
     X, y, schema, reason = _read_table(options)
-    return (
-        _train(options, EncodedFrame(None, inputs=X, schema=schema), y, schema.task),
-        schema,
-        reason,
-    )
+    frame = EncodedFrame(None, inputs=X, schema=schema)
+    return _train(options, frame, y, schema.task, checkpoint), schema, reason
 
 
-def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
+def _fit_stream(
+    options: argparse.Namespace, checkpoint: Checkpoint
+) -> tuple[Trained, "Schema", str]:
     from ..data.table_files import TableFile
     from ..data.table_streams import TableStream, stream_schema
 
@@ -253,7 +260,7 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     columns["categorical"] = [name for name in options.categorical if name not in options.drop]
     schema, reason, _ = stream_schema(file, options.target, task=options.task, **columns)
     stream = TableStream(file, schema, options.precision)
-    trained = _train(options, stream, None, schema.task)
+    trained = _train(options, stream, None, schema.task, checkpoint)
     tell_counts(stream.imputed, "missing values filled in")
     return trained, schema, reason
 

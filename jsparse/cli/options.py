@@ -61,6 +61,12 @@ def command_line(
         help="with --stream: validate on this share of the rows instead of by folds",
     )
     fit.add_argument(
+        "--checkpoint",
+        metavar="FILE",
+        help="keep the state of the training in this file; the same command, given again after a "
+        "kill, resumes from it. It is removed once the model is saved",
+    )
+    fit.add_argument(
         "--fold-machines",
         action="store_true",
         help="keep the machines of the folds in the model, for intervals and sets by CV+",

@@ -1,8 +1,9 @@
 """Streams of rows in batches that can be reread: arrays on disk, and files larger than memory."""
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
@@ -10,6 +11,8 @@ from .._arguments import check_held, on_host, whole_number
 from .._repr import short_repr
 
 BATCH_ROWS = 65536
+SHARD_ROWS = 2**40  # upper limit of the rows of a shard, so that numbers of rows are unique
+MOST_SHARDS = 2**23  # so that the numbers of rows fit 64 bits
 
 
 class Batch(NamedTuple):
@@ -29,6 +32,19 @@ class RowStream(Protocol):
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches, from the first row."""
         ...
+
+
+class Located(NamedTuple):
+    """Rows of positive weight of a batch, with their numbers.
+
+    Numbers of a shard begin at the shard's number times `SHARD_ROWS`.
+    """
+
+    batch: Batch
+    rows: Int[np.ndarray, " n"]  # numbers among the rows of the shard
+    places: Int[np.ndarray, " n"]  # numbers among the rows of positive weight of the shard
+
+    __repr__ = short_repr
 
 
 class StreamError(ValueError):
@@ -72,6 +88,72 @@ class ArrayStream:
             yield Batch(X, y, None if self.weights is None else np.asarray(self.weights[rows]))
 
 
+class Shards:
+    """The shards of a stream that one process reads, for rows that no process holds whole.
+
+    Every process of a mesh passes its own shards to `train`. The numbers of the shards decide the
+    order of the rows, the random sample and the folds. So the result is the same to rounding,
+    whichever process reads a shard. Several shards, such as one for each file, need no more passes
+    than one shard. A shard, and a process, may have no rows.
+
+    Args:
+        shards: streams by the number of the shard; no two processes have the same number.
+        schema: the columns of the table that the shards are from, equal in every process; by
+            default the attribute `schema` of the first shard, if it has one.
+
+    Example:
+        >>> files = [ArrayStream(np.full((2, 1), float(i)), np.arange(2.0)) for i in range(5)]
+        >>> mine = Shards.dealt(files, process=1, processes=2)
+        >>> sorted(mine.shards)
+        [1, 3]
+    """
+
+    def __init__(self, shards: Mapping[int, RowStream], *, schema: Any = None) -> None:
+        if not isinstance(shards, Mapping):
+            raise ValueError(
+                "shards: expected streams by the number of the shard, such as {0: stream}, got a "
+                f"{type(shards).__name__}"
+            )
+        for number, stream in shards.items():
+            whole_number("shards", number, 0, MOST_SHARDS - 1)
+            ReplayableStream(stream)  # refuse what can be read only once
+        self.shards = {number: shards[number] for number in sorted(shards)}
+        first = next(iter(self.shards.values()), None)
+        self.schema = getattr(first, "schema", None) if schema is None else schema
+
+    @classmethod
+    def dealt(
+        cls,
+        streams: Sequence[RowStream],
+        *,
+        process: int | None = None,
+        processes: int | None = None,
+        schema: Any = None,
+    ) -> "Shards":
+        """Return each `processes`-th shard, beginning with the shard `process`.
+
+        Args:
+            streams: all shards, in the same order in every process. Only the shards of this process
+                are read.
+            process: index of this process; by default `jax.process_index()`.
+            processes: number of processes; by default `jax.process_count()`.
+            schema: by default that of the first of all shards.
+        """
+        processes = jax.process_count() if processes is None else processes
+        count = whole_number("processes", processes, 1)
+        process = jax.process_index() if process is None else process
+        first = whole_number("process", process, 0, count - 1, "the last process")
+        if schema is None and len(streams) > 0:
+            schema = getattr(streams[0], "schema", None)
+        numbers = range(first, len(streams), count)
+        return cls({number: streams[number] for number in numbers}, schema=schema)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches, shard after shard."""
+        for stream in self.shards.values():
+            yield from stream
+
+
 class ReplayableStream:
     """A stream whose columns, number of rows and finite values are checked in every pass.
 
@@ -102,41 +184,58 @@ class ReplayableStream:
                 negative, lengths differ, or the number of rows differs from the first pass. The
                 message names the rows.
         """
-        start = 0
-        for part in self.stream:
-            try:
-                batch = Batch(*part)
-            except TypeError as error:
-                raise StreamError(
-                    f"rows from {start}: expected batches (X, y) or (X, y, weights); {error}"
-                ) from error
-            X, y = on_host("X", batch.X), on_host("y", batch.y)
-            weights = None if batch.weights is None else on_host("weights", batch.weights)
-            n = len(X)
-            where = f"rows {start} to {start + n - 1}"
-            self._check_form(X, y, weights, where)
-            self.columns = X.shape[1]
-            for name, a in (("X", X), ("y", y), ("weights", weights)):
-                missing = None if a is None else _missing(a)
-                if missing is not None and missing.any():
-                    row = start + int(np.argwhere(missing)[0][0])
-                    raise StreamError(f"{where}: {name} is not finite at row {row}")
-            if weights is not None and (weights < 0).any():
-                row = start + int(np.argmax(weights < 0))
-                raise StreamError(f"{where}: expected weights of at least 0, not so at row {row}")
-            start += n
-            if self.rows is not None and start > self.rows:
-                raise StreamError(f"{where}: expected {self.rows} rows as in the first pass")
-            if n:
-                yield Batch(X, y, weights)
-        if self.rows is not None and start != self.rows:
+        return (batch for _, batch in self._checked())
+
+    def located(self) -> Iterator[Located]:
+        """Yield the batches without their rows of weight 0, with the numbers of their rows."""
+        return located(self._checked())
+
+    def _checked(self) -> Iterator[tuple[int, Batch]]:
+        """Yield each batch with the number of its shard; see `__iter__`."""
+        n_rows = 0
+        for shard, stream in shards_of(self.stream).items():
+            start, name = 0, f"shard {shard}: " if isinstance(self.stream, Shards) else ""
+            for part in stream:
+                batch = self._batch(part, start, name)
+                start, n_rows = start + len(batch.X), n_rows + len(batch.X)
+                if self.rows is not None and n_rows > self.rows:
+                    raise StreamError(
+                        f"{name}rows {start - len(batch.X)} to {start - 1}: expected {self.rows} "
+                        "rows as in the first pass"
+                    )
+                if len(batch.X):
+                    yield shard, batch
+        if self.rows is not None and n_rows != self.rows:
             raise StreamError(
-                f"the stream ended after {start} rows; expected {self.rows} as in the first pass"
+                f"the stream ended after {n_rows} rows; expected {self.rows} as in the first pass"
             )
-        if start == 0:
+        if n_rows == 0 and not isinstance(self.stream, Shards):
             raise StreamError("expected a stream with at least one row; it has none")
-        self.rows = start
+        self.rows = n_rows
         self.passes += 1
+
+    def _batch(self, part: Any, start: int, name: str) -> Batch:
+        """Return a batch as arrays on the host, after the checks of `__iter__`."""
+        try:
+            batch = Batch(*part)
+        except TypeError as error:
+            raise StreamError(
+                f"{name}rows from {start}: expected batches (X, y) or (X, y, weights); {error}"
+            ) from error
+        X, y = on_host("X", batch.X), on_host("y", batch.y)
+        weights = None if batch.weights is None else on_host("weights", batch.weights)
+        where = f"{name}rows {start} to {start + len(X) - 1}"
+        self._check_form(X, y, weights, where)
+        self.columns = X.shape[1]
+        for what, a in (("X", X), ("y", y), ("weights", weights)):
+            missing = None if a is None else _missing(a)
+            if missing is not None and missing.any():
+                row = start + int(np.argwhere(missing)[0][0])
+                raise StreamError(f"{where}: {what} is not finite at row {row}")
+        if weights is not None and (weights < 0).any():
+            row = start + int(np.argmax(weights < 0))
+            raise StreamError(f"{where}: expected weights of at least 0, not so at row {row}")
+        return Batch(X, y, weights)
 
     def _check_form(
         self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None, where: str
@@ -159,16 +258,28 @@ class ReplayableStream:
             raise StreamError(f"{where}: weights: expected numbers of shape (n,)")
 
 
-def without_zero_weights(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Int[np.ndarray, " n"]]]:
-    """Yield each batch without its rows of weight 0, with the numbers of its rows in the stream."""
-    start = 0
-    for X, y, weights in batches:
+def shards_of(stream: RowStream) -> Mapping[int, RowStream]:
+    """Return the shards of a stream by number; a stream that is no `Shards` is shard 0."""
+    return stream.shards if isinstance(stream, Shards) else {0: stream}
+
+
+def located(batches: Iterable[tuple[int, Batch]]) -> Iterator[Located]:
+    """Yield each batch without its rows of weight 0, with the numbers of its rows.
+
+    Args:
+        batches: pairs of a shard's number and a batch, shard after shard.
+    """
+    shard, start, place = -1, 0, 0
+    for number, (X, y, weights) in batches:
+        if number != shard:
+            shard, start, place = number, number * SHARD_ROWS, number * SHARD_ROWS
         rows = np.arange(start, start + len(X))
         start += len(X)
         if weights is not None and not (positive := weights > 0).all():
             X, y, weights, rows = X[positive], y[positive], weights[positive], rows[positive]
         if len(rows):
-            yield Batch(X, y, weights), rows
+            yield Located(Batch(X, y, weights), rows, np.arange(place, place + len(rows)))
+            place += len(rows)
 
 
 def _missing(a: np.ndarray) -> np.ndarray | None:

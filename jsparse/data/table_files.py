@@ -49,6 +49,7 @@ class TableFile:
         keep: columns of codes or labels; whole numbers in these columns stay whole numbers.
         drop: columns to leave out.
         batch_rows: largest number of rows of a batch.
+        row_groups: the row groups of a Parquet file to read in batches; None for all.
 
     Raises:
         TableError: if there is no such file, or the first bytes are not the start of a table.
@@ -63,12 +64,13 @@ class TableFile:
         keep: Sequence[str] = (),
         drop: Sequence[str] = (),
         batch_rows: int = BATCH_ROWS,
+        row_groups: Sequence[int] | None = None,
     ) -> None:
         self.path, self.name = Path(path), repr(os.fspath(path))
         self.schema, self.keep, self.drop, self.batch_rows = schema, keep, drop, batch_rows
         if csv is None:
             csv = CsvFormat() if schema is None else schema.csv
-        self.csv = csv
+        self.csv, self.row_groups = csv, row_groups
         if not self.path.exists():
             raise TableError(
                 f"{self.name}: expected a CSV or Parquet file or a folder of Parquet files; there "
@@ -193,7 +195,8 @@ class TableFile:
         for fragment in self._folder.get_fragments():
             with pa_parquet.ParquetFile(fragment.path) as file:
                 names = self._folder.schema.names
-                for batch in file.iter_batches(self.batch_rows, columns=names):
+                groups = None if self.row_groups is None else list(self.row_groups)
+                for batch in file.iter_batches(self.batch_rows, row_groups=groups, columns=names):
                     table = pa.Table.from_batches([batch]).select(names)
                     yield from table.cast(self._folder.schema).to_batches()
 
@@ -269,6 +272,13 @@ class TableFile:
                 **convert,
             ),
         }
+
+
+def row_groups(path: str | os.PathLike[str]) -> list[int]:
+    """Return the numbers of the row groups of a Parquet file that have rows."""
+    metadata = pa_parquet.ParquetFile(path).metadata
+    numbers = range(metadata.num_row_groups)
+    return [number for number in numbers if metadata.row_group(number).num_rows]
 
 
 def table_bytes(path: str | os.PathLike[str]) -> int:

@@ -1,7 +1,8 @@
 """Files larger than memory as streams of arrays, and the schema of such a file in one pass."""
 
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from .columns import is_number, plain_column
 from .encoding import encode, encode_target, fit_schema, infer_task
 from .schema import REGRESSION, Schema
 from .streams import Batch
-from .table_files import TableFile
+from .table_files import TableFile, row_groups
 from .tables import TableError, check_names
 
 SAMPLE_ROWS = 65536  # rows from which the medians are computed that replace missing values
@@ -43,6 +44,32 @@ class TableStream:
             yield Batch(encoded.X, encode_target(self.schema, table, rows))
             n_rows += table.num_rows
         self.imputed = dict(imputed)
+
+
+def table_shards(
+    paths: Iterable[str | os.PathLike[str]], schema: Schema, dtype: str = "float64"
+) -> list[TableStream]:
+    """Return the shards of a table in several files, for `Shards.dealt`.
+
+    A Parquet file has a shard for each of its row groups; a CSV file is one shard. The function
+    reads no rows.
+
+    Args:
+        paths: the files, in the same order in every process, such as `sorted(folder.glob("*"))`.
+        schema: how the columns become numbers, see `stream_schema`.
+        dtype: dtype of the inputs.
+
+    Raises:
+        TableError: if there is no such file, or the first bytes are not the start of a table.
+    """
+    shards = []
+    for path in paths:
+        file = TableFile(path, schema=schema)
+        files = [file]
+        if file.parquet:
+            files = [TableFile(path, schema=schema, row_groups=[i]) for i in row_groups(path)]
+        shards += [TableStream(file, schema, dtype) for file in files]
+    return shards
 
 
 def stream_schema(

@@ -1,6 +1,6 @@
 """The history of a search: its evaluations, and the file that stores them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,11 +72,15 @@ def save_history(path: PathLike, history: Sequence[Evaluation]) -> None:
         OutputError: if the file cannot be written.
     """
     shapes = {(e.stage, e.theta.shape, e.C.shape) for e in history}
-    stages = sorted({stage for stage, _, _ in shapes})
-    if not history or len(shapes) > len(stages):
+    if not history or len(shapes) > len({stage for stage, _, _ in shapes}):
         raise ValueError("history: expected the evaluations of one search, at least one")
+    save_state(path, arrays_of(history), {}, kind=_KIND)
+
+
+def arrays_of(history: Sequence[Evaluation]) -> dict[str, np.ndarray]:
+    """Return the evaluations of a search as arrays by name, a set of columns for each stage."""
     arrays: dict[str, np.ndarray] = {}
-    for stage in stages:
+    for stage in sorted({e.stage for e in history}):
         evaluations = [e for e in history if e.stage == stage]
         columns = zip(*(evaluation[:-2] for evaluation in evaluations), strict=True)
         stacked = dict(zip(_COLUMNS, map(np.stack, columns), strict=True))
@@ -85,7 +89,7 @@ def save_history(path: PathLike, history: Sequence[Evaluation]) -> None:
         if widest > 0:
             stacked["slope"] = np.stack([s if s.size else np.full(widest, np.nan) for s in slopes])
         arrays |= {f"{stage}.{name}": array for name, array in stacked.items()}
-    save_state(path, arrays, {}, kind=_KIND)
+    return arrays
 
 
 def load_history(path: PathLike) -> list[Evaluation]:
@@ -94,7 +98,17 @@ def load_history(path: PathLike) -> list[Evaluation]:
     Raises:
         ModelFileError: if the file is damaged, truncated, or of another format.
     """
-    arrays, _ = load_state(path, kind=_KIND)
+    return evaluations_of(load_state(path, kind=_KIND)[0], path)
+
+
+def evaluations_of(
+    arrays: Mapping[str, np.ndarray], path: PathLike = "history"
+) -> list[Evaluation]:
+    """Return the evaluations of `arrays_of`; `path` is for error messages.
+
+    Raises:
+        ModelFileError: if the arrays are not the columns of evaluations.
+    """
     stages: dict[int, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():
         stage, _, column = name.partition(".")

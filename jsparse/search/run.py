@@ -109,6 +109,7 @@ class Run:
         progress: called after each evaluation, if given.
         history: evaluations of a stopped run, which are not computed again.
         stage: number of the stage.
+        same_run: whether the history is known to be of a run with the same arguments.
     """
 
     def __init__(
@@ -123,12 +124,13 @@ class Run:
         progress: Progress | None,
         history: Sequence[Evaluation],
         stage: int = 0,
+        same_run: bool = False,
     ) -> None:
         self.problem, self.search, self.scoring, self.key = problem, search, scoring, key
         self.template, self.dtype = problem.template, problem.dtype
         self.grid, (self.low, self.high) = grid, bounds
         self.planned = search.planned(self.template, problem.rows_scored)
-        self.progress, self.stage = progress, stage
+        self.progress, self.stage, self.checked = progress, stage, same_run
         self.known = {self._name(e.theta, e.C, len(e.slope) > 0): e for e in history}
         self.unused = dict(self.known)  # given evaluations that this run has not reached yet
         self.history: list[Evaluation] = []
@@ -205,7 +207,7 @@ class Run:
     def _evaluate_batch(self, thetas: np.ndarray, C: np.ndarray) -> None:
         """Record the evaluations of some kernels; compute the missing ones."""
         names = [self._name(*point) for point in zip(thetas, C, strict=True)]
-        if self.known and not self.history:
+        if self.known and not self.history and not self.checked:
             self._check_history(names[0])
         new = [i for i, name in enumerate(names) if name not in self.known]
         evaluations = {i: self.known[name] for i, name in enumerate(names) if i not in new}

@@ -3,7 +3,7 @@
 import itertools
 import math
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import get_args
 
 import numpy as np
@@ -21,6 +21,9 @@ from .history import Evaluation
 from .problem import Tunable
 from .run import Progress, Run, Stopped, Tuning, hand_over
 from .strategies import Profile, Search, check_search
+
+Record = Callable[[Callable[[], list[Evaluation]]], None]
+"""Called after each evaluation with a function that returns all evaluations so far."""
 
 
 def tune(
@@ -81,8 +84,10 @@ def tune_stages(
     *,
     key: KeyLike,
     history: Sequence[Evaluation] | None = None,
+    same_run: bool = False,
     max_seconds: float = math.inf,
     progress: Progress | None = None,
+    record: Record | None = None,
 ) -> Chosen:
     """Run the stages in which a method is tuned, and return the outcome that the method chooses.
 
@@ -97,14 +102,17 @@ def tune_stages(
         stages: see `Method.stages`.
         key: random seed of every search.
         history: evaluations of a stopped run to resume.
+        same_run: whether the history is known to be of a run with the same arguments and rows, so
+            that no evaluation is repeated as a check.
         max_seconds: time limit of all stages together; no evaluation starts later.
         progress: called as `progress(done, planned, best_score)` after each evaluation.
+        record: called after each evaluation with a function that returns all evaluations so far.
 
     Raises:
         ValueError: if the history is of another problem.
         NumericalError: if a stage that is not optional gave no error that can be trusted.
     """
-    runs = _StageRuns(as_key(key), history or (), max_seconds, progress)
+    runs = _StageRuns(as_key(key), history or (), same_run, max_seconds, progress, record)
     outcome: Outcome | None = None
     try:
         for number in itertools.count():
@@ -126,9 +134,16 @@ class _StageRuns:
     """The runs of all stages: one history, one time limit and one report of progress."""
 
     def __init__(
-        self, key: Key, history: Sequence[Evaluation], seconds: float, progress: Progress | None
+        self,
+        key: Key,
+        history: Sequence[Evaluation],
+        same_run: bool,
+        seconds: float,
+        progress: Progress | None,
+        record: Record | None,
     ) -> None:
-        self.key, self.progress = key, progress
+        self.key, self.progress, self.record, self.same_run = key, progress, record, same_run
+        self.current: Run | None = None
         self.deadline = time.perf_counter() + seconds
         self.stopped: Stopped = "finished"
         self.evaluations: list[Evaluation] = []
@@ -138,7 +153,8 @@ class _StageRuns:
     @property
     def known_history(self) -> list[Evaluation]:
         """The evaluations of all stages so far, and the given ones of later stages."""
-        return sorted([*self.evaluations, *self.known], key=lambda e: e.stage)
+        current = [] if self.current is None else self.current.done
+        return sorted([*self.evaluations, *current, *self.known], key=lambda e: e.stage)
 
     def run(self, stage: Stage, number: int) -> Outcome | None:
         """Return the outcome of a stage; None for an optional stage that was skipped or failed."""
@@ -157,8 +173,9 @@ class _StageRuns:
             problem.bounds, self.deadline, self._report(stage),
             # A search that moves the points may move them elsewhere in this run, so the old errors
             # of moved points are not reused.
-            () if search.moves_points else known, number,
+            () if search.moves_points else known, number, self.same_run,
         )  # fmt: skip
+        self.current = run
         try:
             tuning = run.finish()
         except (NumericalError, KeyboardInterrupt) as error:
@@ -168,6 +185,7 @@ class _StageRuns:
                 self.stopped = "interrupted"
             return None
         finally:
+            self.current = None
             self.evaluations += run.done
             if run.goes_on:  # the given later stages followed another outcome of this stage
                 self.known = []
@@ -176,14 +194,18 @@ class _StageRuns:
         self.best = min(self.best, tuning.score)
         return Outcome(run.problem, tuning, tuning.theta, run.grid, time.perf_counter() - begin)
 
-    def _report(self, stage: Stage) -> Progress | None:
+    def _report(self, stage: Stage) -> Progress:
         """Return the progress callback of a stage, which counts the evaluations of all stages."""
-        progress, count, best = self.progress, len(self.evaluations), self.best
-        if progress is None:
-            return None
-        return lambda now, planned, score: progress(
-            count + now, count + planned + stage.planned_later, min(score, best)
-        )
+        count, best = len(self.evaluations), self.best
+
+        def report(now: int, planned: int, score: float) -> None:
+            if self.record is not None:
+                self.record(lambda: self.known_history)
+            if self.progress is not None:
+                planned_now = count + planned + stage.planned_later
+                self.progress(count + now, planned_now, min(score, best))
+
+        return report
 
 
 def check_settings(

@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike
 
 from .._agreement import least_in_all_processes, same_in_all_processes
 from .._arguments import finite_rows
-from .._mesh import spans_processes
+from .._mesh import from_first_process, spans_processes
 from .._repr import short_repr
 from .._types import KeyLike
 from ..conformal import ConformalScores
@@ -28,6 +28,7 @@ from ..search.run import Progress
 from ..search.template import Template, split_kernel
 from ..validation.folds import Folds
 from .auto import family_of, main_directions
+from .checkpoint import RunState, State, resumable, run_state
 from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
 from .data import TrainingData
@@ -43,6 +44,7 @@ from .trained import Sums, Trained
 from .tuning import Choice, calibrate, choose, fit_all_rows, predict_held_out
 
 
+@resumable
 def run(
     X: Any,
     y: Any = None,
@@ -67,6 +69,7 @@ def run(
     """
     seconds: dict[str, float] = {}
     with compile_clock(seconds), clock(seconds, "total"):
+        state = run_state(resources)
         mesh = getattr(resources, "mesh", None)
         with same_in_all_processes(mesh) as compared:
             config = configure(
@@ -74,27 +77,30 @@ def run(
                 out_of_fold, resources, progress,
             )  # fmt: skip
             compared |= config.compared
+            state.same("settings", config.resumed)
+        state.share(mesh)
         with same_in_all_processes(mesh) as compared:
-            data, schema = _read(X, y, weights, config, seconds)
+            data, schema = _read(X, y, weights, config, seconds, state)
             compared |= data.compared | {"columns": schema}
+            state.same("data", data.compared | {"columns": schema})
         if config.columns == "auto":
             with clock(seconds, "settings"):
                 config = _choose_columns(config, data)
             if config.columns == "ranks":
-                data, schema = _read(X, y, weights, config, seconds)
-        config, units = _resolve_search(config, data), data.encoding.units
+                data, schema = _read(X, y, weights, config, seconds, state)
+        config, units = _resolve_search(config, data, state), data.encoding.units
         method = _resolve_method(config, data)
         if _is_auto(config.kernel) or config.search.rank is not None:
             with clock(seconds, "settings"):
                 config = _choose_kernel(config, data)
         with clock(seconds, "prototypes"):
             template = _template(config, data)
-            points = data.choose_points(method, config.keys.points, template.kernel)
+            points = _points(method, template, config, data, state)
             jax.block_until_ready(points.X)
         problem = problem_of(method, template, config, data, points)
         values = inverse_temperatures = conformal = validation_sums = None
         with clock(seconds, "tuning"), units.converting_histories(problem.scoring.metric):
-            choice = choose(problem, config, data.encoding)
+            choice = choose(problem, config, data.encoding, state)
             if out_of_fold:
                 values, validation_sums = predict_held_out(choice, units)
         with clock(seconds, "fit"):
@@ -190,7 +196,12 @@ def raw_rows(X: Any, y: Any, weights: ArrayLike | None, task: Task) -> RawRows |
 
 
 def _read(
-    X: Any, y: Any, weights: ArrayLike | None, config: Config, seconds: dict[str, float]
+    X: Any,
+    y: Any,
+    weights: ArrayLike | None,
+    config: Config,
+    seconds: dict[str, float],
+    state: RunState,
 ) -> tuple[TrainingData, Schema | None]:
     """Return the rows of positive weight, and the schema of the columns if `X` has one."""
     raw = raw_rows(X, y, weights, config.task)
@@ -207,17 +218,23 @@ def _read(
     if config.columns != "standard":
         raise ValueError(f"columns: expected 'standard' with a stream, got {config.columns!r}")
     with clock(seconds, "first pass"):
-        return read_stream(X, config), getattr(X, "schema", None)
+        return read_stream(X, config, state), getattr(X, "schema", None)
 
 
-def _resolve_search(config: Config, data: TrainingData) -> Config:
+def _resolve_search(config: Config, data: TrainingData, state: RunState) -> Config:
     """Return the configuration with the search resolved for the number of rows.
 
     On a mesh of several processes, also set the memory to the least free memory of all processes.
+    With a checkpoint, the memory is the free memory of the first call, as it decides the sizes.
     """
     resources, mesh = config.resources, config.resources.mesh
-    if mesh is not None and spans_processes(mesh) and resources.memory is None:
-        memory = least_in_all_processes(mesh, free_bytes())
+    if resources.memory is None and (spans_processes(mesh) or state.checkpoint.path is not None):
+        known = state.known("memory")
+        memory = free_bytes() if known is None else known.document["bytes"]
+        if mesh is not None and spans_processes(mesh):
+            memory = least_in_all_processes(mesh, memory)
+        if state.checkpoint.path is not None:
+            state.checkpoint.describe(state.prefix + "memory", State({}, {"bytes": memory}))
         resources = dataclasses.replace(resources, memory=memory)
     search = config.search.resolve(data.source.n_rows, on_mesh=mesh is not None)
     return config._replace(resources=resources, search=search)
@@ -300,10 +317,28 @@ def _choose_kernel(config: Config, data: TrainingData) -> Config:
     return config._replace(kernel=kernel, search=search.without_rank())
 
 
+def _points(
+    method: Method, template: Template, config: Config, data: TrainingData, state: RunState
+) -> Points:
+    """Return the points of the tuning problem: of the checkpoint, or chosen and recorded there."""
+    known = state.known("points")
+    if known is not None:
+        X = known.arrays.get("X")
+        X = None if X is None else jax.device_put(X)
+        return Points(X, known.arrays.get("rows"), known.document["status"])
+    points = data.choose_points(method, config.keys.points, template.kernel)
+    if points.X is not None:
+        points = points._replace(X=from_first_process(config.resources.mesh, points.X))
+    arrays = {"X": points.X, "rows": points.rows}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    state.keep("points", State(arrays, {"status": int(points.status)}))
+    return points
+
+
 def problem_of(
     method: Method, template: Template, config: Config, data: TrainingData, points: Points
 ) -> Problem:
-    """Return the tuning problem."""
+    """Return the tuning problem of the points."""
     return Problem(
         method, template, points.X, data.source, config.C, points.rows, config.task,
         config.metric, config.multiclass.decoding, config.search.varied, config.keys.method,

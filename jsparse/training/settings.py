@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import ArrayLike, Float
 
 from .._arguments import as_key, numbers, real, whole_number
+from .._files import PathLike
 from .._mesh import check_mesh, spans_processes
 from .._programs import compiled
 from .._repr import short_repr
@@ -25,6 +26,7 @@ from ..search.tune import check_settings
 from ..validation.folds import Folds
 from ..validation.losses import check_metric
 from ..validation.validate import Scoring
+from .checkpoint import CHECKPOINT_SECONDS, Checkpoint
 from .choices import KernelLike, template_of
 from .inputs import ClassWeight
 from .plan import SAMPLE_ROWS
@@ -79,15 +81,25 @@ class Resources:
         max_seconds: time limit of the search; no evaluation starts later.
         mesh: devices that share the rows, for methods that need only sums. The model equals the
             model of one device to rounding. If the mesh spans several processes, each process calls
-            `train` with the same rows and settings, and without `max_seconds`. `train` compares
-            checksums of the rows and settings, and raises an error if they differ.
+            `train` with the same settings, without `max_seconds`, and with the same rows or its own
+            `Shards`. `train` compares checksums of the rows and settings, and raises an error if
+            they differ.
         sample_rows: rows of a stream that are kept to choose points from and to score.
+        checkpoint: a file that holds the state of the run: the search's evaluations, the points,
+            and the sums of a stream with the unfinished pass. If the process is killed, the same
+            call resumes from the file and gives the same result. The file is removed at the end,
+            unless Ctrl-C or `max_seconds` stopped the search, which the same call then continues.
+            The file of a call with other arguments, data or versions is refused.
+        checkpoint_seconds: time between two states of the file. Writing takes at most a twentieth
+            of the time, even if that means longer times.
     """
 
     memory: int | None = None
     max_seconds: float = math.inf
     mesh: Mesh | None = None
     sample_rows: int = SAMPLE_ROWS
+    checkpoint: PathLike | Checkpoint | None = None
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
 
     def check(self, method: Method, search: Search) -> None:
         """Raise a `ValueError` for numbers out of range, or a mesh that cannot be used."""
@@ -197,7 +209,18 @@ class Config(NamedTuple):
         """The settings that must be equal in all processes of a mesh, by argument."""
         settings = self._asdict()
         del settings["keys"], settings["progress"]
-        return {**settings, "key": self.keys.points}
+        # Each process has its own file, or none has one.
+        resources = dataclasses.replace(self.resources, checkpoint=None)
+        own = {"checkpoint is stated": self.resources.checkpoint is not None}
+        return {**settings, "resources": resources, **own, "key": self.keys.points}
+
+    @property
+    def resumed(self) -> dict[str, Any]:
+        """The settings that must be equal in a call that resumes, by argument."""
+        resources = dataclasses.replace(
+            self.resources, checkpoint=None, checkpoint_seconds=0.0, max_seconds=math.inf
+        )
+        return {**self.compared, "resources": resources}
 
 
 def configure(

@@ -1,7 +1,8 @@
 """The source of rows that reads a stream (De Brabanter 2010, Section 6.2, Algorithm 4)."""
 
 import functools
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -10,23 +11,25 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from .._mesh import on_default_device, sum_over_rows
+from .._agreement import summed_in_all_processes
+from .._mesh import from_first_process, on_default_device, sum_over_rows
 from .._programs import compiled
 from .._repr import short_repr
-from ..data.streams import ReplayableStream, StreamError, without_zero_weights
+from ..data.streams import Located, ReplayableStream, StreamError
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
 from ..machines.family import Family
 from ..machines.from_sums import FromSums
 from ..machines.held_out import Sums
-from ..machines.method import Method
 from ..machines.rows import Rows
 from ..normal_equations import NormalEquations, accumulate_groups, zeros
 from ..scaling import Standardization
 from ..search.problem import Problem, Table, least_of_sizes
 from ..validation.folds import Folds
 from ..validation.validate import FoldLosses, Scoring, Validation
+from .checkpoint import RunState, State
+from .draws import random_bits, random_numbers
 from .encoding import Encoding
 from .plan import Plan
 from .settings import NO_FOLD_MACHINES
@@ -52,15 +55,10 @@ class Split(NamedTuple):
 
     def __call__(self, places: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Return the number of each row's part."""
-        # The finaliser of splitmix64 (Steele, Lea and Flood 2014).
-        x = (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        x = x + np.uint64(self.seed)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        x = x ^ (x >> np.uint64(31))
         if self.share:
-            return (x / 2.0**64 >= self.share).astype(np.int32)
-        return (x % np.uint64(self.parts)).astype(np.int32)
+            return (random_numbers(places, self.seed) >= self.share).astype(np.int32)
+        bits = random_bits(places, self.seed)
+        return (bits % np.uint64(self.parts)).astype(np.int32)
 
 
 class Reader(NamedTuple):
@@ -68,10 +66,14 @@ class Reader(NamedTuple):
 
     stream: ReplayableStream
     n_rows: int  # number of rows of positive weight
+    own_rows: int  # number of those that this process reads
     encoding: Encoding
     factors: Float[np.ndarray, " k"] | None  # weight factor of each class; None for 1
     split: Split
     batch_rows: int  # rows of a batch
+    # Of the batches that all processes read, this process sums those whose number, divided by the
+    # second number, has the first as its remainder. `(0, 1)` for all batches.
+    turn: tuple[int, int] = (0, 1)
 
     __repr__ = short_repr
 
@@ -84,6 +86,11 @@ class Reader(NamedTuple):
         """
         code = self.encoding.code
         return 1 if code is None or code.shares_all_rows else len(code.matrix)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the batches."""
+        return self.encoding.dtype
 
     @property
     def n_groups(self) -> int:
@@ -126,36 +133,49 @@ class Reader(NamedTuple):
         w = _cast(w, encoding.dtype, where, "weights")
         return encoding.targets(numbers, None), w, numbers
 
-    def batches(self) -> Iterator[tuple[np.ndarray, ...]]:
+    def batches(self, skip: int = 0) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
         """Yield batches `(X, targets, weights, groups)`, padded with rows of weight 0.
 
-        `groups` holds the number of each row's group, see `groups_per_part`. If the classes are
-        summed separately, the targets have no columns, because the class determines them.
+        Each batch comes with the number of batches up to its end. `groups` holds the number of each
+        row's group, see `groups_per_part`. If the classes are summed separately, the targets have
+        no columns, because the class determines them.
+
+        Args:
+            skip: number of batches to leave out, from the first.
 
         Raises:
             StreamError: if the rows differ from the rows of the first pass.
         """
-        code, dtype, start = self.encoding.code, self.encoding.dtype, 0
-        for (X, y, weights), rows in without_zero_weights(self.stream):
-            n, where = len(X), f"rows {rows[0]} to {rows[-1]}"
-            targets, w, numbers = self.encode(y, weights, where)
-            group = self.split(start + np.arange(n))
-            if self.groups_per_part > 1:
-                group = group * self.groups_per_part + numbers
-                targets = np.zeros((n, 0), dtype)
-            elif code is not None:
-                targets = np.asarray(code.matrix, dtype)[numbers]
-            X = _cast(X, dtype, where, "X")
+        n_rows = count = 0
+        for part in self.stream.located():
+            n = len(part.places)
+            n_rows += n
             for first in range(0, n, self.batch_rows):
-                position = first + np.arange(self.batch_rows)
-                row, in_batch = np.minimum(position, n - 1), position < n
-                yield X[row], targets[row], np.where(in_batch, w[row], 0).astype(dtype), group[row]
-            start += n
-        if start != self.n_rows:
+                count += 1
+                if count > skip and (count - 1) % self.turn[1] == self.turn[0]:
+                    yield count, self._encoded(part, slice(first, first + self.batch_rows))
+        if n_rows != self.own_rows:
             raise StreamError(
-                f"weights: expected {self.n_rows} rows with a weight above 0 as in the first pass, "
-                f"got {start}"
+                f"weights: expected {self.own_rows} rows with a weight above 0 as in the first "
+                f"pass, got {n_rows}"
             )
+
+    def _encoded(self, part: Located, rows: slice) -> tuple[np.ndarray, ...]:
+        """Return some rows as a batch, see `batches`."""
+        (X, y, weights), numbers, places = part
+        where, code, dtype = f"rows {numbers[0]} to {numbers[-1]}", self.encoding.code, self.dtype
+        y, weights = y[rows], None if weights is None else weights[rows]
+        targets, w, class_numbers = self.encode(y, weights, where)
+        n, group = len(y), self.split(places[rows])
+        if self.groups_per_part > 1:
+            group = group * self.groups_per_part + class_numbers
+            targets = np.zeros((n, 0), dtype)
+        elif code is not None:
+            targets = np.asarray(code.matrix, dtype)[class_numbers]
+        X = _cast(X[rows], dtype, where, "X")
+        position = np.arange(self.batch_rows)
+        row, in_batch = np.minimum(position, n - 1), position < n
+        return X[row], targets[row], np.where(in_batch, w[row], 0).astype(dtype), group[row]
 
 
 def _cast(a: np.ndarray, dtype: np.dtype, where: str, name: str) -> np.ndarray:
@@ -180,16 +200,32 @@ class Streamed(TrainingSource):
         parts: standardised rows of the sample, arranged by validated part, see `Split`.
         folds: for each validated part, the numbers of its rows in the sample.
         n_sample: number of rows of the sample.
+        mesh: the devices of all processes, or of one; None for one device.
+        state: the states of the run, which hold cached sums and the sums of an unfinished pass.
     """
 
-    def __init__(self, reader: Reader, parts: Rows, folds: Folds, n_sample: int) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        parts: Rows,
+        folds: Folds,
+        n_sample: int,
+        mesh: Mesh | None,
+        state: RunState,
+    ) -> None:
         self.reader, self.placed, self.folds = reader, parts, folds
+        self.mesh, self.state = mesh, state
         self.n_predicted, self.n_rows = n_sample, reader.n_rows
         self._kernels_at_once = 1
         # Cached sums over every part of the rows, for the last kernel and the best kernel so far.
-        self._sums: dict[bytes, Sums] = {}
-        self._best: tuple[float, bytes] = np.inf, b""  # score and cache key of the best kernel
-        self._method: type[Method] | None = None  # the method that the best score belongs to
+        self._sums: dict[str, Sums] = {}
+        self._best: tuple[float, str] = np.inf, ""  # score and cache key of the best kernel
+        self._method = ""  # name of the method that the best score belongs to
+        self._restored: dict[str, NormalEquations] = {}  # sums of an earlier call, on the host
+        if (known := state.known("sums")) is not None:
+            score, name, self._method = known.document["best"]
+            self._best = np.inf if score is None else score, name
+            self._restored = _by_name(known.arrays)
 
     @property
     def rows_scored(self) -> int:
@@ -217,19 +253,17 @@ class Streamed(TrainingSource):
         # The cache key holds the bytes of the kernel. So make kernels on the host, as the tuned
         # kernel is made, to get equal values to the last digit.
         kernels = [problem.template.at(theta) for theta in np.asarray(thetas)]
-        if self._method is not type(problem.method):  # scores of two methods are not comparable
-            self._method, self._best, self._sums = type(problem.method), (np.inf, b""), {}
-        names = [_cache_key(problem, kernel) for kernel in kernels]
-        if any(name not in self._sums for name in names):
-            sums = self._sum(problem, kernels)
-        else:
-            sums = [self._sums[name] for name in names]
+        method = type(problem.method).__name__
+        if self._method != method:  # scores of two methods are not comparable
+            self._method, self._best, self._sums, self._restored = method, (np.inf, ""), {}, {}
+        names, sums = self._sum(problem, kernels)
         on_fold, validations = FoldLosses(scoring, FIRST_MACHINE), []
         C = np.asarray(C, self.dtype)
         for name, kernel_sums, C_of_kernel in zip(names, sums, C, strict=True):
             validation = evaluate(self._with_sums(problem, kernel_sums), C_of_kernel, on_fold)
             validation = validation._replace(predictions=None)
-            validations.append(on_default_device(self.placed.mesh, validation))
+            validation = on_default_device(self.placed.mesh, validation)
+            validations.append(from_first_process(self.mesh, validation))
             score = float(np.min(least_of_sizes(problem.method, validations[-1]).trusted))
             self._cache(name, kernel_sums, score)
         return validations
@@ -264,37 +298,79 @@ class Streamed(TrainingSource):
         """Return the arguments of the program that predicts held-out rows from sums."""
         return SumsOfFolds(_from_sums(problem), sums, self.placed, problem.key)
 
-    def _cache(self, name: bytes, sums: Sums, score: float = np.inf) -> None:
+    def _cache(self, name: str, sums: Sums, score: float = np.inf) -> None:
         """Cache the sums of a kernel beside the sums of the best kernel; drop all others."""
         if score < self._best[0]:
             self._best = score, name
         sums_by_name = {self._best[1]: self._sums.get(self._best[1]), name: sums}
         self._sums = {name: sums for name, sums in sums_by_name.items() if sums is not None}
+        self._restored = {n: s for n, s in self._restored.items() if n == self._best[1]}
+        self.state.keep("sums", self._cached)
+
+    def _cached(self) -> State:
+        """Return the cached sums as a state of the run."""
+        sums = self._restored | {name: sums.equations for name, sums in self._sums.items()}
+        score, name = self._best
+        best = [score if np.isfinite(score) else None, name, self._method]
+        return State(_arrays_of(sums), {"best": best})
 
     def _sums_of(self, problem: Problem, kernel: Kernel) -> Sums:
         """Return the sums of a kernel from the cache, or else from a pass over the rows.
 
-        Only a kernel from a resumed history needs the pass.
+        Only a kernel from a given history needs the pass.
         """
-        name = _cache_key(problem, kernel)
-        if name not in self._sums:
-            self._cache(name, self._sum(problem, [kernel])[0])
-        return self._sums[name]
+        (name,), (sums,) = self._sum(problem, [kernel])
+        self._cache(name, sums)
+        return sums
 
-    def _sum(self, problem: Problem, kernels: list[Kernel]) -> list[Sums]:
-        """Return the sums of every kernel, by one pass over the rows."""
+    def _sum(self, problem: Problem, kernels: list[Kernel]) -> tuple[list[str], list[Sums]]:
+        """Return the cache keys and the sums of kernels, by one pass over the rows or none."""
         reader, points = self.reader, problem.points
         assert points is not None
+        names = [_cache_key(problem, kernel) for kernel in kernels]
+        if all(name in self._sums for name in names):
+            return names, [self._sums[name] for name in names]
         initial = [
             _initial_sums(_from_sums(problem), kernel, points, reader.n_groups, reader.outputs)
             for kernel in kernels
         ]
         maps, totals = [phi for phi, _ in initial], [zero for _, zero in initial]
+        if all(name in self._restored for name in names):
+            totals = [jax.device_put(self._restored[name]) for name in names]
+        else:
+            zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), totals)
+            own = functools.partial(self._pass, maps, totals, names)
+            totals = summed_in_all_processes(self.mesh, zeros, own)
+            self.state.keep("unfinished", None)
+            if reader.groups_per_part > 1:
+                totals = [_by_part(total, reader.split.parts) for total in totals]
+        return names, [Sums(*pair) for pair in zip(maps, totals, strict=True)]
+
+    def _pass(
+        self, maps: list[FeatureMap], totals: list[NormalEquations], names: list[str]
+    ) -> list[NormalEquations]:
+        """Return the sums of every feature map over this process's rows, by one pass.
+
+        Args:
+            maps: the feature maps.
+            totals: sums of zero, which are overwritten.
+            names: the cache keys of the kernels, by which a checkpoint tells an unfinished pass.
+        """
+        reader, mesh, known = self.reader, self.placed.mesh, self.state.known("unfinished")
+        skip = 0
+        if known is not None and known.document["names"] == names:
+            skip, sums = known.document["batches"], _by_name(known.arrays)
+            totals = [jax.device_put(sums[name]) for name in names]
         pending: list[Array] = []  # weights of the last batch, ready once the batch is summed
-        for batch in reader.batches():
+
+        def unfinished(batches: int) -> State:
+            sums = dict(zip(names, totals, strict=True))
+            return State(_arrays_of(sums), {"names": names, "batches": batches})
+
+        for count, batch in reader.batches(skip):
             # Read the next batch while one batch is summed, but hold no third batch in memory.
             jax.block_until_ready(pending)
-            rows, mesh = jax.device_put(batch), self.placed.mesh
+            rows = jax.device_put(batch)
             # With a loop over kernels, one program serves any number of kernels.
             add = functools.partial(_add, n_groups=reader.n_groups, mesh=mesh)
             added = [
@@ -302,9 +378,26 @@ class Streamed(TrainingSource):
                 for total, phi in zip(totals, maps, strict=True)
             ]
             totals, pending = [total for total, _ in added], [weight for _, weight in added]
-        if reader.groups_per_part > 1:
-            totals = [_by_part(total, reader.split.parts) for total in totals]
-        return [Sums(*pair) for pair in zip(maps, totals, strict=True)]
+            self.state.tick(unfinished=functools.partial(unfinished, count))
+        return totals
+
+
+def _arrays_of(sums: dict[str, NormalEquations]) -> dict[str, np.ndarray]:
+    """Return sums as arrays on the host, by the sums' name and field."""
+    return {
+        f"{name}.{field}": np.asarray(array)
+        for name, equations in sums.items()
+        for field, array in equations._asdict().items()
+    }
+
+
+def _by_name(arrays: Mapping[str, Any]) -> dict[str, NormalEquations]:
+    """Return the sums that `_arrays_of` gave as arrays."""
+    fields: dict[str, dict[str, Any]] = {}
+    for key, array in arrays.items():
+        name, field = key.split(".")
+        fields.setdefault(name, {})[field] = array
+    return {name: NormalEquations(**parts) for name, parts in fields.items()}
 
 
 def _from_sums(problem: Problem) -> FromSums:
@@ -312,15 +405,16 @@ def _from_sums(problem: Problem) -> FromSums:
     return problem.method.check_sums("stream")
 
 
-def _cache_key(problem: Problem, kernel: Kernel) -> bytes:
-    """Return the cache key of sums: the bytes of the method's name, the points and the kernel.
+def _cache_key(problem: Problem, kernel: Kernel) -> str:
+    """Return the cache key of sums: a hash of the method's name, the points and the kernel.
 
     The method and the points can change during tuning: a surrogate has other features, and a search
     may move the points.
     """
-    leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(kernel)]
-    method = type(problem.method).__name__
-    return b" ".join([method.encode(), np.asarray(problem.points).tobytes(), *leaves])
+    digest = hashlib.blake2b(type(problem.method).__name__.encode(), digest_size=16)
+    for array in (problem.points, *jax.tree.leaves(kernel)):
+        digest.update(np.asarray(array).tobytes())
+    return digest.hexdigest()
 
 
 @functools.partial(compiled, static_argnames=("n_groups", "outputs"))

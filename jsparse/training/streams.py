@@ -1,7 +1,6 @@
 """The first pass over a stream, which computes moments and classes and draws a sample."""
 
 import functools
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -9,30 +8,32 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt32
 
-from .._agreement import BatchChecksums
+from .._agreement import BatchChecksums, same_in_all_processes
 from .._arguments import whole_number
 from .._blocks import capacity, padded
-from .._mesh import spans_processes
+from .._mesh import local_mesh, spans_processes, turn_of
 from .._programs import compiled
 from .._types import Key
-from ..data.streams import Batch, ReplayableStream, RowStream
+from ..data.streams import Batch, ReplayableStream, RowStream, Shards
 from ..kernels import Linear
 from ..kernels.mixed import categorical_columns
-from ..machines.method import Method, Shape, TrainingRows
+from ..machines.method import Shape, TrainingRows
 from ..machines.rows import Rows
 from ..validation.folds import Folds
+from .checkpoint import RunState, State
 from .choices import default_folds, template_of
 from .data import TrainingData
 from .encoding import Encoding, code_of
 from .inputs import WeightedRows, check_labels, class_factors, folds_of_rows
 from .plan import check_fits, plan_of
+from .processes import join_processes
 from .settings import NO_FOLD_MACHINES, Config, HoldOut
 from .streamed import Reader, Split, Streamed
-from .summary import Summary, summarize
+from .summary import Summarizer, Summary
 from .target_units import TargetUnits, target_units
 
 
-def read_stream(stream: RowStream, config: Config) -> TrainingData:
+def read_stream(stream: RowStream, config: Config, state: RunState) -> TrainingData:
     """Read a stream for the first time, and return the rows to train on.
 
     Raises:
@@ -52,18 +53,22 @@ def read_stream(stream: RowStream, config: Config) -> TrainingData:
     split = _split_of(config, sample_rows)
     method.check_sample(sample_rows)
     rows, checksums = ReplayableStream(stream), BatchChecksums()
-    arguments = {"folds": split.parts, "n_C": config.C.size, "memory": config.resources.memory}
-    batches = _checked_for_memory(rows, method, arguments)
-    if spans_processes(mesh):
-        batches = checksums.watch(batches)
-    rng = np.random.default_rng(_seed(config.keys.sample))
-    summary = summarize(batches, rng, sample_rows, classification=config.task == "classification")
-    compared = checksums.compared() if spans_processes(mesh) else {}
-    return _training_data(_reader(rows, summary, split, config), summary, config, compared)
+    first_pass, sharded = _FirstPass(rows, config, split.parts, state), isinstance(stream, Shards)
+    comparing = spans_processes(mesh) and not sharded
+    with same_in_all_processes(mesh) as compared:
+        compared["sharded stream"] = sharded
+        summarizer = first_pass.read(checksums if comparing else None)
+    own_rows = summarizer.n
+    if mesh is not None and spans_processes(mesh) and isinstance(stream, Shards):
+        join_processes(mesh, summarizer, list(stream.shards))
+    summary = summarizer.summary
+    reader = _reader(rows, summary, split, config, own_rows)
+    compared = checksums.compared() if comparing else {}
+    return _training_data(reader, summary, config, compared, state)
 
 
 def _training_data(
-    reader: Reader, summary: Summary, config: Config, compared: dict[str, Any]
+    reader: Reader, summary: Summary, config: Config, compared: dict[str, Any], state: RunState
 ) -> TrainingData:
     """Return the rows to train on: the encoded sample, and the stream to reread."""
     encoding, sample, split = reader.encoding, summary.sample, reader.split
@@ -80,7 +85,8 @@ def _training_data(
     folds = _sample_folds(split(sample.places), split.validated)
     weights = np.where(folds.valid, w[folds.index], 0)
     arrays = {"X": X[folds.index], "y": y[folds.index], "weights": weights}
-    parts = Rows(**jax.device_put(arrays), code=encoding.code, mesh=config.resources.mesh)
+    mesh = config.resources.mesh
+    parts = Rows(**jax.device_put(arrays), code=encoding.code, mesh=local_mesh(mesh))
     in_fold = np.zeros(n, bool)
     in_fold[folds.index[folds.valid]] = True
     room, classes = capacity(n), encoding.classes
@@ -90,7 +96,7 @@ def _training_data(
     )  # fmt: skip
     present, linear = int(np.count_nonzero(w)), isinstance(kernel, Linear)
     return TrainingData(
-        source=Streamed(reader, parts, folds, n),
+        source=Streamed(reader, parts, folds, n, mesh, state),
         encoding=encoding,
         shape=Shape(n, present, present, d, None if classes is None else len(classes), linear),
         candidates=candidates,
@@ -124,23 +130,77 @@ def _split_of(config: Config, sample_rows: int) -> Split:
     return Split(seed, n_folds, n_folds, 0.0)
 
 
-def _checked_for_memory(
-    rows: ReplayableStream, method: Method, arguments: Mapping[str, Any]
-) -> Iterator[Batch]:
-    """Yield the batches of a stream; check the memory of the run at the first batch.
+class _FirstPass:
+    """The first pass over a stream, which continues from a checkpoint.
 
-    The size of the sample is not yet known, so the plan has a sample of one row. `arguments` holds
-    further arguments of `plan`.
-
-    Raises:
-        ValueError: if the run does not fit into memory.
+    Args:
+        rows: the stream.
+        config: the configuration of the run.
+        parts: number of parts of the rows, see `Split`.
+        state: the states of the run.
     """
-    for i, batch in enumerate(rows):
-        if i == 0:
-            n, d = batch.X.shape
-            known = {"n": n, "d": d, "streamed": True, "batch_rows": n, "sample_rows": 1}
-            check_fits(plan_of(method, **known, **arguments), method)
-        yield batch
+
+    def __init__(self, rows: ReplayableStream, config: Config, parts: int, state: RunState) -> None:
+        self.rows, self.config, self.parts, self.state = rows, config, parts, state
+
+    def read(self, checksums: BatchChecksums | None) -> Summarizer:
+        """Return the summary of the rows; add the batches to `checksums`, if there are any.
+
+        Raises:
+            ValueError: if the run does not fit into memory, or the first batch is not that of the
+                checkpoint.
+        """
+        config, state, known = self.config, self.state, self.state.known("first_pass")
+        summarizer = Summarizer(
+            _seed(config.keys.sample),
+            config.resources.sample_rows,
+            classification=config.task == "classification",
+        )
+        known = None if checksums is not None else known  # which need all batches
+        batches, finished = 0, None
+        if known is not None:
+            summarizer.restore(*known)
+            batches, finished = known.document["batches"], known.document["rows"]
+        for number, (batch, *numbers) in enumerate(self.rows.located()):
+            if number == 0:
+                self._check(batch)
+            if finished is not None:
+                self.rows.rows = finished
+                break
+            if checksums is not None:
+                checksums.add(batch)
+            if number >= batches:
+                summarizer.add(batch, *numbers)
+                state.tick(first_pass=lambda done=number + 1: _state_of(summarizer, done, None))
+        if finished is None:
+            state.keep("first_pass", _state_of(summarizer, batches, self.rows.rows))
+        return summarizer
+
+    def _check(self, batch: Batch) -> None:
+        """Check the memory of the run, and whether a resumed stream begins as it did.
+
+        The size of the sample is not yet known, so the memory plan has a sample of one row.
+        """
+        (n, d), method, config = batch.X.shape, self.config.method, self.config
+        planned = plan_of(
+            method, n=n, d=d, streamed=True, batch_rows=n, sample_rows=1, folds=self.parts,
+            n_C=config.C.size, memory=config.resources.memory,
+        )  # fmt: skip
+        check_fits(planned, method)
+        fields = {f"{name} of the first batch": array for name, array in batch._asdict().items()}
+        self.state.same("stream", fields)
+
+
+def _state_of(summarizer: Summarizer, batches: int, rows: int | None) -> State:
+    """Return the state of the first pass.
+
+    Args:
+        summarizer: the rows that were read.
+        batches: number of batches that were read.
+        rows: number of rows of the stream; None before the end of the pass.
+    """
+    arrays, document = summarizer.state
+    return State(arrays, document | {"batches": batches, "rows": rows})
 
 
 def _seed(key: Key) -> int:
@@ -154,8 +214,12 @@ def _bits(key: Key) -> UInt32[Array, ""]:
     return jax.random.bits(key, dtype=jnp.uint32)
 
 
-def _reader(rows: ReplayableStream, summary: Summary, split: Split, config: Config) -> Reader:
+def _reader(
+    rows: ReplayableStream, summary: Summary, split: Split, config: Config, own_rows: int
+) -> Reader:
     """Return the reader of all later passes, with the encoding from the first pass.
+
+    `own_rows` is the number of rows of positive weight that this process reads.
 
     Raises:
         ValueError: for fewer than two classes, or fewer rows of a class than parts.
@@ -169,7 +233,7 @@ def _reader(rows: ReplayableStream, summary: Summary, split: Split, config: Conf
     else:
         classes = np.array(list(summary.by_class))
         assert rows.rows is not None
-        check_labels(classes, summary.n, rows.rows)
+        check_labels(classes, summary.n, max(summary.n, rows.rows))
         for label, moments in summary.by_class.items():
             if moments.rows < split.parts:
                 raise ValueError(
@@ -181,7 +245,9 @@ def _reader(rows: ReplayableStream, summary: Summary, split: Split, config: Conf
             factors = class_factors(config.class_weight, classes, class_sums)
         code = code_of(config, len(classes), dtype)
     encoding = Encoding(summary.standardization(factors, dtype), classes, code, units)
-    return Reader(rows, summary.n, encoding, factors, split, capacity(summary.largest_batch))
+    size, sharded = capacity(summary.largest_batch), isinstance(rows.stream, Shards)
+    turn = (0, 1) if sharded else turn_of(config.resources.mesh)
+    return Reader(rows, summary.n, own_rows, encoding, factors, split, size, turn)
 
 
 def _sample_folds(part: np.ndarray, n_folds: int) -> Folds:

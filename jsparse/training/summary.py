@@ -1,17 +1,19 @@
 """Summary of one pass over a stream: moments, classes, and a sample of rows."""
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from .._arguments import labels_of
 from .._repr import short_repr
-from ..data.streams import Batch, StreamError, without_zero_weights
+from ..data.streams import Batch, StreamError, located
 from ..scaling import Standardization
+from .draws import random_numbers
 from .inputs import check_label_count
 
 # The sample has at least `sample_rows / (CLASS_SHARE k)` rows of each of `k` classes, or all rows
@@ -42,6 +44,47 @@ class Moments(NamedTuple):
     def scaled(self, factor: float) -> "Moments":
         """Return the moments after all weights are multiplied by `factor`."""
         return self._replace(weight=factor * self.weight, squares=factor * self.squares)
+
+
+class Columns(NamedTuple):
+    """Rows that may be in the sample."""
+
+    numbers: Float[np.ndarray, " r"]  # the random number of each row
+    class_numbers: Int[np.ndarray, " r"]
+    X: Float[np.ndarray, "r d"]
+    targets: Shaped[np.ndarray, " r"]  # class numbers for classification
+    weights: Float[np.ndarray, " r"]
+    rows: Int[np.ndarray, " r"]
+    places: Int[np.ndarray, " r"]
+
+    __repr__ = short_repr
+
+    def at(self, selected: np.ndarray) -> "Columns":
+        """Return the selected rows."""
+        return Columns(*(column[selected] for column in self))
+
+
+def lowest_numbers(
+    numbers: Float[np.ndarray, " r"], class_numbers: Int[np.ndarray, " r"], n_rows: int
+) -> Bool[np.ndarray, " r"]:
+    """Return which rows have the lowest random numbers, of all rows and of each class.
+
+    Args:
+        numbers: the random number of each row.
+        class_numbers: the number of each row's class.
+        n_rows: number of rows to select from the rows of all classes.
+    """
+    if len(numbers) <= n_rows:
+        return np.ones(len(numbers), bool)
+    selected = numbers <= np.partition(numbers, n_rows - 1)[n_rows - 1]
+    k = class_numbers.max() + 1
+    rows_of_class = max(1, n_rows // (CLASS_SHARE * k))
+    for i in range(k):
+        of_class = class_numbers == i
+        if of_class.any():
+            lowest = np.sort(numbers[of_class])[:rows_of_class]
+            selected |= of_class & (numbers <= lowest[-1])
+    return selected
 
 
 class Sample(NamedTuple):
@@ -89,35 +132,44 @@ class Summary(NamedTuple):
         return Standardization(*jax.device_put((total.mean.astype(dtype), scale.astype(dtype))))
 
 
-def summarize(
-    stream: Iterable[Batch], rng: np.random.Generator, sample_rows: int, *, classification: bool
-) -> Summary:
-    """Return the moments of each class, and a sample, of the rows of positive weight.
+class Summarizer:
+    """The moments of each class, and a sample, of the rows of positive weight that were added.
 
-    Every row draws a random number. The sample has the `sample_rows` rows with the lowest numbers.
-    To include rare classes, it also has the `sample_rows / (10 k)` rows with the lowest numbers, or
-    at least one row, of each of the `k` classes.
+    The seed and the place of a row decide a random number for the row. The sample has the
+    `sample_rows` rows with the lowest numbers. To include rare classes, it also has the
+    `sample_rows / (10 k)` rows with the lowest numbers, or at least one row, of each of the `k`
+    classes. So the sample depends neither on the batches nor on the order in which rows are added.
 
     Args:
-        stream: batches of rows.
-        rng: generator of the numbers.
+        seed: seed of the random numbers.
         sample_rows: size of the sample, without the additional rows of rare classes.
         classification: whether targets are labels.
-
-    Raises:
-        StreamError: if all weights are 0, targets of a regression are not numbers, or labels have
-            several types.
-        ValueError: if there are nearly as many classes as rows.
     """
-    n = largest_batch = 0
-    low, high = np.full(1, np.inf), np.full(1, -np.inf)
-    by_class: dict[Any, Moments] = {}
-    parts: list[tuple[np.ndarray, ...]] = []
-    for (X, y, weights), rows in without_zero_weights(stream):
-        batch_rows, where = len(X), f"rows {rows[0]} to {rows[-1]}"
+
+    def __init__(self, seed: int, sample_rows: int, *, classification: bool) -> None:
+        self.seed, self.sample_rows, self.classification = seed, sample_rows, classification
+        self.n = self.largest_batch = 0
+        self.low, self.high = np.full(1, np.inf), np.full(1, -np.inf)
+        self.by_class: dict[Any, Moments] = {}  # in the order in which the classes were seen
+        # Groups of rows as columns: random numbers, class numbers, inputs, targets (class numbers
+        # for classification), weights, row numbers and places.
+        self.parts: list[Columns] = []
+
+    def add(self, batch: Batch, rows: np.ndarray, places: np.ndarray) -> None:
+        """Add rows of positive weight, see `data.streams.Located`.
+
+        Raises:
+            StreamError: if targets of a regression are not numbers, or labels have several types.
+            ValueError: if there are nearly as many classes as rows.
+        """
+        (X, y, weights), where = batch, f"rows {rows[0]} to {rows[-1]}"
+        batch_rows = len(X)
         w = np.ones(batch_rows) if weights is None else np.asarray(weights, float)
-        low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
-        if classification:
+        self.low, self.high = (
+            np.minimum(self.low, X.min(axis=0)),
+            np.maximum(self.high, X.max(axis=0)),
+        )
+        if self.classification:
             labels, label_numbers = _labels(y, where)
         elif y.dtype.kind in "biuf":
             labels, label_numbers = [None], np.zeros(batch_rows, int)
@@ -126,52 +178,95 @@ def summarize(
         order = np.argsort(label_numbers, kind="stable")
         ends = np.cumsum(np.bincount(label_numbers, minlength=len(labels)))
         for label, members in zip(labels, np.split(order, ends[:-1]), strict=True):
-            earlier = by_class.get(label, _no_rows(X.shape[1]))
-            by_class[label] = earlier + _moments(X[members], w[members])
-        n, largest_batch = n + batch_rows, max(largest_batch, batch_rows)
-        if classification:
-            check_label_count(len(by_class), n)
-        class_number = {label: i for i, label in enumerate(by_class)}
-        class_numbers = np.array([class_number[label] for label in labels])[label_numbers]
-        random_numbers, places = rng.random(batch_rows), np.arange(n - batch_rows, n)
-        batch = random_numbers, class_numbers, X, y, w, rows, places
-        parts.append(tuple(column.copy() for column in batch))  # the caller may reuse its arrays
-        if sum(len(part[0]) for part in parts) > 2 * sample_rows:
-            parts = [_lowest_numbers(parts, sample_rows)]
-    if n == 0:
-        raise StreamError("weights: expected some above 0, got weights of zero only")
-    counts = np.array([moments.rows for moments in by_class.values()])
-    if classification:
-        _labels([*by_class], "the batches together")
-        by_class = {label: by_class[label] for label in sorted(by_class)}
-    _, class_numbers, X, y, w, rows, places = _lowest_numbers(parts, sample_rows)
-    w = w * (counts / np.bincount(class_numbers))[class_numbers]  # every class is in the sample
-    return Summary(n, largest_batch, by_class, low, high, Sample(X, y, w, rows, places))
+            self.join(label, _moments(X[members], w[members]))
+        self.n, self.largest_batch = self.n + batch_rows, max(self.largest_batch, batch_rows)
+        if self.classification:
+            check_label_count(len(self.by_class), self.n)
+        number_of = {label: i for i, label in enumerate(self.by_class)}
+        numbers = np.array([number_of[label] for label in labels])[label_numbers]
+        targets = numbers if self.classification else y
+        columns = random_numbers(places, self.seed), numbers, X, targets, w, rows, places
+        # Copy the columns, as the caller may reuse its arrays.
+        self.parts.append(Columns(*(column.copy() for column in columns)))
+        if sum(len(part.places) for part in self.parts) > 2 * self.sample_rows:
+            self.parts = [self.lowest]
+
+    def join(self, label: Any, moments: Moments) -> None:
+        """Add the moments of rows of a class."""
+        earlier = self.by_class.get(label, _no_rows(len(moments.mean)))
+        self.by_class[label] = earlier + moments
+
+    @property
+    def lowest(self) -> Columns:
+        """The rows that may be in the sample, in the order of their places."""
+        columns = Columns(*map(np.concatenate, zip(*self.parts, strict=True)))
+        selected = lowest_numbers(columns.numbers, columns.class_numbers, self.sample_rows)
+        return columns.at(selected)
+
+    @property
+    def summary(self) -> Summary:
+        """The summary of the rows.
+
+        Raises:
+            StreamError: if there are none, or the labels of several batches differ in type.
+        """
+        if self.n == 0:
+            raise StreamError("weights: expected some above 0, got weights of zero only")
+        by_class, columns = self.by_class, self.lowest
+        y, numbers, w = columns.targets, columns.class_numbers, columns.weights
+        if self.classification:
+            _labels([*by_class], "the batches together")
+            y = labels_of("y", [*by_class])[numbers]
+            by_class = {label: by_class[label] for label in sorted(by_class)}
+        # Every class is in the sample.
+        counts = np.array([moments.rows for moments in self.by_class.values()])
+        w = w * (counts / np.bincount(numbers))[numbers]
+        sample = Sample(columns.X, y, w, columns.rows, columns.places)
+        return Summary(self.n, self.largest_batch, by_class, self.low, self.high, sample)
+
+    @property
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The arrays and the document from which `restore` continues."""
+        moments = [*self.by_class.values()]
+        arrays = {"low": self.low, "high": self.high}
+        if moments:
+            arrays |= self.lowest._asdict() | {
+                "mean": np.stack([m.mean for m in moments]),
+                "squares": np.stack([m.squares for m in moments]),
+            }
+        document = {
+            "n": self.n,
+            "largest_batch": self.largest_batch,
+            # Labels are written as Python writes them, as JSON has no bytes.
+            "classes": [[repr(label), m.rows, m.weight] for label, m in self.by_class.items()],
+        }
+        return arrays, document
+
+    def restore(self, arrays: Mapping[str, np.ndarray], document: Mapping[str, Any]) -> None:
+        """Continue from a `state`."""
+        self.n, self.largest_batch = document["n"], document["largest_batch"]
+        self.low, self.high = arrays["low"], arrays["high"]
+        for i, (label, rows, weight) in enumerate(document["classes"]):
+            moments = Moments(rows, weight, arrays["mean"][i], arrays["squares"][i])
+            self.by_class[ast.literal_eval(label)] = moments
+        if self.by_class:
+            self.parts = [Columns(*(arrays[name] for name in Columns._fields))]
 
 
-def _lowest_numbers(parts: list[tuple[np.ndarray, ...]], n_rows: int) -> tuple[np.ndarray, ...]:
-    """Return the rows with the lowest random numbers, of all rows and of each class.
+def summarize(
+    batches: Iterable[Batch], seed: int, sample_rows: int, *, classification: bool
+) -> Summary:
+    """Return the moments of each class, and a sample, of the rows of one shard; see `Summarizer`.
 
-    Args:
-        parts: groups of rows, each as a tuple of columns. The first column has the random numbers,
-            the second the class numbers.
-        n_rows: number of rows to select from the rows of all classes.
-
-    Returns:
-        The columns of the selected rows, in the order of the rows.
+    Raises:
+        StreamError: if all weights are 0, targets of a regression are not numbers, or labels have
+            several types.
+        ValueError: if there are nearly as many classes as rows.
     """
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    random_numbers, class_numbers = columns[:2]
-    if len(random_numbers) <= n_rows:
-        return tuple(columns)
-    selected = random_numbers <= np.partition(random_numbers, n_rows - 1)[n_rows - 1]
-    k = class_numbers.max() + 1
-    rows_of_class = max(1, n_rows // (CLASS_SHARE * k))
-    for i in range(k):
-        of_class = class_numbers == i
-        lowest = np.sort(random_numbers[of_class])[:rows_of_class]
-        selected |= of_class & (random_numbers <= lowest[-1])
-    return tuple(column[selected] for column in columns)
+    summarizer = Summarizer(seed, sample_rows, classification=classification)
+    for part in located((0, Batch(*batch)) for batch in batches):
+        summarizer.add(*part)
+    return summarizer.summary
 
 
 def _labels(y: np.ndarray | list[Any], where: str) -> tuple[list[Any], np.ndarray]:

@@ -18,6 +18,7 @@ from ..search.run import Progress
 from ..search.strategies import Search
 from ..validation.folds import Folds
 from .budget import Budget, within_budget
+from .checkpoint import resumable
 from .choices import KernelLike
 from .distil import distil
 from .inputs import ClassWeight
@@ -29,6 +30,7 @@ from .trained import Trained
 LARGEST_DISTILLED = 500  # prototypes, up to which a pursuit takes seconds
 
 
+@resumable
 def train(
     X: Any,
     y: Any = None,
@@ -130,7 +132,8 @@ def train(
     scores are means over it. Each further pass sums every fold for a batch of kernels and all `C`
     (De Brabanter 2010, Section 6.2, Algorithm 4). Memory does not depend on the number of rows.
 
-    Ctrl-C during tuning keeps the best result so far; `tuning.stopped` is then "interrupted".
+    Ctrl-C during tuning keeps the best result so far; `tuning.stopped` is then "interrupted". With
+    `Resources(checkpoint=path)` a killed call resumes when it is made again.
 
     Raises:
         ValueError: before any work is done, for invalid data or settings, more points than fit into

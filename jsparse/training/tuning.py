@@ -1,5 +1,6 @@
 """The choice of a machine by cross-validation, its held-out predictions, and its final fit."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,12 +18,14 @@ from ..machines.held_out import Sums, Which
 from ..machines.rows import Rows
 from ..machines.stages import Outcome, smallest_within
 from ..prediction import scores_of
+from ..search.history import Evaluation, arrays_of, evaluations_of
 from ..search.problem import Problem, best_per_problem
 from ..search.run import Tuning
 from ..search.sizes import SizeCurve, curve_of
 from ..search.tune import tune_stages
 from ..validation.losses import standard_error, weighted
 from ..validation.validate import Kept
+from .checkpoint import RunState, State
 from .data import TrainingData
 from .encoding import Encoding
 from .settings import Config
@@ -56,17 +59,29 @@ class Choice(NamedTuple):
         return as_array(np.asarray(self.C, self.problem.dtype))
 
 
-def choose(problem: Problem, config: Config, encoding: Encoding) -> Choice:
-    """Choose kernel, `C` and size by cross-validation, in the stages of the problem's method."""
+def choose(problem: Problem, config: Config, encoding: Encoding, state: RunState) -> Choice:
+    """Choose kernel, `C` and size by cross-validation, in the stages of the problem's method.
+
+    The evaluations are kept in the run's checkpoint, and continued from there.
+    """
     metric, units = problem.scoring.metric, encoding.units
-    search = units.search(config.search, metric)
+    search, known = units.search(config.search, metric), state.known("history")
+
+    def record(evaluations: Callable[[], list[Evaluation]]) -> None:
+        state.keep("history", lambda: State(arrays_of(evaluations()), {}))
+        state.tick()
+
     choice = tune_stages(
         problem.method.stages(problem, search),
         key=config.keys.search,
-        history=search.history,
+        history=search.history if known is None else evaluations_of(known.arrays),
+        same_run=known is not None,
         max_seconds=config.resources.max_seconds,
         progress=units.progress(config.progress, metric),
+        record=record,
     )
+    if choice.outcome.tuning.stopped != "finished":
+        state.checkpoint.complete = False
     outcome, C, size = choice.outcome, choice.outcome.tuning.C, None
     curve = curve_of(choice, metric) if choice.sizes else None
     if problem.method.fit_sizes:

@@ -12,8 +12,9 @@ from jsparse import load
 from jsparse.cli.main import main
 from jsparse.data.encoding import encode, encode_target, fit_schema
 from jsparse.data.schema import CsvFormat
+from jsparse.data.streams import Shards
 from jsparse.data.table_files import TableFile, read_table
-from jsparse.data.table_streams import TableStream, stream_schema
+from jsparse.data.table_streams import TableStream, stream_schema, table_shards
 from jsparse.data.tables import TableError
 
 
@@ -429,3 +430,23 @@ def test_a_target_whose_first_values_are_whole(tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     assert main(["predict", model, str(large), "--stream"]) == 0
     assert "mean squared error on 200 rows" in capsys.readouterr().err
+
+
+def test_row_groups_and_files_are_shards(tmp_path):
+    table = people()
+    folder, single = (written(kind, tmp_path, table) for kind in ("folder", "parquet"))
+    whole = [folder / "0000.parquet", single]
+    pyarrow.csv.write_csv(table.slice(0, 50), tmp_path / "t.csv")
+    schema = stream_schema(TableFile(single), "owner")[0]
+    shards = table_shards([*whole, tmp_path / "t.csv"], schema)
+    assert len(shards) == 1 + 6 + 1  # a file of one row group, six row groups of 90 rows, a CSV
+    rows = [np.concatenate([batch.X for batch in shard]) for shard in shards]
+    expected = encode(schema, table).X
+    np.testing.assert_array_equal(rows[0], expected[:200])
+    np.testing.assert_array_equal(np.concatenate(rows[1:7]), expected)
+    np.testing.assert_array_equal(rows[7], expected[:50])
+    second = Shards.dealt(shards, process=1, processes=2)
+    assert list(second.shards) == [1, 3, 5, 7]
+    assert second.schema == schema
+    with pytest.raises(TableError, match="no such file"):
+        table_shards([tmp_path / "none"], schema)

@@ -142,7 +142,7 @@ def test_scores_are_means_over_the_sample():
     assert int(model.folds.valid.sum()) == 200
     scaling = model.expansion.scaling
     # The same draw again, to know which rows they are.
-    draw = np.random.default_rng(number_of("sample"))
+    draw = number_of("sample")
     summary = summarize(ArrayStream(X, y, batch_rows=128), draw, 200, classification=True)
     folds = folds_of(600)
     best = model.tuning.history[0]
@@ -377,7 +377,7 @@ def test_moments_with_a_large_mean_and_classes():
     rng = np.random.default_rng(0)
     X = 1e8 + rng.standard_normal((1000, 4)) * [1, 1e-3, 1e3, 0]
     y, w = rng.integers(0, 3, 1000), rng.random(1000)
-    summary = summarize(ArrayStream(X, y, w, batch_rows=64), rng, 100, classification=True)
+    summary = summarize(ArrayStream(X, y, w, batch_rows=64), 0, 100, classification=True)
     factors = np.array([1.0, 2.0, 5.0])
     scaling = summary.standardization(factors, np.dtype("float64"))
     v = factors[y] * w
@@ -396,9 +396,8 @@ def test_the_sample_is_uniform_and_in_order():
     counts = np.zeros(300)
     draws = 400
     for seed in range(draws):
-        rng = np.random.default_rng(seed)
         stream = ArrayStream(X, np.zeros(300), batch_rows=7)
-        sample = summarize(stream, rng, 30, classification=False).sample
+        sample = summarize(stream, seed, 30, classification=False).sample
         assert np.all(np.diff(sample.rows) > 0)
         np.testing.assert_array_equal(sample.X[:, 0], sample.rows)
         counts[sample.rows] += 1
@@ -415,7 +414,7 @@ def test_a_rare_class_has_its_part_in_the_sample_and_its_weight_in_the_score():
     count = int((y == "rare").sum())
     assert 10 < count < 40
     stream = ArrayStream(X, y, batch_rows=256)
-    sample = summarize(stream, rng, 300, classification=True).sample
+    sample = summarize(stream, 0, 300, classification=True).sample
     # A class has its share of a tenth of the sample, and the weight of all its rows.
     assert (sample.y == "rare").sum() == min(count, 300 // 30)
     for label in ("a", "b", "rare"):
@@ -474,7 +473,7 @@ def test_numbers_taken_for_labels_are_told_at_once():
             return batches()
 
     with pytest.raises(ValueError, match="regression"):
-        summarize(Watched(), np.random.default_rng(0), 100, classification=True)
+        summarize(Watched(), 0, 100, classification=True)
     assert len(seen) == 1
 
 
@@ -565,7 +564,7 @@ def test_probabilities_come_from_rows_of_the_sample_that_are_held_out(k, folds):
     settings = options(folds=folds, C=np.array([10.0]), search=Profile(1))
     settings["resources"] = Resources(sample_rows=300)
     model = train(ArrayStream(X[:400], y[:400], batch_rows=64), task="classification", **settings)
-    draw = np.random.default_rng(number_of("sample"))
+    draw = number_of("sample")
     stream = ArrayStream(X[:400], y[:400], batch_rows=64)
     sample = summarize(stream, draw, 300, classification=True).sample
     held = Split(number_of("folds"), 4, 4, 0.0)

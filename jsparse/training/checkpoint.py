@@ -1,0 +1,286 @@
+"""Checkpoints: the state of a run in a file, from which the same call resumes after a kill."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from .. import __version__
+from .._agreement import described
+from .._arguments import real
+from .._files import OutputError, PathLike, check_writable, load_state, named, save_state
+from .._mesh import gather_texts, processes_of, spans_processes, sum_over_processes
+from .._repr import clipped, short_repr
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_KIND = "checkpoint 1"
+_MARK = "checkpoint"
+_DOCUMENTS = "documents"
+_SHARE = 20  # writing takes at most one part in so many of the time
+_SHOWN = 5  # number of differences that an error lists
+CHECKPOINT_SECONDS = 30.0
+
+
+class State(NamedTuple):
+    """A part of the state of a run."""
+
+    arrays: dict[str, Any]
+    document: dict[str, Any]  # values that JSON can hold
+
+    __repr__ = short_repr
+
+
+class Checkpoint:
+    """The file of a call of `train`, whose states it holds by name.
+
+    The file is written to a neighbour and renamed, so that a kill leaves the last complete file.
+    A run reads a state of an earlier call by `known` and keeps a newer one by `keep`; `tick` writes
+    the file if it is time. If a call makes several runs, as for a budget, each has a `RunState`.
+    As a context, it removes the file at the end, unless a search was stopped before its end.
+
+    Args:
+        path: the file; None for a checkpoint that is never written, and knows nothing.
+        seconds: time between two files.
+
+    Raises:
+        OutputError: if no file can be written at `path`.
+        ModelFileError: if the file there is no checkpoint, or is damaged.
+    """
+
+    def __init__(self, path: PathLike | None, seconds: float = CHECKPOINT_SECONDS) -> None:
+        self.path, self.seconds = path, real("checkpoint_seconds", seconds, 0.0)
+        self.complete = True  # whether no search was stopped before its end
+        self._states: dict[str, State | Callable[[], State]] = {}
+        self._runs = 0
+        self._unwritten = False  # whether a state was kept since the last file
+        self._due = time.monotonic() + self.seconds
+        if path is None:
+            return
+        check_writable(path, _MARK)  # also removes what a kill left of a file
+        if os.path.exists(path):
+            self._states = dict(_by_name(*load_state(path, kind=_KIND)))
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Remove the file. If the block failed or a search was stopped, write the state instead."""
+        if error is not None:
+            with contextlib.suppress(Exception):  # the error of the block is the one to report
+                self.close()
+        elif self.complete:
+            self.remove()
+        else:
+            self.close()
+
+    def next_run(self) -> "RunState":
+        """Return the states of the next run of the call."""
+        self._runs += 1
+        return RunState(self, f"run {self._runs}: ")
+
+    def known(self, name: str) -> State | None:
+        """Return a state of an earlier call; None if it is not known."""
+        state = self._states.get(name)
+        return state if isinstance(state, State) else None
+
+    def keep(self, name: str, state: State | Callable[[], State] | None) -> None:
+        """Keep a state, or a function that returns it when the file is written; None drops it."""
+        if self.path is None:
+            return
+        self._unwritten = True
+        self.describe(name, state)
+
+    def describe(self, name: str, state: State | Callable[[], State] | None) -> None:
+        """As `keep`, of a state that alone is not worth a file, such as the arguments."""
+        if state is None:
+            self._states.pop(name, None)
+        else:
+            self._states[name] = state
+
+    def tick(self, **unfinished: Callable[[], State]) -> None:
+        """Write the file if the time since the last file is over.
+
+        Args:
+            unfinished: functions that return states which hold only now, such as sums of a part of
+                the rows, by name.
+        """
+        if self.path is not None and time.monotonic() >= self._due:
+            self._write(self._states | unfinished)
+
+    def close(self) -> None:
+        """Write the file if it lacks a state. It keeps its unfinished states if it lacks none."""
+        if self.path is not None and self._unwritten:
+            self._write(self._states)
+
+    def _write(self, states_by_name: Mapping[str, State | Callable[[], State]]) -> None:
+        """Write the file. If that fails, warn; the last file is then still there."""
+        begin = time.monotonic()
+        states = {name: s() if callable(s) else s for name, s in states_by_name.items()}
+        try:
+            assert self.path is not None
+            save_state(self.path, *_together(states), kind=_KIND, mark=_MARK)
+            self._unwritten = False
+        except OutputError as error:
+            warnings.warn(
+                f"checkpoint: {error}; the run goes on, and a kill now loses all work since the "
+                "last checkpoint",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        end = time.monotonic()
+        self._due = end + max(self.seconds, _SHARE * (end - begin))
+
+    def remove(self) -> None:
+        """Remove the file."""
+        if self.path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunState:
+    """The states of one run of a call, which a `Checkpoint` holds."""
+
+    checkpoint: Checkpoint
+    prefix: str
+
+    __repr__ = short_repr
+
+    def known(self, name: str) -> State | None:
+        """See `Checkpoint.known`."""
+        return self.checkpoint.known(self.prefix + name)
+
+    def keep(self, name: str, state: State | Callable[[], State] | None) -> None:
+        """See `Checkpoint.keep`."""
+        self.checkpoint.keep(self.prefix + name, state)
+
+    def tick(self, **unfinished: Callable[[], State]) -> None:
+        """See `Checkpoint.tick`."""
+        self.checkpoint.tick(**{self.prefix + name: state for name, state in unfinished.items()})
+
+    def share(self, mesh: Mesh | None) -> None:
+        """Give all processes of a mesh the states of the process that has made most evaluations.
+
+        These are the states that are equal in all processes at the same time. Each process keeps
+        its own sums of an unfinished pass, which are used if the pass is the next one of the run.
+        """
+        if mesh is None or not spans_processes(mesh) or self.checkpoint.path is None:
+            return
+        import safetensors.numpy
+
+        shared = {name: self.known(name) for name in ("memory", "points", "history", "sums")}
+        states = {name: state for name, state in shared.items() if state is not None}
+        history = states["history"].arrays if "history" in states else {}
+        done = sum(len(a) for name, a in history.items() if name.endswith(".seconds"))
+        arrays, documents = _together(states)
+        arrays |= {_DOCUMENTS: np.frombuffer(json.dumps(documents).encode(), np.uint8)}
+        packed = safetensors.numpy.save({name: np.array(a) for name, a in arrays.items()})
+        progress = [
+            json.loads(text)
+            for text in gather_texts(mesh, json.dumps([done, len(states), len(packed)]).encode())
+        ]
+        best = max(range(len(progress)), key=lambda i: (*progress[i][:2], -i))
+        if progress[best][1] == 0:
+            return
+        text = np.zeros(progress[best][2], np.uint8)
+        if processes_of(mesh)[best] == jax.process_index():
+            text = np.frombuffer(packed, np.uint8)
+        arrays = safetensors.numpy.load(np.asarray(sum_over_processes(mesh, text)).tobytes())
+        states = _by_name(arrays, json.loads(arrays.pop(_DOCUMENTS).tobytes()))
+        for name in shared:
+            self.checkpoint.describe(self.prefix + name, states.get(name))
+
+    def same(self, name: str, values: Mapping[str, Any]) -> None:
+        """Raise a `ValueError` if arguments differ from those of the call that wrote the file.
+
+        Args:
+            name: the name of the group of arguments.
+            values: the arguments by name; of arrays checksums are compared.
+        """
+        if self.checkpoint.path is None:
+            return
+        values = {**values, **environment()} if name == "settings" else values
+        entries = {k: v for what, value in values.items() for k, v in described(what, value)}
+        known = self.known(name)
+        if known is not None and known.document != entries:
+            written, names = known.document, dict.fromkeys([*known.document, *entries])
+            lines = [
+                f"{what}: {clipped(written.get(what, 'none'), 100)} in the file, "
+                f"{clipped(entries.get(what, 'none'), 100)} in this call"
+                for what in names
+                if written.get(what) != entries.get(what)
+            ]
+            more = f"; and {len(lines) - _SHOWN} others" if len(lines) > _SHOWN else ""
+            raise ValueError(
+                f"checkpoint: {named(self.checkpoint.path)}: expected the checkpoint of a call "
+                f"with the same arguments and data, got {'; '.join(lines[:_SHOWN])}{more}. Remove "
+                "the file to start anew, or state another path"
+            )
+        if known is None:
+            self.checkpoint.describe(self.prefix + name, State({}, entries))
+
+
+def _together(states: Mapping[str, State]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return all arrays, by the names of state and array, and the documents by name."""
+    arrays = {f"{name}/{k}": a for name, s in states.items() for k, a in s.arrays.items()}
+    return arrays, {name: state.document for name, state in states.items()}
+
+
+def _by_name(arrays: dict[str, Any], documents: dict[str, Any]) -> dict[str, State]:
+    """Return the states whose arrays and documents `_together` has put together."""
+    states = {name: State({}, document) for name, document in documents.items()}
+    for key, array in arrays.items():
+        name, _, of_state = key.rpartition("/")
+        states[name].arrays[of_state] = array
+    return states
+
+
+NO_CHECKPOINT = Checkpoint(None).next_run()
+
+
+def environment() -> dict[str, Any]:
+    """Return the versions and devices on which the bits of a result depend."""
+    devices = jax.local_devices()
+    return {
+        "version of jsparse": __version__,
+        "version of JAX": jax.__version__,
+        "devices": f"{len(devices)} of kind {devices[0].device_kind} ({devices[0].platform})",
+        "widest dtype": jax.dtypes.canonicalize_dtype(np.float64),
+    }
+
+
+def resumable(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function with `resources` open their checkpoint, and remove its file at the end.
+
+    A function that gets an open checkpoint, from another resumable function, leaves that open.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> R:
+        resources: Any = named.get("resources")
+        path = getattr(resources, "checkpoint", None)
+        if path is None or isinstance(path, Checkpoint):
+            return function(*arguments, **named)
+        if spans_processes(resources.mesh):
+            path = f"{os.fsdecode(path)}.{jax.process_index()}"
+        with Checkpoint(path, resources.checkpoint_seconds) as checkpoint:
+            named["resources"] = dataclasses.replace(resources, checkpoint=checkpoint)
+            return function(*arguments, **named)
+
+    return call
+
+
+def run_state(resources: Any) -> RunState:
+    """Return the states of the next run of a call with such resources, see `resumable`."""
+    checkpoint = getattr(resources, "checkpoint", None)
+    return checkpoint.next_run() if isinstance(checkpoint, Checkpoint) else NO_CHECKPOINT

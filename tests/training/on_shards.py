@@ -1,0 +1,216 @@
+"""Run by `test_shards.py` in several processes.
+
+`on_shards.py PORT RANK COUNT fast|slow` compares several processes with one, and
+`on_shards.py PORT RANK COUNT resumed FOLDER [MOMENT]` trains with a checkpoint; at the moment the
+last process is killed, see `on_kills.kill_at`.
+"""
+
+import itertools
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import jsparse
+from jsparse.data.streams import ArrayStream, Shards
+from jsparse.training import checkpoint
+
+N, BATCH = 240, 60  # equal batches share programs
+rng = np.random.default_rng(0)
+X = rng.standard_normal((N, 3)) * [1, 5, 0.1] + 3
+y = np.sin(2 * X[:, 0]) + 0.2 * X[:, 1] + 0.1 * rng.standard_normal(N)
+w = rng.integers(0, 4, N) / 2.0
+labels = np.array(["a", "bb", "c"])[np.digitize(y, [0.2, 1.2])]
+OPTIONS = {"key": 0, "folds": 3, "search": jsparse.Profile(3)}
+FIXED = jsparse.FixedSize(12)
+
+
+def shards(target, *ends, weights=None, batch_rows=BATCH):
+    """Streams of the rows up to each end."""
+    return [
+        ArrayStream(
+            X[a:b], target[a:b], None if weights is None else weights[a:b], batch_rows=batch_rows
+        )
+        for a, b in itertools.pairwise([0, *ends])
+    ]
+
+
+def own(streams, owner, rank):
+    """The shards of a process; `owner` has the process of each shard."""
+    return Shards({i: s for i, s in enumerate(streams) if owner[i] == rank})
+
+
+def all_of(streams):
+    return Shards(dict(enumerate(streams)))
+
+
+def equal(streams, owner, mesh, rank, **options):
+    """The result of all processes is the result of one that has all shards."""
+    options = {**OPTIONS, "method": FIXED, **options}
+    resources = {"sample_rows": 100, **options.pop("resources", {})}
+    ours = jsparse.train(
+        own(streams, owner, rank), resources=jsparse.Resources(mesh=mesh, **resources), **options
+    )
+    theirs = jsparse.train(all_of(streams), resources=jsparse.Resources(**resources), **options)
+    np.testing.assert_array_equal(ours.C, theirs.C)
+    np.testing.assert_array_equal(ours.point_rows, theirs.point_rows)
+    np.testing.assert_allclose(ours.cv_error, theirs.cv_error, rtol=1e-8)
+    np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-8, rtol=1e-8)
+    assert ours.out_of_fold is not None
+    assert theirs.out_of_fold is not None
+    np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8, rtol=1e-8)
+    if theirs.curve is not None:
+        assert ours.curve is not None
+        np.testing.assert_allclose(ours.curve.errors, theirs.curve.errors, rtol=1e-7)
+    assert ours.n_rows == theirs.n_rows
+    assert ours.model.labels == theirs.model.labels
+    assert {len(a.devices()) for a in jax.tree.leaves(ours.expansion)} == {1}
+    return ours
+
+
+def uneven_shards(mesh, rank, last):
+    streams = shards(y, 10, 33, 200, 240, weights=w)
+    equal(streams, [0, last, last, 0], mesh, rank, task="regression")
+
+
+def an_empty_process(mesh, rank, last):
+    streams = [*shards(y, 100, 240, weights=w), []]
+    equal(streams, [last, last, 0], mesh, rank, task="regression")
+
+
+def classes_of_one_process(mesh, rank, last):
+    """A class that only one process sees, and more classes in the one than in the other."""
+    order = np.argsort(labels, kind="stable")
+    X_, labels_ = X[order], labels[order]
+    cut = [int(np.sum(labels_ == "a")), int(np.sum(labels_ <= "bb")), N]
+    streams = [
+        ArrayStream(X_[a:b], labels_[a:b], batch_rows=BATCH)
+        for a, b in itertools.pairwise([0, *cut])
+    ]
+    equal(
+        streams, [last, 0, 0], mesh, rank, task="classification", class_weight="balanced"
+    )  # fmt: skip
+    equal(streams, [last] * 3, mesh, rank, task="classification", class_weight="balanced")
+
+
+def separate_classes(mesh, rank, last):
+    """Of problems that leave out rows, which have sums for each class."""
+    options = {"task": "classification", "multiclass": "one_versus_one"}
+    equal(shards(labels, 33, 240), [last, 0], mesh, rank, **options)
+
+
+def sizes(mesh, rank, last):
+    streams, owner = shards(y, 80, 240), [0, last]
+    options = {"task": "regression", "folds": jsparse.HoldOut(0.3)}
+    equal(streams, owner, mesh, rank, method=jsparse.SCDP(4, candidates=20), **options)
+
+
+def other_methods(mesh, rank, last):
+    streams, owner = shards(y, 80, 240), [0, last]
+    for method in (jsparse.SparseReduction(15), jsparse.KSP(4, candidates=20)):
+        equal(streams, owner, mesh, rank, method=method, task="regression")
+
+
+def errors_of_one_process(mesh, rank, last):
+    """Which all processes raise, and then go on."""
+
+    def refused(stream, message, error: Any = ValueError, **more):
+        options = {**OPTIONS, "method": FIXED, "task": "regression", **more}
+        with pytest.raises(error, match=message) as raised:
+            jsparse.train(stream, resources=jsparse.Resources(mesh=mesh), **options)
+        return str(raised.value)
+
+    both = Shards({0: shards(y, 100)[0]})
+    refused(both, "got shard 0 in processes 0 and")
+    narrow = ArrayStream(X[:, : 3 - (rank == last)], y, batch_rows=BATCH)
+    refused(Shards({rank: narrow}), "as many columns in every process, got 3 .*, 2 in process")
+    broken = X.copy()
+    broken[50, 1] = np.nan
+    part = ArrayStream(broken if rank == last else X, y)
+    there = f"process {last} of the mesh stopped.*: StreamError: shard {last}: rows 0 to 239: X"
+    refused(Shards({rank: part}), there if rank != last else "^shard .*at row 50", Exception)
+    mixed = Shards({rank: part}) if rank == last else ArrayStream(X, y)
+    refused(mixed, "sharded stream|StreamError|not finite", Exception)
+
+    class Later:
+        """Fails in a later pass."""
+
+        passes = 0
+
+        def __iter__(self):
+            self.passes += 1
+            if self.passes > 2 and rank == last:
+                raise OSError("the network is down")
+            return iter(ArrayStream(X, y, batch_rows=BATCH))
+
+    message = (
+        f"process {last} of the mesh stopped: OSError: the network" if rank != last else "down"
+    )
+    refused(Shards({rank: Later()}), message, (OSError, RuntimeError))
+    equal(shards(y, 40, 240), [0, last], mesh, rank, task="regression")
+
+
+def one_process_alone(mesh, rank, last):
+    alone = Mesh(np.array(jax.local_devices()), ("rows",))
+    if rank == last:
+        resources = jsparse.Resources(mesh=alone)
+        options = {**OPTIONS, "method": FIXED, "task": "regression", "resources": resources}
+        assert jsparse.train(Shards({1: shards(y, 100)[0]}), **options).n_rows == 100
+
+
+FAST = [uneven_shards, an_empty_process, classes_of_one_process, errors_of_one_process]
+CASES = {
+    "fast": FAST,
+    "slow": [*FAST, separate_classes, sizes, other_methods, one_process_alone],
+}
+
+
+def connected(port, rank, count, devices):
+    """The mesh of some devices of each of the processes."""
+    warnings.simplefilter("error")
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", devices)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_enable_x64", True)
+    jax.distributed.initialize(
+        f"127.0.0.1:{port}", count, rank, initialization_timeout=60,
+        heartbeat_timeout_seconds=10,
+    )  # fmt: skip
+    return Mesh(np.array(jax.devices()), ("rows",))
+
+
+def resumed(mesh, rank, last, folder, moment=None):
+    """The result of a run with a checkpoint, which is killed in the last process."""
+    import on_kills  # computes, so not before the processes are connected
+
+    folder = Path(folder)
+    jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    checkpoint._SHARE = 0.0  # write the file after every step, however long that takes
+    if moment is not None and rank == last:
+        on_kills.kill_at(moment)
+    streams = shards(labels, 30, 60, 100, 240)
+    resources = jsparse.Resources(
+        mesh=mesh, checkpoint=folder / "checkpoint", checkpoint_seconds=0.0, sample_rows=100
+    )
+    options = {**OPTIONS, "method": FIXED, "task": "classification", "resources": resources}
+    model = jsparse.train(own(streams, [0, last, last, 0], rank), **options)
+    (folder / f"result{rank}").write_text(json.dumps(on_kills.result(model)))
+
+
+if __name__ == "__main__":
+    port, rank, count = map(int, sys.argv[1:4])
+    what, *more = sys.argv[4:]
+    mesh = connected(port, rank, count, devices=2 if what == "slow" else 1)
+    if what == "resumed":
+        resumed(mesh, rank, count - 1, *more)
+    else:
+        for case in CASES[what]:
+            case(mesh, rank, count - 1)
+            print(case.__name__, flush=True)
