@@ -175,7 +175,8 @@ def train(
             f"got {n_prototypes!r}"
         )
     m = LARGEST_DISTILLED if n_prototypes is None else whole_number("n_prototypes", n_prototypes, 1)
-    large = run_with(settings=settings, out_of_fold=False)
+    # Refuse output codes that the pursuit cannot fit before the large machine is trained.
+    large = run_with(settings=settings, out_of_fold=False, student=SCDP())
     distilled = functools.partial(_distilled, large, X, y, out_of_fold=out_of_fold, **options)
     if budget is None:
         return distilled(m)

@@ -123,3 +123,27 @@ def test_few_prototypes_from_a_machine_of_all_rows(tmp_path, capsys):
         "--prototypes: expected one number, or several together with --method"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("multiclass", "message"),
+    [("one_versus_one", "every problem sees every class"),
+     (jsparse.Multiclass(C_per_problem=True), "C_per_problem")],
+)  # fmt: skip
+def test_codes_that_cannot_be_distilled_are_refused_before_the_large_machine(
+    multiclass, message, as_users_call
+):
+    X, _ = rows()
+    labels = np.digitize(X[:, 0], [-0.5, 0.5])
+
+    def no_evaluation(*_):
+        raise AssertionError("the large machine is being tuned")
+
+    options = {"task": "classification", "key": 0, "progress": no_evaluation}
+    for small in ({"n_prototypes": 20}, {"budget": jsparse.Budget(bytes=20_000)}):
+        with pytest.raises(ValueError, match=message):
+            train(X, labels, multiclass=multiclass, **small, **options)
+    # Two classes are one problem under every scheme.
+    two = train(X, labels > 0, task="classification", key=0, n_prototypes=20,
+                multiclass="one_versus_one")  # fmt: skip
+    assert two.model.size <= 20
