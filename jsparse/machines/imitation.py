@@ -20,7 +20,7 @@ from .inner_problems import LeastSquares
 from .method import Points, TrainingRows
 
 STEPS = 40  # of the descent; later steps gain little
-KERNEL_VALUES = 2**21  # of rows and prototypes in one evaluation, which bounds the time of a step
+KERNEL_VALUES = 2**20  # of rows and prototypes in one evaluation, which bounds the time of a step
 # Weight of the squared difference from the teacher. Its values have no noise, so that the penalty
 # only has to keep the coefficients small enough for float64.
 C = 1e4
@@ -78,7 +78,9 @@ def imitate(
     columns = np.ones(X.shape[1])
     columns[list(categorical_columns(teacher.kernel))] = 0
     shares = rng.uniform(size=(n, 1)) * columns
-    return _imitate(teacher, start, rows, picks.astype(np.int32), shares.astype(rows.dtype))
+    weights = np.ones(2 * n, rows.dtype)
+    picks, shares = picks.astype(np.int32), shares.astype(rows.dtype)
+    return _imitate(teacher, start, rows, picks, shares, weights)
 
 
 @compiled
@@ -88,10 +90,11 @@ def _imitate(
     X: Float[Array, "n d"],
     picks: Int[Array, " n"],
     shares: Float[Array, "n d"],
+    weights: Float[Array, " p"],  # an argument, as XLA would fold a constant of this size
 ) -> direct.Minimum:
     neighbours = jnp.take_along_axis(_nearest(teacher.kernel, X), picks[:, None], axis=1)[:, 0]
     points = jnp.concatenate([X, X + shares * (X[neighbours] - X)])
-    problem = LeastSquares(teacher.kernel, points, teacher(points), C)
+    problem = LeastSquares(teacher.kernel, points, teacher(points), C, weights)
     return direct.minimise(problem, start, max_iterations=STEPS)
 
 

@@ -236,7 +236,7 @@ class _Descents:
     def _parts_and_prototypes(
         self, points: Float[Array, "k d"] | None, prototypes: int
     ) -> tuple[Parts, Float[Array, "m d"]]:
-        """Return rows in folds, and prototypes out of `points`, or out of the rows if it is None."""
+        """Return rows in folds, and prototypes out of `points`; None to draw them from the rows."""
         run, rows = self.evaluator, self.evaluator.problem.source.rows_in_memory()
         return folds_and_prototypes(
             run.key, *rows, points=points, rows=self.search.rows, prototypes=prototypes
