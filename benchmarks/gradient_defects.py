@@ -102,7 +102,7 @@ def plain_adam(rows: Rows) -> tuple[np.ndarray, float]:
     return np.asarray(best), time.process_time() - begin
 
 
-def measured(theta: np.ndarray, rows: Rows, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+def measured(theta: np.ndarray, rows: Rows, X: jax.Array, y: np.ndarray) -> tuple[float, float]:
     """Return the error of the five folds with the best `C` of the grid, and R2 on new rows."""
     points = [np.append(theta[:-1], C).astype(np.float32) for C in GRID]
     error, log_C = min((float(error_of_folds(p, rows)), p[-1]) for p in points)
@@ -131,15 +131,16 @@ def compare(kind: Callable[..., Any], n: int, m: int) -> dict[str, dict[str, flo
         begin = time.process_time()
         trained = jsparse.train(X[:n], y[:n], method=method, **options)
         seconds = time.process_time() - begin if name == "Gradient" else np.nan
+        lengthscales = np.asarray(getattr(trained.kernel, "lengthscale"))  # noqa: B009
         r2 = 1 - np.mean((trained.predict(X[n:]) - y_test) ** 2) / np.var(y_test)
         result[name] = {"seconds": seconds, "cv error": trained.cv_error, "test R2": float(r2)}
-        result[name]["longest over shortest"] = float(np.ptp(np.log(trained.kernel.lengthscale)))
+        result[name]["longest over shortest"] = float(np.ptp(np.log(lengthscales)))
         if name == "Gradient":
             order = np.random.default_rng(1).permutation(n)[: n // FOLDS * FOLDS]
             folds = order.reshape(FOLDS, -1)
             arrays = (X[folds], y[folds], X[trained.point_rows])
             rows = Rows(*map(jnp.asarray, arrays))
-            theta = np.append(np.log(trained.kernel.lengthscale), np.log(trained.C))
+            theta = np.append(np.log(lengthscales), np.log(trained.C))
             result[name]["error of folds"] = measured(theta, rows, X_test, y_test)[0]
             adam, seconds = plain_adam(rows)
             error, r2 = measured(adam, rows, X_test, y_test)

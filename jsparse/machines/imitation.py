@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._blocks import map_systems
+from .._numerics import as_array, like
 from .._programs import compiled
 from .._types import Key
 from ..expansion import KernelExpansion
@@ -47,7 +48,7 @@ class MovedPrototypes(FixedSize):
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """See `Method.choose_points`: the given prototypes."""
-        return Points(rows.scaling.apply(np.asarray(self.prototypes, rows.X.dtype)), None)
+        return Points(rows.scaling.apply(as_array(self.prototypes, rows.X.dtype)), None)
 
 
 def imitate(
@@ -94,7 +95,7 @@ def _imitate(
 ) -> direct.Minimum:
     neighbours = jnp.take_along_axis(_nearest(teacher.kernel, X), picks[:, None], axis=1)[:, 0]
     points = jnp.concatenate([X, X + shares * (X[neighbours] - X)])
-    problem = LeastSquares(teacher.kernel, points, teacher(points), C, weights)
+    problem = LeastSquares(teacher.kernel, points, teacher(points), like(C, X), weights)
     return direct.minimise(problem, start, max_iterations=STEPS)
 
 

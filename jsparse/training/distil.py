@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from .._arguments import as_key
+from .._numerics import as_array
 from .._runtime import check_runtime
 from .._types import Key, KeyLike
 from ..data.frames import Frame, as_frame
@@ -168,7 +169,7 @@ def _moved(
     scaling, start = small.expansion.scaling, small.expansion.prototypes
     assert scaling is not None
     others = (np.asarray(a, np.float64) for a in (large.coefficients, large.intercept))
-    teacher = KernelExpansion(kernel, *jax.device_put((scaling.apply(Z), *others)))
+    teacher = KernelExpansion(kernel, *jax.device_put((scaling.apply(as_array(Z)), *others)))
     end = imitate(teacher, start, jax.device_put(X), key).Z
     end = jnp.where(jnp.all(jnp.isfinite(end)), end, start)
     before, after = (scaling.undo_on_host(np.asarray(points)) for points in (start, end))

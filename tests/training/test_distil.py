@@ -136,7 +136,8 @@ def test_moved_prototypes_imitate_the_large_machine_better(as_users_call):
     X, y = rows(240)
     weights = np.append(np.ones(200), np.zeros(40))
     large = jsparse.train(X, y, task="regression", key=0, weights=weights,
-                          method=jsparse.FixedSize(80), search=jsparse.Profile(6))  # fmt: skip
+                          method=jsparse.FixedSize(80),
+                          search=jsparse.Gradient(max_evaluations=20))  # fmt: skip
     options = {"key": 1, "method": jsparse.SCDP(max_prototypes=8), "weights": weights}
     selected = jsparse.distil(large, X, y, **options)
     moved = jsparse.distil(large, X, y, move_prototypes=True, **options)
