@@ -17,8 +17,10 @@ from ..kernels import Kernel
 from ..kernels.mixed import categorical_columns
 from . import direct
 from .fixed_size import FixedSize
+from .held_out import HeldOut, OnFold
 from .inner_problems import LeastSquares
-from .method import Points, TrainingRows
+from .method import CLike, Method, Points, PointTable, TrainingRows
+from .rows import FoldLayout, Rows
 
 STEPS = 40  # of the descent; later steps gain little
 KERNEL_VALUES = 2**20  # of rows and prototypes in one evaluation, which bounds the time of a step
@@ -41,6 +43,21 @@ class MovedPrototypes(FixedSize):
     def validation_folds(self, folds: Any, n: int) -> Any:
         """See `Method.validation_folds`: the first fold, which the prototypes have not seen."""
         return folds._replace(index=folds.index[:1], valid=folds.valid[:1])
+
+    def held_out(
+        self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
+        folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
+    ) -> HeldOut:  # fmt: skip
+        """See `Method.held_out`: fit to the rows, as sums of one fold lack the other rows."""
+        folds = self.validation_folds(folds, len(rows))
+        return Method.held_out(self, kernel, points, C, rows, folds, on_fold, key)
+
+    def fold_machines(
+        self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,
+        folds: Any, key: Key | None, sums: Any,
+    ) -> KernelExpansion:  # fmt: skip
+        """See `Method.fold_machines`: fit to the rows too."""
+        return super().fold_machines(kernel, points, C, size, rows, folds, key, None)
 
     def validation_text(self, folds: int) -> str:
         """See `Method.validation_text`."""

@@ -142,9 +142,9 @@ def test_prototypes_are_differentiated_too():
 
 
 def test_few_prototypes_are_moved_if_that_is_better(as_users_call):
-    X, y = rows(6, n=120, d=2)
+    X, y = rows(7, n=120, d=2)
     options = {**OPTIONS, "method": jsparse.FixedSize(6), "key": 0}
-    search = jsparse.Gradient(max_evaluations=30)
+    search = jsparse.Gradient(max_evaluations=30, per_column=False)
     still = jsparse.train(X, y, search=search, **options)
     search = dataclasses.replace(search, move_prototypes=True)
     moved = jsparse.train(X, y, search=search, **options)
