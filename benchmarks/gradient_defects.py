@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +98,7 @@ def plain_adam(rows: Rows) -> tuple[np.ndarray, float]:
         if float(error) < least:
             least, best = float(error), theta
         update, state = adam.update(gradient / error, state)
-        theta = theta + update
+        theta = theta + cast(jax.Array, update)
     return np.asarray(best), time.process_time() - begin
 
 
@@ -122,8 +122,8 @@ def compare(kind: Callable[..., Any], n: int, m: int) -> dict[str, dict[str, flo
     options = {"task": "regression", "key": 0, "search": jsparse.Gradient(), "out_of_fold": False}
     result = {}
     methods = {
-        "Gradient": jsparse.FixedSize(m, "uniform"),
-        "Gradient, then 4 m": jsparse.FixedSize(4 * m, "uniform", tuned_with=m),
+        "Gradient": jsparse.FixedSize(m, selection="uniform"),
+        "Gradient, then 4 m": jsparse.FixedSize(4 * m, selection="uniform", tuned_with=m),
     }
     for name, method in methods.items():
         if name == "Gradient":
