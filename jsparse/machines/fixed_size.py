@@ -268,7 +268,7 @@ class FixedSize(Prototypes, Ridge):
         """
         smaller = problem.with_method(small).at_size(small.largest)
         rescaling = search.rescaling()
-        later = rescaling.planned(problem.template, problem.rows_scored)
+        later = rescaling.planned(problem)
         first = yield Stage(smaller, search, planned_later=later)
         assert first is not None
         larger = problem.with_template(first.tuning.kernel)

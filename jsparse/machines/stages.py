@@ -126,7 +126,7 @@ def size_stages(
         problem: the tuning problem, with the points of all sizes.
         search: the user's search.
     """
-    planned = search.planned(problem.template, problem.rows_scored)
+    planned = search.planned(problem)
     outcomes: list[Outcome] = []
     for place, size in enumerate(sizes):
         if stop_when_flat and place > 1 and not better_by(outcomes[-2], outcomes[-1], FLAT):

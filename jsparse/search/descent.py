@@ -21,6 +21,10 @@ from .template import Template
 
 FOLDS = 5  # of the cross-validated error
 FEWEST_ROWS = 12  # two rows and more in every fold
+STEPS = 45  # default number of evaluations of the gradient
+# With fewer evaluations the steps are longer, by this power of the ratio, so that a descent still
+# reaches the lengthscale of a column that does not count, some hundred times the common one.
+REACH = 0.8
 DECAY = 0.4  # share of the evaluations, at the end, over which the learning rate falls to zero
 
 
@@ -192,13 +196,14 @@ def descend(
         current, theta = lower, theta - tenth
     mean, square = np.zeros_like(theta), np.zeros_like(theta)
     least, steps_without_improvement, steps = current.value, 0, budget - len(trail)
+    length = search.learning_rate * max(1.0, STEPS / budget) ** REACH
     for i in range(steps):
         if steps_without_improvement >= search.patience or not np.isfinite(current.value):
             return
         mean = 0.9 * mean + 0.1 * current.gradient
         square = 0.9 * square + 0.1 * np.square(current.gradient)
         size = np.sqrt(square / (1 - 0.9 ** (i + 1))) + 1e-8
-        rate = search.learning_rate * decay(i / steps)
+        rate = length * decay(i / steps)
         theta = np.clip(theta - rate * mean / (1 - 0.9 ** (i + 1)) / size, low, high)
         current, steps_without_improvement = slope(theta), steps_without_improvement + 1
         if current.value < least:

@@ -16,7 +16,7 @@ from .._programs import compiled
 from ..kernels import Kernel
 from ..machines.method import Method
 from ..validation.error_gradient import Parts, held_out_error
-from .descent import decay, descend, folds_and_prototypes
+from .descent import STEPS, decay, descend, folds_and_prototypes
 from .metric import MetricSearch, scored_profile
 from .strategies import LINE_EVALUATIONS, Evaluator, Profile, Search, line_rounds
 from .template import Template
@@ -30,9 +30,13 @@ WORSE = 1.25  # a score this many times the best shows that a relevant column wa
 # below half the score of all shorter ones. With long lengthscales the machine is nearly linear, and
 # small steps do not show what short lengthscales of a few columns would give.
 LONG, HANDICAP = 2.0, 2.0
-STEPS = 60  # default number of evaluations of the gradient
 PROTOTYPE_RATE = 0.1  # length of the first steps, in standard deviations of the columns
 FEWEST_ROWS = 100  # with fewer rows, the cross-validated error is too uncertain
+FEW = 50  # a machine with at most this many prototypes gets a preliminary descent
+PRELIMINARY = 100  # prototypes of the machine of a preliminary descent
+# Factor of the first `C` of a preliminary descent. A history names a step by kernel and `C`, and
+# the factor keeps the steps of the preliminary descent apart from the steps of other descents.
+C_APART = 2.0
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -45,6 +49,10 @@ class Gradient(MetricSearch):
     squared error of the one-versus-rest values. The best kernel of each descent is then scored in
     the metric. The result is the best of all scored kernels, so it is never worse than the best
     kernel of the profile.
+
+    A machine of at most 50 prototypes has one more start: the metric that a preliminary descent
+    learns for a machine of 100 rows as prototypes. With few prototypes and one lengthscale the
+    error is high whatever the columns, and its gradient may lead to a poor local minimum.
 
     A gradient costs hardly more than the error, see `validation.error_gradient.held_out_error`.
     Whatever the method, the machine whose error is differentiated has at most `prototypes`
@@ -78,9 +86,10 @@ class Gradient(MetricSearch):
         move_prototypes: after the kernel, tune the prototypes of a `FixedSize` of one size by as
             many steps on the gradient of the same error. The moved prototypes are used if their
             score is better. For machines of few prototypes.
-        max_evaluations: budget of gradient evaluations for all starts together, and again for each
-            elimination; 60 by default. The evaluations of the profile, and one for each start, come
-            in addition.
+        max_evaluations: budget of gradient evaluations for all starts together, and again for the
+            preliminary descent, for the descent from its result, and for each elimination; 45 by
+            default. With fewer evaluations the steps are longer. The evaluations of the profile,
+            and one for each descent, come in addition.
     """
 
     starts: int = 1
@@ -88,7 +97,7 @@ class Gradient(MetricSearch):
     rows: int = 6144
     prior_strength: float = 1.0
     patience: int = 30
-    learning_rate: float = 0.15
+    learning_rate: float = 0.3
     elimination: bool = True
     move_prototypes: bool = False
 
@@ -115,12 +124,18 @@ class Gradient(MetricSearch):
         line = [1] if self.start is not None else line_rounds(LINE_EVALUATIONS)
         return [*line, *[1] * ((self.max_evaluations or STEPS) + self.starts)]
 
-    def planned(self, template: Template, n_rows: int) -> int:
+    def planned(self, problem: Any) -> int:
         """See `Search.planned`."""
-        again = LINE_EVALUATIONS + (self.max_evaluations or STEPS) + 1
-        return sum(self.batch_sizes(template.size)) + again * len(
-            self.columns_left(template, n_rows)
-        )
+        template, steps = problem.template, self.max_evaluations or STEPS
+        again = LINE_EVALUATIONS + steps + 1
+        again *= len(self.columns_left(template, problem.rows_scored))
+        if self.has_preliminary(problem.points):
+            again += 2 * (steps + self.starts)
+        return super().planned(problem) + again
+
+    def has_preliminary(self, points: Float[Array, "m d"] | None) -> bool:
+        """Return whether there is a preliminary descent, for a machine with these prototypes."""
+        return self.start is None and points is not None and len(points) <= FEW
 
     def columns_left(self, template: Template, n_rows: int) -> list[int]:
         """Return the number of columns after each elimination.
@@ -186,10 +201,7 @@ class _Descents:
         self.search, self.evaluator = search, run
         template, problem = run.template, run.problem
         self.middle, self.signed = template.theta.astype(float), template.signed
-        self.parts, self.points = folds_and_prototypes(
-            run.key, *problem.source.rows_in_memory(), points=problem.points, rows=search.rows,
-            prototypes=search.prototypes,
-        )  # fmt: skip
+        self.parts, self.points = self._parts_and_prototypes(problem.points, search.prototypes)
         ends = np.log([run.grid.min(), run.grid.max()])
         self.lowest = np.append(run.low - LOWER_MARGIN, ends[0])
         self.highest = np.append(run.high + UPPER_MARGIN, ends[1])
@@ -210,7 +222,9 @@ class _Descents:
             low[excluded] = self.highest[excluded]
             begins, score = self._begin(excluded)
             budget = max(1, steps // len(begins))
-            ends = [self._descend(begin, low, budget) for begin in begins]
+            if len(excluded) == 0 and search.has_preliminary(run.problem.points):
+                begins = [*begins, self._preliminary_end(begins[0], steps)]
+            ends = [self._descend(begin, low, budget, self.parts, self.points) for begin in begins]
             lower, theta = min(ends, key=lambda end: end[0])
             if not np.isfinite(lower):
                 return  # no step lowered the error, so nothing ranks the columns
@@ -219,8 +233,31 @@ class _Descents:
             if not score <= WORSE * best:
                 return
 
+    def _parts_and_prototypes(
+        self, points: Float[Array, "k d"] | None, prototypes: int
+    ) -> tuple[Parts, Float[Array, "m d"]]:
+        """Return rows in folds, and prototypes out of `points`; None to draw them from the rows."""
+        run, rows = self.evaluator, self.evaluator.problem.source.rows_in_memory()
+        return folds_and_prototypes(
+            run.key, *rows, points=points, rows=self.search.rows, prototypes=prototypes
+        )
+
+    def _preliminary_end(self, begin: np.ndarray, budget: int) -> np.ndarray:
+        """Return the best theta and log `C` of a descent for a machine of `PRELIMINARY` rows."""
+        parts, points = self._parts_and_prototypes(None, PRELIMINARY)
+        begin = np.append(begin[:-1], begin[-1] + np.log(C_APART))
+        score, theta = self._descend(begin, self.lowest, budget, parts, points)
+        if not np.isfinite(score):
+            return begin
+        return np.append(theta, np.log(self.evaluator.best_C(theta)))
+
     def _descend(
-        self, begin: np.ndarray, low: np.ndarray, budget: int
+        self,
+        begin: np.ndarray,
+        low: np.ndarray,
+        budget: int,
+        parts: Parts,
+        points: Float[Array, "m d"],
     ) -> tuple[float, Float[np.ndarray, " p"]]:
         """Return the score and theta of the best kernel of a descent.
 
@@ -229,9 +266,7 @@ class _Descents:
         run, trail, score = self.evaluator, [], np.inf
         stop: BaseException | None = None
         try:
-            descend(
-                run, self.parts, self.points, begin, low, self.highest, self.search, budget, trail
-            )
+            descend(run, parts, points, begin, low, self.highest, self.search, budget, trail)
         except (KeyboardInterrupt, *run.stops) as error:  # score the best step before stopping
             stop = error
         theta, _ = min(trail, key=lambda step: step[1], default=(begin[:-1], np.inf))

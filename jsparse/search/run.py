@@ -129,7 +129,7 @@ class Run:
         self.problem, self.search, self.scoring, self.key = problem, search, scoring, key
         self.template, self.dtype = problem.template, problem.dtype
         self.grid, (self.low, self.high) = grid, bounds
-        self.planned = search.planned(self.template, problem.rows_scored)
+        self.planned = search.planned(problem)
         self.progress, self.stage, self.checked = progress, stage, same_run
         self.known = {self._name(e.theta, e.C, len(e.slope) > 0): e for e in history}
         self.unused = dict(self.known)  # given evaluations that this run has not reached yet

@@ -114,9 +114,9 @@ class Search(abc.ABC):
     def batch_sizes(self, p: int) -> list[int]:
         """Return how many kernels of `p` parameters each round evaluates together, at most."""
 
-    def planned(self, template: Template, n_rows: int) -> int:
-        """Return the largest number of evaluations, if errors are means over `n_rows` rows."""
-        return sum(self.batch_sizes(template.size))
+    def planned(self, problem: Any) -> int:
+        """Return the largest number of evaluations for a problem, a `search.problem.Tunable`."""
+        return sum(self.batch_sizes(problem.template.size))
 
     @abc.abstractmethod
     def run(self, run: Evaluator) -> None:

@@ -1,25 +1,38 @@
 """Distillation: training of a small machine on the prototypes of a large machine."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Float
 
+from .._arguments import as_key
+from .._numerics import as_array
 from .._runtime import check_runtime
-from .._types import KeyLike
+from .._types import Key, KeyLike
 from ..data.frames import Frame, as_frame
 from ..data.schema import Schema
-from ..kernels import Mixture
+from ..expansion import KernelExpansion
+from ..kernels import Kernel, Mixture
+from ..machines.imitation import MovedPrototypes, imitate
 from ..machines.method import Method
 from ..machines.scdp import SCDP
 from ..model import Model
 from ..search.strategies import Profile
+from ..validation.folds import Folds
+from .clock import clock, compile_clock
 from .inputs import weighted_rows
 from .run import run
 from .settings import Settings
 from .trained import Trained
+
+HELD_OUT = 5  # one of so many parts of the rows decides whether moved prototypes are better
+# Factors of the large machine's `C`, among which the held-out rows choose for moved prototypes.
+FACTORS_OF_C = np.array([0.1, 1.0, 10.0, 100.0])
+_TERMS = (("total", "moving"), ("compile", "compile"))  # seconds, and what the move adds to them
 
 
 def distil(
@@ -30,6 +43,7 @@ def distil(
     key: KeyLike,
     method: Method = SCDP(),
     C: ArrayLike | None = None,
+    move_prototypes: bool = False,
     **options: Any,
 ) -> Trained:
     """Train a small machine on the prototypes of a large machine, with the large machine's kernel.
@@ -49,6 +63,11 @@ def distil(
             prototypes, and prunes them.
         C: values of the weight of the data-fit term; by default the `C` of the large machine, if
             the method has a `C`.
+        move_prototypes: after the method, move its prototypes until a fixed-size machine on them
+            has the large machine's values, at rows and at points between near rows
+            (`machines.imitation`). A fifth of the rows is held out from the move. If the machine on
+            the moved prototypes has the lower error there, it is the result; it has no `curve`, and
+            its held-out values are of this fifth. The rows must be in memory on one device.
         **options: see `train`. The default `task` is the model's.
 
     All computations and the resulting model are in float64, whatever the dtype of the rows and of
@@ -65,6 +84,7 @@ def distil(
             `search`.
     """
     check_runtime()
+    out_of_fold = options.get("out_of_fold", True)
     model = trained.model if isinstance(trained, Trained) else trained
     if not isinstance(model, Model):
         raise ValueError(f"trained: expected a result of train, or a Model, got {trained!r}")
@@ -94,17 +114,66 @@ def distil(
     if scaling is not None:
         Z = scaling.undo_on_host(Z)
     columns = options.pop("columns", "standard" if scaling is None else scaling.columns)
+    if isinstance(X, np.ndarray | jax.Array):
+        X = X.astype(np.float64)
+
+    def run_with(method: Method, C: ArrayLike | None, **changed: Any) -> Trained:
+        settings = Settings(method, kernel, Profile(tune_kernel=False), columns)
+        return run(X, y, key=key, settings=settings, C=C, **{"task": task, **options, **changed})
+
     with jax.enable_x64(True):
-        return run(
-            X.astype(np.float64) if isinstance(X, np.ndarray | jax.Array) else X,
-            y,
-            key=key,
-            settings=Settings(
-                method.for_distillation(Z), kernel, Profile(tune_kernel=False), columns
-            ),
-            C=C,
-            **{"task": task, **options},
-        )
+        small = run_with(method.for_distillation(Z), C)
+        if not move_prototypes:
+            return small
+        seconds: dict[str, float] = {}
+        with compile_clock(seconds), clock(seconds, "moving"):
+            inputs = np.asarray(small.model.standardised(X))
+            present = weighted_rows(options.get("weights"), len(inputs)).index
+            order = np.random.default_rng(HELD_OUT).permutation(present)
+            parts = np.array_split(order, HELD_OUT)  # `MovedPrototypes` is validated on the first
+            rows = inputs[np.concatenate(parts[1:])]
+            if len(rows) == 0:
+                return small
+            starts, ends = _moved(small.model, model.expansion, kernel, Z, rows, as_key(key))
+            grid = None if large_C is None else np.unique(np.outer(FACTORS_OF_C, large_C))
+            validated = {"folds": Folds.of(parts), "out_of_fold": out_of_fold is not False}
+            selected, moved = (
+                run_with(MovedPrototypes(len(points), prototypes=points), grid, **validated)
+                for points in (starts, ends)
+            )
+        best = moved if moved.cv_error < selected.cv_error else small
+    total = {name: small.seconds[name] + seconds[term] for name, term in _TERMS}
+    return dataclasses.replace(best, seconds=small.seconds | seconds | total)
+
+
+def _moved(
+    small: Model,
+    large: KernelExpansion,
+    kernel: Kernel,
+    Z: Float[np.ndarray, "n d"],
+    X: Float[np.ndarray, "r d"],
+    key: Key,
+) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]:
+    """Return the small model's prototypes, before and after they imitate the large machine.
+
+    The prototypes are in raw units.
+
+    Args:
+        small: a model with few of the prototypes, in float64.
+        large: the large machine.
+        kernel: its kernel, in float64.
+        Z: its prototypes, in raw units and float64.
+        X: rows, in the units of the small model's prototypes.
+        key: random key.
+    """
+    scaling, start = small.expansion.scaling, small.expansion.prototypes
+    assert scaling is not None
+    others = (np.asarray(a, np.float64) for a in (large.coefficients, large.intercept))
+    teacher = KernelExpansion(kernel, *jax.device_put((scaling.apply(as_array(Z)), *others)))
+    end = imitate(teacher, start, jax.device_put(X), key).Z
+    end = jnp.where(jnp.all(jnp.isfinite(end)), end, start)
+    before, after = (scaling.undo_on_host(np.asarray(points)) for points in (start, end))
+    return before, after
 
 
 def _in_order(frame: Frame, y: Any, weights: ArrayLike | None, columns: Schema) -> Frame:

@@ -52,12 +52,13 @@ def code_of(config: Config, k: int, dtype: np.dtype) -> Code | None:
     """Return the output code of `k` classes, see `Multiclass`; None for two classes.
 
     Raises:
-        ValueError: if the method cannot take the code.
+        ValueError: if the method, or the method that distils its machine, cannot take the code.
     """
     if k <= 2:
         return None
     code = output_code(config.multiclass.scheme, k)
-    config.method.check_code("multiclass", code)
+    for method in config.methods:
+        method.check_code("multiclass", code)
     return code.astype(dtype)
 
 

@@ -62,10 +62,12 @@ def run(
     resources: Resources = Resources(),
     progress: Progress | None = None,
     preset: Preset | None = None,
+    student: Method | None = None,
 ) -> Trained:
     """Train a model with complete settings.
 
     Arguments and errors are as for `train`. `preset` has no effect but is recorded in the result.
+    `student` is a method that will distil the model: before any work, raise its errors too.
     """
     seconds: dict[str, float] = {}
     with compile_clock(seconds), clock(seconds, "total"):
@@ -74,7 +76,7 @@ def run(
         with same_in_all_processes(mesh) as compared:
             config = configure(
                 task, keys_of(key), settings, C, folds, metric, multiclass, class_weight,
-                out_of_fold, resources, progress,
+                out_of_fold, resources, progress, student,
             )  # fmt: skip
             compared |= config.compared
             state.same("settings", config.resumed)

@@ -201,8 +201,14 @@ class Config(NamedTuple):
     resources: Resources
     progress: Progress | None
     columns: Columns = "standard"
+    student: Method | None = None  # the method that distils the machine, checked for the same codes
 
     __repr__ = short_repr
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """The methods that are fitted to the same targets."""
+        return (self.method,) if self.student is None else (self.method, self.student)
 
     @property
     def compared(self) -> dict[str, Any]:
@@ -235,8 +241,11 @@ def configure(
     out_of_fold: bool | Literal["machines"],
     resources: Resources,
     progress: Progress | None,
+    student: Method | None = None,
 ) -> Config:
     """Return the configuration of a run from completed settings and the arguments of `train`.
+
+    A `student` is a method that will distil the machine. It must take the same output codes.
 
     Raises:
         ValueError: for the first argument that is out of range or contradicts another argument.
@@ -249,7 +258,9 @@ def configure(
     method.check(task)
     if not isinstance(multiclass, Multiclass):
         multiclass = Multiclass(multiclass)
-    multiclass.check(method)
+    for learner in (method, student):
+        if learner is not None:
+            multiclass.check(learner)
     if not isinstance(resources, Resources):
         raise ValueError(f"resources: expected a Resources, got {resources!r}")
     values_of_C = method.values_of_C(C)
@@ -277,7 +288,7 @@ def configure(
         raise ValueError(f"columns: expected one of {get_args(Columns)}, got {columns!r}")
     return Config(
         task, keys, method, kernel, grid, metric, search, checked_folds, multiclass, class_weight,
-        out_of_fold, resources, progress, columns,
+        out_of_fold, resources, progress, columns, student,
     )  # fmt: skip
 
 

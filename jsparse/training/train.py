@@ -178,7 +178,8 @@ def train(
             f"got {n_prototypes!r}"
         )
     m = LARGEST_DISTILLED if n_prototypes is None else whole_number("n_prototypes", n_prototypes, 1)
-    large = run_with(settings=settings, out_of_fold=False)
+    # Refuse output codes that the pursuit cannot fit before the large machine is trained.
+    large = run_with(settings=settings, out_of_fold=False, student=SCDP())
     distilled = functools.partial(_distilled, large, X, y, out_of_fold=out_of_fold, **options)
     if budget is None:
         return distilled(m)
@@ -187,10 +188,11 @@ def train(
 
 
 def _distilled(large: Trained, X: Any, y: Any, m: int, **options: Any) -> Trained:
-    """Distil the machine of a preset to at most `m` prototypes."""
+    """Distil the machine of a preset to at most `m` prototypes; move them if rows are in memory."""
+    in_memory = options["resources"].mesh is None and (as_frame(X) is not None or y is not None)
     rows_without_fold = large.n_rows - int(np.asarray(large.folds.valid).sum(axis=1).max())
     pursuit = SCDP(max_prototypes=min(m, large.model.size, rows_without_fold))
-    small = distil(large, X, y, method=pursuit, **options)
+    small = distil(large, X, y, method=pursuit, move_prototypes=in_memory, **options)
     seconds = small.seconds | {"large machine": large.seconds["total"]}
     for name in ("total", "compile"):
         seconds[name] += large.seconds[name]

@@ -144,7 +144,7 @@ def test_prototypes_are_differentiated_too():
 def test_few_prototypes_are_moved_if_that_is_better(as_users_call):
     X, y = rows(7, n=120, d=2)
     options = {**OPTIONS, "method": jsparse.FixedSize(6), "key": 0}
-    search = jsparse.Gradient(max_evaluations=30)
+    search = jsparse.Gradient(max_evaluations=30, per_column=False)
     still = jsparse.train(X, y, search=search, **options)
     search = dataclasses.replace(search, move_prototypes=True)
     moved = jsparse.train(X, y, search=search, **options)
@@ -234,6 +234,34 @@ def test_a_rank_is_of_a_kernel_by_its_name(kernel, as_users_call):
         jsparse.train(X, y, search=jsparse.Gradient(rank=2), kernel=kernel, key=0, **OPTIONS)
     with pytest.raises(ValueError, match=r"rank: .* the number of columns \(3\), got 4"):
         jsparse.train(X, y, search=jsparse.Gradient(rank=4), key=0, **OPTIONS)
+
+
+@pytest.mark.parametrize("seed", [8, 13, 19])
+@pytest.mark.parametrize("budget", [8, 12, None])
+def test_few_prototypes_and_few_steps_do_not_end_beside_the_profile(seed, budget):
+    # With six prototypes and one lengthscale the error is 0.3 to 0.4, and descents from there alone
+    # end at 0.42, 0.38 and 0.28 with eight steps. The variance of the noise is 0.01.
+    X, y = rows(seed, n=120, d=2)
+    search = jsparse.Gradient(max_evaluations=budget)
+    options = {**OPTIONS, "method": jsparse.FixedSize(6), "key": 0}
+    trained = jsparse.train(X, y, search=search, **options)
+    assert trained.cv_error < 0.03
+    profile = [e for e in trained.tuning.history if not e.slope.size][:10]
+    assert trained.cv_error < 0.15 * min(e.least for e in profile)
+
+
+def test_a_preliminary_descent_is_planned_and_is_not_for_a_start_or_many_prototypes():
+    X, y = rows(8, n=120, d=2)
+    reports = []
+    options = {**OPTIONS, "method": jsparse.FixedSize(6), "key": 0}
+    search = jsparse.Gradient(max_evaluations=4)
+    first = jsparse.train(X, y, search=search, progress=lambda *r: reports.append(r), **options)
+    assert len(steps(first.tuning)) == 12  # preliminary, from the profile, and from the metric
+    assert len(reports) <= reports[0][1] == 10 + 4 + 1 + 2 * (4 + 1)
+    local = dataclasses.replace(search, start=first.tuning)
+    assert len(steps(jsparse.train(X, y, search=local, **options).tuning)) == 4
+    options["method"] = jsparse.FixedSize(51)
+    assert len(steps(jsparse.train(X, y, search=search, **options).tuning)) == 4
 
 
 def test_nothing_compiles_again_for_other_rows_starts_and_steps():

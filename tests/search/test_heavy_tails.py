@@ -7,35 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from scipy.stats import kurtosis, norm
+from scipy.stats import kurtosis
 
 import jsparse
+from benchmarks.gradient_defects import (
+    COLUMNS,
+    cauchy_like,
+    lognormal,
+    lognormal_targets_too,
+    table,
+)
 from jsparse.kernels import RBF
 from jsparse.machines.stages import Outcome, better_by, better_on_folds
 from jsparse.validation.error_gradient import Parts, held_out_error
 
-COLUMNS, INFORMATIVE = 21, 4
-
-
-def lognormal_targets_too(G):
-    f = np.exp(0.8 * G[:, 0] + 0.5 * np.sin(2 * G[:, 1])) + np.exp(0.6 * G[:, 2]) * np.tanh(G[:, 3])
-    return np.exp(1.6 * G), f
-
-
-def lognormal(G):
-    f = np.sin(1.5 * G[:, 0]) + 0.8 * np.tanh(G[:, 1]) * G[:, 2] + 0.6 * np.abs(G[:, 3])
-    return np.exp(1.5 * G), f
-
-
-def cauchy_like(G):
-    return np.clip(np.tan(np.pi * (norm.cdf(G) - 0.5)), -300, 300), lognormal(G)[1]
-
-
-def table(kind, n, seed=0):
-    """Return rows of 21 columns, of which four count, and targets with a tenth of noise."""
-    rng = np.random.default_rng(seed)
-    X, f = kind(rng.standard_normal((n, COLUMNS)))
-    return X, (f - f.mean()) / f.std() + 0.1 * rng.standard_normal(n)
+INFORMATIVE = 4  # columns that count
 
 
 def standardised(a):

@@ -134,3 +134,34 @@ def test_what_cannot_be_distilled_is_refused(as_users_call):
     several = model(Mixture((RBF(1.0), Linear()), np.arange(10) % 2))
     with pytest.raises(ValueError, match="trained: expected a machine of one kernel, got one of 2"):
         jsparse.distil(several, X, y, key=0)
+
+
+def test_moved_prototypes_imitate_the_large_machine_better(as_users_call):
+    X, y = rows(240)
+    weights = np.append(np.ones(200), np.zeros(40))
+    large = jsparse.train(X, y, task="regression", key=0, weights=weights,
+                          method=jsparse.FixedSize(80),
+                          search=jsparse.Gradient(max_evaluations=20))  # fmt: skip
+    options = {"key": 1, "method": jsparse.SCDP(max_prototypes=8), "weights": weights}
+    selected = jsparse.distil(large, X, y, **options)
+    moved = jsparse.distil(large, X, y, move_prototypes=True, **options)
+
+    def error(machine):
+        return np.mean((machine.predict(X[200:]) - y[200:]) ** 2)
+
+    assert moved.model.size <= 8
+    assert error(moved) < 0.7 * error(selected)
+    assert moved.curve is None
+    assert moved.seconds["moving"] > 0
+    # The error is of the fifth of the rows that the prototypes have not seen.
+    held_out = ~np.isnan(moved.out_of_fold)
+    assert held_out.sum() == 40
+    squares = (moved.out_of_fold - y)[held_out] ** 2
+    assert moved.cv_error == pytest.approx(np.mean(squares), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_moved_prototypes_of_classes_and_tables(large, table):
+    method = jsparse.SCDP(max_prototypes=6)
+    moved = of_classes(large, table, method=method, move_prototypes=True)
+    assert moved.model.size <= 6

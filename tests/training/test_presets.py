@@ -10,6 +10,7 @@ from jsparse.cli.main import main
 from jsparse.data.frames import Frame
 from jsparse.data.streams import ArrayStream
 from jsparse.estimators import KernelMachineClassifier
+from jsparse.machines.imitation import MovedPrototypes
 from jsparse.machines.scdp import SCDP
 from jsparse.training.presets import PAPERS, Situation, completed
 from jsparse.training.settings import Stated
@@ -98,7 +99,7 @@ def test_few_prototypes_from_a_machine_of_all_rows(tmp_path, capsys):
     X, y = rows()
     new, truth = rows(seed=1)
     small = train(X, y, task="regression", key=0, n_prototypes=25)
-    assert isinstance(small.method, SCDP)
+    assert isinstance(small.method, SCDP | MovedPrototypes)
     assert small.model.size <= 25
     assert small.seconds["total"] > small.seconds["large machine"] > 0
     assert np.mean((small.predict(new) - truth) ** 2) < 0.1 * np.var(truth)
@@ -124,3 +125,27 @@ def test_few_prototypes_from_a_machine_of_all_rows(tmp_path, capsys):
         "--prototypes: expected one number, or several together with --method"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("multiclass", "message"),
+    [("one_versus_one", "every problem sees every class"),
+     (jsparse.Multiclass(C_per_problem=True), "C_per_problem")],
+)  # fmt: skip
+def test_codes_that_cannot_be_distilled_are_refused_before_the_large_machine(
+    multiclass, message, as_users_call
+):
+    X, _ = rows()
+    labels = np.digitize(X[:, 0], [-0.5, 0.5])
+
+    def no_evaluation(*_):
+        raise AssertionError("the large machine is being tuned")
+
+    options = {"task": "classification", "key": 0, "progress": no_evaluation}
+    for small in ({"n_prototypes": 20}, {"budget": jsparse.Budget(bytes=20_000)}):
+        with pytest.raises(ValueError, match=message):
+            train(X, labels, multiclass=multiclass, **small, **options)
+    # Two classes are one problem under every scheme.
+    two = train(X, labels > 0, task="classification", key=0, n_prototypes=20,
+                multiclass="one_versus_one")  # fmt: skip
+    assert two.model.size <= 20
