@@ -17,6 +17,7 @@ from . import (
     intervals,
     kabbara,
     many_prototypes,
+    methods,
     multiclass,
     multiclass_speed,
     outliers,
@@ -70,6 +71,7 @@ BENCHMARKS = {
 # Long benchmarks, which resume from the results of an interrupted run in the folder.
 RESUMED = {
     "gpu": accelerator.run,
+    "methods": methods.run,
     "mall": reductions.run,
     "table10": multiclass.table10,
     "tabular": tabular.run,

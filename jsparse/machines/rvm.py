@@ -1,7 +1,8 @@
 """Relevance vector machines (Tipping 2001; Tipping and Faul 2003)."""
 
 import math
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Generator
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +33,8 @@ from .method import (
     setting,
 )
 from .rows import Rows
+from .stages import Chosen, Outcome, Stage, surrogate_stages
+from .surrogate import fixed_size_surrogate
 
 MAX_PROTOTYPES = 100  # default limit of the number of prototypes
 
@@ -56,7 +59,8 @@ class RVM(Method):
 
     Every coefficient has a normal prior with a separate precision, which maximises the evidence.
     Most precisions become infinite, and their prototypes vanish. The evidence replaces `C`, and
-    cross-validation tunes only the kernel.
+    cross-validation tunes only the kernel: first for the fixed-size LS-SVM on some candidates, then
+    near the best kernel for the method.
 
     Args:
         max_prototypes: limit of the prototypes of each target or binary problem.
@@ -103,6 +107,12 @@ class RVM(Method):
         if likelihood == "auto":
             likelihood = "normal" if shape.classes is None else "logistic"
         return replaced(self, candidates=count, max_prototypes=most, likelihood=likelihood)
+
+    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages`: tune the kernel for the fixed-size LS-SVM, then near its kernel."""
+        step = max(1, len(problem.points) // self.max_prototypes)  # rows may be in any order
+        surrogate = fixed_size_surrogate(problem, self.max_prototypes, step=step)
+        return (yield from surrogate_stages(surrogate, problem, search))
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return rows without copies: a copy of a prototype could not raise the evidence."""

@@ -1,8 +1,7 @@
 """Sparse SVM of growing size: greedy prototypes, squared hinge, Newton (Keerthi et al. 2006)."""
 
 import functools
-from collections.abc import Generator
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +24,7 @@ from .family import Family
 from .method import Task, check_number
 from .nested import nested_family, with_sizes
 from .rows import Rows
-from .scdp import SCDP
 from .spsvm_newton import Objective
-from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 # Optimise all coefficients whenever their number has grown by this factor; in between, optimise
 # only the coefficient of the newest prototype. The total cost is then proportional to the cost of
@@ -38,12 +35,7 @@ GROWTH = 1.1
 class SpSVM(Candidates):
     """Sparse support vector machines of growing size (Keerthi et al. 2006).
 
-    Several classes are several binary problems, each with separate prototypes. The kernel is tuned
-    for `SCDP` with the same candidates, as tuning it for the sparse SVM, with a path for every
-    kernel, `C` and fold, takes a hundred times longer. `C` and the size are tuned for the sparse
-    SVM.
-
-    `Candidates` describes the settings that are not listed.
+    Several classes are several binary problems, each with separate prototypes. `Candidates` describes the settings that are not listed.
 
     Args:
         subset: number of random candidates examined for each prototype; None for 59.
@@ -61,16 +53,6 @@ class SpSVM(Candidates):
         """See `Method.check`."""
         super().check(task)
         check_number("growth", self.growth, 1.0, finite=False)
-
-    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: tune the kernel for `SCDP`, then `C`."""
-        least_squares = SCDP(
-            max_prototypes=self.max_prototypes,
-            candidates=self.candidates,
-            candidate_method=self.candidate_method,
-            size_tolerance=self.size_tolerance,
-        )
-        return (yield from surrogate_stages(least_squares, problem, search))
 
     def fit(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None

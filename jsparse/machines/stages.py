@@ -180,25 +180,32 @@ def _stages_of_a_size(
 
 
 def surrogate_stages(
-    surrogate: Any, problem: Any, search: Any, *, points_only: bool = False
+    surrogate: Any, problem: Any, search: Any
 ) -> Generator[Stage, Outcome | None, Chosen]:
-    """Tune the kernel for a cheaper method, then `C` for the problem's method.
+    """Tune the kernel for a cheaper method, then `C`, or the kernel again, for the problem's method.
+
+    A method with a separate fit for each `C` tries values near the surrogate's best `C` (see
+    `Method.one_C_at_a_time`). A method without `C` tries kernels near the surrogate's best kernel.
 
     Args:
-        surrogate: the cheaper method. Its stage is skipped if the user fixed the kernel.
+        surrogate: the tuning problem of the cheaper method. Its stage is skipped if the user fixed
+            the kernel, unless it is needed to find the first `C`.
         problem: the tuning problem.
         search: the user's search.
-        points_only: whether the surrogate is fitted only to the rows that are points. Each of these
-            rows is then a prototype.
     """
-    if not search.tune_kernel:
+    method, grid = problem.method, problem.C
+    nearby_C = method.has_C and method.one_C_at_a_time and len(grid) > 1
+    if not (search.tune_kernel or nearby_C):
         outcome = yield Stage(problem, search)
         assert outcome is not None
         return Chosen(outcome)
-    surrogate_problem = problem.on_its_points() if points_only else problem
-    surrogate_problem = surrogate_problem.with_method(surrogate)
-    first = yield Stage(surrogate_problem, search, surrogate.default_C, planned_later=1)
+    first = yield Stage(surrogate, search, surrogate.method.default_C, planned_later=1)
     assert first is not None
-    last = yield Stage(problem.with_kernel(first.tuning.kernel), search.of_C_alone())
+    if not method.has_C:
+        last = yield Stage(problem, search.started_from(first.tuning))
+        assert last is not None
+        return Chosen(last)
+    search_C = search.of_C_near(first.tuning.C, grid) if nearby_C else search.of_C_alone()
+    last = yield Stage(problem.with_kernel(first.tuning.kernel), search_C)
     assert last is not None
     return Chosen(last.with_theta(first.tuning.theta))

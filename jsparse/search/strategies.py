@@ -22,6 +22,7 @@ from .template import Template
 LINE_EVALUATIONS = 10
 ANNEALING_EVALUATIONS = 160
 RESCALING_EVALUATIONS = 5
+COARSE_C = 12  # a grid of `C` with twice as many values is first searched with twice the step
 
 
 @runtime_checkable
@@ -134,6 +135,13 @@ class Search(abc.ABC):
         """Return the search for `C` with a fixed kernel."""
         return Profile(tune_kernel=False)
 
+    def of_C_near(self, C: float, grid: Float[np.ndarray, " s"]) -> "Search":
+        """Return the search that tries values of a grid one after another, from the nearest to `C`.
+
+        It is for methods with a separate fit for each value.
+        """
+        return NearbyC(C=C, n_values=len(grid), tune_kernel=False)
+
     def rescaling(self) -> "Search":
         """Return the search for one common factor of all leaves of a tuned kernel."""
         return Rescaling()
@@ -204,6 +212,47 @@ class Annealing(Search):
         start = self.start
         begin = None if start is None else np.append(start.theta, np.log(start.C))
         annealing_search(run, low, high, begin, scores)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class NearbyC(Search):
+    """A search for `C` with a fixed kernel, which fits few values of the grid.
+
+    It starts at the value nearest to `C`, and moves along the grid to the better neighbour until no
+    neighbour is better. On a fine grid the first neighbours are several values away, and this
+    distance is then halved. Each value is one evaluation.
+
+    Args:
+        C: the value at which to start, such as the best value of a cheaper method.
+        n_values: number of values in the grid.
+    """
+
+    C: float = 1.0
+    n_values: int = 1
+
+    def batch_sizes(self, p: int) -> list[int]:
+        """See `Search.batch_sizes`."""
+        return [1] * self.n_values
+
+    def run(self, run: Evaluator) -> None:
+        """See `Search.run`."""
+        grid, theta = np.sort(run.grid), run.template.theta.astype(float)[None]
+        best = int(np.argmin(np.abs(np.log(grid / self.C))))
+        errors: dict[int, float] = {}
+
+        def evaluate(place: int) -> None:
+            if 0 <= place < len(grid) and place not in errors:
+                errors[place] = float(run.scores(theta, grid[None, [place]])[0])
+
+        evaluate(best)
+        stride = 1 << max(len(grid) // COARSE_C, 1).bit_length() - 1  # a power of two
+        while stride > 0:
+            evaluate(best - stride)
+            evaluate(best + stride)
+            better = min(errors, key=lambda place: (errors[place], abs(place - best)))
+            if better == best:
+                stride //= 2
+            best = better
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -1,0 +1,141 @@
+"""Seconds from rows to predictions with each method at its defaults, in fresh processes."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .report import Report, save, saved_data
+
+ROWS, OTHER_ROWS, COLUMNS, TEST_ROWS = 3000, 3001, 5, 2000
+QUICK_ROWS = 400
+SECONDS = 120.0  # limit of each process, imports included
+STEPS = ("cold", "warm", "another number of rows")
+GRID = {"C": np.geomspace(0.1, 1000, 5), "gamma": np.geomspace(0.01, 1, 5)}
+
+Answers = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # of X, y and test rows
+
+
+def made_rows(n: int, task: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return normal inputs, shape `n 5`, and targets `sin(2 x0) + x1 x2` with noise, or signs."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, COLUMNS)).astype(np.float32)
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(n).astype(np.float32)
+    return X, (y > 0).astype(int) if task == "classification" else y
+
+
+def main() -> None:
+    """Time one learner, named by the arguments; print the numbers of each step as they come."""
+    name, task, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    answers, programs = _learner(name, task)
+    test = made_rows(TEST_ROWS, task, seed=0)
+    for number, rows in enumerate((n, n, n + OTHER_ROWS - ROWS)):
+        X, y = made_rows(rows, task, seed=1 + (number > 1))
+        before, begin = programs(), time.perf_counter()
+        predicted = answers(X, y, test[0])
+        seconds = time.perf_counter() - begin
+        error = np.mean((predicted - test[1]) ** 2 if task == "regression" else predicted != test[1])
+        print(json.dumps([seconds, programs() - before, float(error)]), flush=True)
+
+
+def _learner(name: str, task: str) -> tuple[Answers, Callable[[], int]]:
+    """Return a learner, and a function that counts the programs that this process has compiled."""
+    if name in REFERENCES:
+        return REFERENCES[name](task), lambda: 0
+    import jsparse
+    from jsparse.compilation import count_compilations
+
+    compiled = count_compilations().__enter__()
+    method = jsparse.machines.METHODS[name]
+
+    def answers(X: np.ndarray, y: np.ndarray, test: np.ndarray) -> np.ndarray:
+        return jsparse.train(X, y, task=task, method=method(), key=0).predict(test)
+
+    return answers, lambda: compiled.programs
+
+
+def _svm_grid(task: str) -> Answers:
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.svm import SVC, SVR
+
+    machine = SVR(epsilon=0.1) if task == "regression" else SVC()
+    return lambda X, y, test: GridSearchCV(machine, GRID, cv=5).fit(X, y).predict(test)
+
+
+def _lightgbm(task: str) -> Answers:
+    import lightgbm
+
+    make = lightgbm.LGBMRegressor if task == "regression" else lightgbm.LGBMClassifier
+    return lambda X, y, test: make(n_jobs=1, verbose=-1).fit(X, y).predict(test)
+
+
+REFERENCES = {"SVM grid": _svm_grid, "LightGBM": _lightgbm}
+
+
+def run(*, quick: bool, out: Path) -> Report:
+    """Run each learner and task in a fresh process; keep the results of an interrupted run."""
+    import jsparse
+
+    data = saved_data(out, "methods", quick=quick)
+    learners = {name: ("regression", "classification") for name in REFERENCES}
+    learners |= {name: method.tasks for name, method in jsparse.machines.METHODS.items()}
+    for name, tasks in learners.items():
+        for task in sorted(tasks, reverse=True):
+            if f"{name}, {task}" not in data:
+                data[f"{name}, {task}"] = _process(name, task, QUICK_ROWS if quick else ROWS)
+                save(out, "methods", report(data, quick=quick), quick=quick)
+    return report(data, quick=quick)
+
+
+def report(data: dict[str, Any], *, quick: bool) -> Report:
+    """Return the table of all results."""
+    n = QUICK_ROWS if quick else ROWS
+    rows = []
+    for learner, result in data.items():
+        name, task = learner.rsplit(", ", 1)
+        grid = data.get(f"SVM grid, {task}", {"steps": []})["steps"]
+        steps = result["steps"]
+        seconds = [f"{step[0]:.2f}" for step in steps] + ["-"] * (3 - len(steps))
+        # The grid's second run; a learner without a second run has no ratio.
+        ratio = f"{steps[1][0] / grid[1][0]:.2f}" if len(steps) > 1 < len(grid) else "-"
+        compiled = "/".join(str(step[1]) for step in steps) or "-"
+        error = f"{steps[0][2]:.4f}" if steps else result["failure"]
+        rows.append([name, task, *seconds, ratio, compiled, error])
+    return Report(
+        f"Every method at its defaults: seconds of training and prediction, {n} x {COLUMNS} rows",
+        ["learner", "task", *STEPS, "warm / SVM grid", "programs of each step", "test error"],
+        rows,
+        [
+            "`cold`: the first call of a fresh process, compilation included and imports not. "
+            f"`another number of rows`: other rows, {n + OTHER_ROWS - ROWS} of them.",
+            "Normal inputs in float32; targets sin(2 x0) + x1 x2 with noise of deviation 0.1, or "
+            f"their sign. Errors: mean square, or share of wrong classes, of {TEST_ROWS} new rows.",
+            "`SVM grid`: an SVC or SVR of scikit-learn over 5 x 5 settings in 5 folds.",
+            f"A process ends after {SECONDS:g} seconds; `-` stands for steps it did not reach.",
+        ],
+        data,
+    )
+
+
+def _process(name: str, task: str, n: int) -> dict[str, Any]:
+    """Return the finished steps of a fresh process, and why it failed, if it did."""
+    command = [sys.executable, "-m", "benchmarks.methods", name, task, str(n)]
+    failure = None
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=SECONDS)
+        output = done.stdout
+        if done.returncode:
+            failure = "failed: " + done.stderr.decode().strip().splitlines()[-1]
+    except subprocess.TimeoutExpired as end:
+        output, failure = end.stdout or b"", f"not done in {SECONDS:g} s"
+    steps = [json.loads(line) for line in output.decode().splitlines() if line.startswith("[")]
+    return {"steps": steps, "failure": failure}
+
+
+if __name__ == "__main__":
+    main()
