@@ -39,7 +39,9 @@ def main() -> None:
         before, begin = programs(), time.perf_counter()
         predicted = answers(X, y, test[0])
         seconds = time.perf_counter() - begin
-        error = np.mean((predicted - test[1]) ** 2 if task == "regression" else predicted != test[1])
+        error = np.mean(
+            (predicted - test[1]) ** 2 if task == "regression" else predicted != test[1]
+        )
         print(json.dumps([seconds, programs() - before, float(error)]), flush=True)
 
 
@@ -82,7 +84,7 @@ def run(*, quick: bool, out: Path) -> Report:
     import jsparse
 
     data = saved_data(out, "methods", quick=quick)
-    learners = {name: ("regression", "classification") for name in REFERENCES}
+    learners = dict.fromkeys(REFERENCES, ("regression", "classification"))
     learners |= {name: method.tasks for name, method in jsparse.machines.METHODS.items()}
     for name, tasks in learners.items():
         for task in sorted(tasks, reverse=True):

@@ -152,7 +152,8 @@ class Method(eqx.Module):
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C  # values that tuning chooses from
     has_C: ClassVar[bool] = True  # whether the fit depends on `C`
     shares_C: ClassVar[bool] = False  # whether all binary problems must share one `C`
-    # Whether tuning fits a few values of `C` one after another, as each takes a fit for every fold.
+    # Whether tuning tries few kernels and values of `C` one after another, as each takes a fit for
+    # every fold.
     one_C_at_a_time: ClassVar[bool] = False
     several_sizes: ClassVar[bool] = False  # whether one fit gives machines of several sizes
     robust: ClassVar[bool] = False  # whether targets are scaled by a unit that outliers barely move

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Generator
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp

@@ -16,16 +16,18 @@ from .._numerics import as_array, dot, is_concrete, like
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import TRUNCATED
-from .._types import Key, ScalarLike
+from .._types import Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
 from ..solvers.robust import SMOOTHING, Solution, default_tolerance, slopes, solve
+from . import robust_folds
 from .checks import check_choice, check_penalty, check_problem, in_one_dtype
 from .family import Family, diagnostics, single
+from .held_out import HeldOut, OnFold
 from .method import MANY_C, Metric, Task, as_python, check_number, option
 from .row_prototypes import Prototypes, feature_map
-from .rows import Rows
+from .rows import FoldLayout, Rows
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 from .surrogate import fixed_size_surrogate
 
@@ -135,6 +137,16 @@ class Robust(Prototypes):
             quantile = levels.reshape(self.outputs(rows) if len(levels) > 1 else ())
         machine = fit(feature_map(kernel, points), C, *data, loss=self.loss, quantile=quantile)
         return single(machine.expansion, machine.status, diagnostics(machine))
+
+    def held_out(
+        self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
+        folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
+    ) -> HeldOut:  # fmt: skip
+        """See `Method.held_out`: with Huber's loss, by few steps from the solution of all rows."""
+        if self.loss != "huber":
+            return super().held_out(kernel, points, C, rows, folds, on_fold, key)
+        assert points is not None
+        return robust_folds.held_out(feature_map(kernel, points), C, rows, folds, on_fold)
 
 
 class RobustFit(NamedTuple):

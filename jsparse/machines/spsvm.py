@@ -35,7 +35,8 @@ GROWTH = 1.1
 class SpSVM(Candidates):
     """Sparse support vector machines of growing size (Keerthi et al. 2006).
 
-    Several classes are several binary problems, each with separate prototypes. `Candidates` describes the settings that are not listed.
+    Several classes are several binary problems, each with separate prototypes. `Candidates`
+    describes the settings that are not listed.
 
     Args:
         subset: number of random candidates examined for each prototype; None for 59.

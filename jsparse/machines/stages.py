@@ -182,10 +182,10 @@ def _stages_of_a_size(
 def surrogate_stages(
     surrogate: Any, problem: Any, search: Any
 ) -> Generator[Stage, Outcome | None, Chosen]:
-    """Tune the kernel for a cheaper method, then `C`, or the kernel again, for the problem's method.
+    """Tune the kernel for a cheaper method, then `C` for the problem's method.
 
-    A method with a separate fit for each `C` tries values near the surrogate's best `C` (see
-    `Method.one_C_at_a_time`). A method without `C` tries kernels near the surrogate's best kernel.
+    A method with a separate fit for each fold and `C` tries few values near the surrogate's best
+    kernel and `C` one after another, see `Method.one_C_at_a_time`.
 
     Args:
         surrogate: the tuning problem of the cheaper method. Its stage is skipped if the user fixed
@@ -193,19 +193,17 @@ def surrogate_stages(
         problem: the tuning problem.
         search: the user's search.
     """
-    method, grid = problem.method, problem.C
-    nearby_C = method.has_C and method.one_C_at_a_time and len(grid) > 1
-    if not (search.tune_kernel or nearby_C):
+    nearby = problem.method.one_C_at_a_time and len(problem.C) > 1
+    if not (search.tune_kernel or nearby):
         outcome = yield Stage(problem, search)
         assert outcome is not None
         return Chosen(outcome)
     first = yield Stage(surrogate, search, surrogate.method.default_C, planned_later=1)
     assert first is not None
-    if not method.has_C:
-        last = yield Stage(problem, search.started_from(first.tuning))
+    if problem.method.one_C_at_a_time:
+        last = yield Stage(problem, search.nearby(first.tuning))
         assert last is not None
         return Chosen(last)
-    search_C = search.of_C_near(first.tuning.C, grid) if nearby_C else search.of_C_alone()
-    last = yield Stage(problem.with_kernel(first.tuning.kernel), search_C)
+    last = yield Stage(problem.with_kernel(first.tuning.kernel), search.of_C_alone())
     assert last is not None
     return Chosen(last.with_theta(first.tuning.theta))

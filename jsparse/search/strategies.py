@@ -22,6 +22,7 @@ from .template import Template
 LINE_EVALUATIONS = 10
 ANNEALING_EVALUATIONS = 160
 RESCALING_EVALUATIONS = 5
+NEARBY_EVALUATIONS = 20
 COARSE_C = 12  # a grid of `C` with twice as many values is first searched with twice the step
 
 
@@ -135,12 +136,12 @@ class Search(abc.ABC):
         """Return the search for `C` with a fixed kernel."""
         return Profile(tune_kernel=False)
 
-    def of_C_near(self, C: float, grid: Float[np.ndarray, " s"]) -> "Search":
-        """Return the search that tries values of a grid one after another, from the nearest to `C`.
+    def nearby(self, tuning: Any) -> "Search":
+        """Return the search near the best kernel and `C` of a cheaper method's `Tuning`.
 
-        It is for methods with a separate fit for each value.
+        It is for methods with a separate fit for each fold and `C`.
         """
-        return NearbyC(C=C, n_values=len(grid), tune_kernel=False)
+        return Nearby(tune_kernel=self.tune_kernel, start=tuning)
 
     def rescaling(self) -> "Search":
         """Return the search for one common factor of all leaves of a tuned kernel."""
@@ -215,44 +216,51 @@ class Annealing(Search):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class NearbyC(Search):
-    """A search for `C` with a fixed kernel, which fits few values of the grid.
+class Nearby(Search):
+    """A search near the best kernel and `C` of a cheaper method, one fit for each fold at a time.
 
-    It starts at the value nearest to `C`, and moves along the grid to the better neighbour until no
-    neighbour is better. On a fine grid the first neighbours are several values away, and this
-    distance is then halved. Each value is one evaluation.
-
-    Args:
-        C: the value at which to start, such as the best value of a cheaper method.
-        n_values: number of values in the grid.
+    It moves along the values of `C` in the grid, then by a common factor of all leaves of the
+    kernel, each as long as the score falls, and ends where neither lowers it. The factor of the
+    kernel is first `ratio`, then its root. The default is at most 20 evaluations.
     """
 
-    C: float = 1.0
-    n_values: int = 1
+    ratio: float = 1.65
 
     def batch_sizes(self, p: int) -> list[int]:
         """See `Search.batch_sizes`."""
-        return [1] * self.n_values
+        return [1] * (self.max_evaluations or NEARBY_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
         """See `Search.run`."""
-        grid, theta = np.sort(run.grid), run.template.theta.astype(float)[None]
-        best = int(np.argmin(np.abs(np.log(grid / self.C))))
-        errors: dict[int, float] = {}
+        grid, template = np.sort(run.grid), run.template
+        middle = self.start.theta if template.size else np.zeros(0)
+        direction = np.where(template.signed, 0, np.log(self.ratio) / 2) if template.size else 0.0
+        errors: dict[tuple[int, int], float] = {}
 
-        def evaluate(place: int) -> None:
-            if 0 <= place < len(grid) and place not in errors:
-                errors[place] = float(run.scores(theta, grid[None, [place]])[0])
+        def error(point: tuple[int, int]) -> float:
+            place, factor = point
+            theta = np.clip(middle + factor * direction, run.low, run.high)
+            if not 0 <= place < len(grid) or (factor and np.array_equal(theta, middle)):
+                return np.inf
+            if point not in errors and len(errors) < run.planned:
+                errors[point] = float(run.scores(theta[None], grid[None, [place]])[0])
+            return errors.get(point, np.inf)
 
-        evaluate(best)
+        def walk(point: tuple[int, int], step: tuple[int, int]) -> tuple[int, int]:
+            """Return the last point that the step, or the opposite step, leads to downhill."""
+            for sign in (1, -1):
+                begin, move = point, (sign * step[0], sign * step[1])
+                while error(following := (point[0] + move[0], point[1] + move[1])) < error(point):
+                    point = following
+                if point != begin:
+                    break
+            return point
+
+        point = int(np.argmin(np.abs(np.log(grid / self.start.C)))), 0
         stride = 1 << max(len(grid) // COARSE_C, 1).bit_length() - 1  # a power of two
-        while stride > 0:
-            evaluate(best - stride)
-            evaluate(best + stride)
-            better = min(errors, key=lambda place: (errors[place], abs(place - best)))
-            if better == best:
-                stride //= 2
-            best = better
+        steps = [(stride, 0), (0, 2), (stride, 0), *[(1, 0)] * (stride > 1), (0, 1)]
+        for step in steps if template.size else [(stride, 0), (1, 0)]:
+            point = walk(point, step)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
