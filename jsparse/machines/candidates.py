@@ -68,6 +68,7 @@ class Candidates(Method):
 
     several_sizes: ClassVar[bool] = True
     one_C_at_a_time: ClassVar[bool] = True
+    refines_kernel: ClassVar[bool] = True  # a path has other prototypes than the surrogate
     shares_C: ClassVar[bool] = True
     size_argument: ClassVar[str] = "candidates"
     usual_length: ClassVar[int] = 300  # upper limit of the default `max_prototypes`

@@ -184,8 +184,8 @@ def surrogate_stages(
 ) -> Generator[Stage, Outcome | None, Chosen]:
     """Tune the kernel for a cheaper method, then `C` for the problem's method.
 
-    A method with a separate fit for each fold and `C` tries few values near the surrogate's best
-    kernel and `C` one after another, see `Method.one_C_at_a_time`.
+    A method with a separate fit for each fold and `C` tries few values of `C` near the surrogate's
+    best one after another, see `Method.one_C_at_a_time`; and kernels too with `refines_kernel`.
 
     Args:
         surrogate: the tuning problem of the cheaper method. Its stage is skipped if the user fixed
@@ -193,17 +193,18 @@ def surrogate_stages(
         problem: the tuning problem.
         search: the user's search.
     """
-    nearby = problem.method.one_C_at_a_time and len(problem.C) > 1
+    method = problem.method
+    nearby = method.one_C_at_a_time and len(problem.C) > 1
     if not (search.tune_kernel or nearby):
         outcome = yield Stage(problem, search)
         assert outcome is not None
         return Chosen(outcome)
     first = yield Stage(surrogate, search, surrogate.method.default_C, planned_later=1)
     assert first is not None
-    if problem.method.one_C_at_a_time:
-        last = yield Stage(problem, search.nearby(first.tuning))
-        assert last is not None
-        return Chosen(last)
-    last = yield Stage(problem.with_kernel(first.tuning.kernel), search.of_C_alone())
+    start = first.tuning
+    if not method.refines_kernel:
+        problem, start = problem.with_kernel(start.kernel), start._replace(theta=np.zeros(0))
+    near = search.nearby(start) if method.one_C_at_a_time else search.of_C_alone()
+    last = yield Stage(problem, near)
     assert last is not None
-    return Chosen(last.with_theta(first.tuning.theta))
+    return Chosen(last if method.refines_kernel else last.with_theta(first.tuning.theta))

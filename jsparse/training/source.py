@@ -100,6 +100,11 @@ class Evaluated(NamedTuple):
 
     __repr__ = short_repr
 
+    def is_of(self, problem: Problem) -> bool:
+        """Return whether the evaluation is of the same method, template and points."""
+        names = ("method", "template", "points", "key")
+        return all(getattr(self.problem, name) is getattr(problem, name) for name in names)
+
 
 @compiled
 def evaluate(held_out: HeldOutRows, C: Float[Array, " s"], on_fold: FoldLosses) -> Validation:
@@ -293,7 +298,7 @@ class InMemory(TrainingSource):
             return super()._evaluate(problem, theta, C, on_fold)
         arrays = [np.asarray(a).tobytes() for a in (theta, C, *jax.tree.leaves(on_fold))]
         question = on_fold.scoring, *arrays
-        same_problem = [e for e in self.best if e.problem is problem]
+        same_problem = [e for e in self.best if e.is_of(problem)]
         if same_problem and same_problem[0].question == question:
             return same_problem[0].validation
         validation = super()._evaluate(problem, theta, C, on_fold)
