@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from .._arguments import whole_number
 from .._blocks import map_systems
 from .._programs import compiled
-from .._types import Key, ScalarLike
+from .._types import Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..prototypes import k_means
@@ -21,9 +21,10 @@ from . import direct
 from .checks import check_choice, columns_in_one_dtype
 from .direct import DirectFit
 from .family import Family, diagnostics, single
+from .held_out import HeldOut, OnFold
 from .inner_problems import InnerProblem
 from .method import Points, Task, TrainingRows, check_number, rows_at, setting
-from .rows import Rows
+from .rows import FoldLayout, Rows
 from .sized import Sized
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 from .surrogate import fixed_size_surrogate
@@ -192,7 +193,8 @@ class DirectMethod(FewPrototypes):
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The first
-            starts from points by `selection`, the others from random rows.
+            starts from points by `selection`, the others from random rows. Validation takes only
+            the first.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
@@ -226,6 +228,15 @@ class DirectMethod(FewPrototypes):
         if np.array_equal(apart, X):
             return points
         return Points(jax.device_put(apart), None, points.status)
+
+    def held_out(
+        self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
+        folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
+    ) -> HeldOut:  # fmt: skip
+        """See `Method.held_out`: one descent for each fold and `C`, from the first start."""
+        assert points is not None
+        first = points[: self.largest]
+        return super().held_out(kernel, first, C, rows, folds, on_fold, key)
 
     @abc.abstractmethod
     def problem(self, kernel: Kernel, *data: Array) -> InnerProblem:

@@ -36,6 +36,7 @@ from .rows import Rows
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 from .surrogate import fixed_size_surrogate
 
+CANDIDATES = 1000  # default limit of the number of candidates
 MAX_PROTOTYPES = 100  # default limit of the number of prototypes
 
 
@@ -64,7 +65,8 @@ class RVM(Method):
 
     Args:
         max_prototypes: limit of the prototypes of each target or binary problem.
-        candidates: number of random rows that may become prototypes; None for all rows.
+        candidates: number of random rows that may become prototypes; None for all rows, but at most
+            1000 rows: every step of the method examines all candidates.
         tolerance: stop when no change raises the log evidence by more than the tolerance, in nats.
             For a machine that has `max_prototypes` the tolerance is 100 times as large.
         max_iterations: limit of changes of the model. It is the length of the history, so a new
@@ -104,7 +106,7 @@ class RVM(Method):
 
     def resolve(self, shape: Shape) -> "RVM":
         """See `Method.resolve`."""
-        count = min(shape.present if self.candidates is None else self.candidates, shape.present)
+        count = min(CANDIDATES if self.candidates is None else self.candidates, shape.present)
         likelihood, most = self.likelihood, min(self.max_prototypes, count)
         if likelihood == "auto":
             likelihood = "normal" if shape.classes is None else "logistic"
