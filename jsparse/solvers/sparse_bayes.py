@@ -30,7 +30,7 @@ class Problem(NamedTuple):
     y: Float[Array, " n"]
     w: Float[Array, " n"]  # row weights
     # For regression, sums of the weighted products of functions, and of functions and targets. With
-    # them a step takes `p k^2` operations instead of `n p k`. None for classes, whose row curvatures
+    # them a step takes `p k^2` operations instead of `n p k`. None for classes, whose curvatures
     # change in every step.
     gram: Float[Array, "p p"] | None
     cross: Float[Array, " p"] | None
