@@ -51,7 +51,7 @@ def main() -> None:
             print(json.dumps([processor, programs, float(np.mean(wrong)), wall]), flush=True)
 
 
-def _learner(name: str, task: str) -> tuple[Answers, AbstractContextManager[Any]]:
+def _learner(name: str, task: Any) -> tuple[Answers, AbstractContextManager[Any]]:
     """Return a learner, and a context that counts the programs compiled in it."""
     if name in REFERENCES:
         return REFERENCES[name](task), nullcontext()
@@ -78,7 +78,7 @@ def _lightgbm(task: str) -> Answers:
     import lightgbm
 
     make = lightgbm.LGBMRegressor if task == "regression" else lightgbm.LGBMClassifier
-    return lambda X, y, test: make(n_jobs=1, verbose=-1).fit(X, y).predict(test)
+    return lambda X, y, test: np.asarray(make(n_jobs=1, verbose=-1).fit(X, y).predict(test))
 
 
 REFERENCES = {"SVM grid": _svm_grid, "LightGBM": _lightgbm}

@@ -210,7 +210,11 @@ class TrainingSource(abc.ABC):
         return validation._replace(predictions=values.reshape(-1, *outputs))
 
     def _evaluate(
-        self, problem: Problem, theta: Table, C: Table, on_fold: FoldLosses
+        self,
+        problem: Problem,
+        theta: Float[Any, " p"],
+        C: Float[Any, " s"],
+        on_fold: FoldLosses,
     ) -> Validation:
         """Evaluate one kernel for a vector of `C`."""
         return evaluate(self.held_out_rows(problem, theta), C, on_fold)
@@ -291,7 +295,11 @@ class InMemory(TrainingSource):
         return [validation._replace(predictions=None, total=None) for validation in validations]
 
     def _evaluate(
-        self, problem: Problem, theta: Table, C: Table, on_fold: FoldLosses
+        self,
+        problem: Problem,
+        theta: Float[Any, " p"],
+        C: Float[Any, " s"],
+        on_fold: FoldLosses,
     ) -> Validation:
         """Evaluate one kernel for a vector of `C`; with one `C`, remember the best evaluation."""
         if len(C) > 1:
