@@ -1,7 +1,8 @@
 """Sparse SVM of growing size: greedy prototypes, squared hinge, Newton (Keerthi et al. 2006)."""
 
 import functools
-from typing import ClassVar, cast
+from collections.abc import Generator
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -25,17 +26,22 @@ from .method import Task, check_number
 from .nested import nested_family, with_sizes
 from .rows import Rows
 from .spsvm_newton import Objective
+from .stages import Chosen, Outcome, Stage
 
 # Optimise all coefficients whenever their number has grown by this factor; in between, optimise
 # only the coefficient of the newest prototype. The total cost is then proportional to the cost of
 # the last optimisation (Keerthi et al. 2006, Section 3.3).
 GROWTH = 1.1
+# The kernel and `C` are tuned for a quarter of the path, but for at least so many prototypes: the
+# cost of a path grows faster than its length.
+SEARCHED = 32
 
 
 class SpSVM(Candidates):
     """Sparse support vector machines of growing size (Keerthi et al. 2006).
 
-    Several classes are several binary problems, each with separate prototypes. `Candidates`
+    Several classes are several binary problems, each with separate prototypes. The kernel and
+    `C` are tuned for the first quarter of the path, and the size on the whole path. `Candidates`
     describes the settings that are not listed.
 
     Args:
@@ -54,6 +60,15 @@ class SpSVM(Candidates):
         """See `Method.check`."""
         super().check(task)
         check_number("growth", self.growth, 1.0, finite=False)
+
+    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages`: the kernel and `C` are tuned for the first part of the path."""
+        length = min(self.longest, max(SEARCHED, self.longest // 4))
+        beginning = problem.with_method(self.shortened(length))
+        chosen = yield from super().stages(beginning, search)
+        outcome = chosen.outcome
+        whole = outcome.problem.with_method(self)
+        return chosen._replace(outcome=outcome._replace(problem=whole))
 
     def fit(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None

@@ -199,7 +199,10 @@ def surrogate_stages(
         outcome = yield Stage(problem, search)
         assert outcome is not None
         return Chosen(outcome)
-    first = yield Stage(surrogate, search, surrogate.method.default_C, planned_later=1)
+    values, later = surrogate.method.default_C, 1
+    if method.one_C_at_a_time:
+        later = search.nearby(None).planned(problem.template, problem.rows_scored)
+    first = yield Stage(surrogate, search, values, planned_later=later)
     assert first is not None
     start = first.tuning
     if not method.refines_kernel:

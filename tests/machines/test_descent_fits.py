@@ -192,9 +192,14 @@ def test_kernels_are_tuned_for_machines_of_the_points_that_descents_start_from()
     _, _, _, Z = data()  # of two starts
     tuning = SimpleNamespace(kernel="tuned", theta=np.zeros(1), C=3.0)
     tuning._replace = lambda **changes: SimpleNamespace(**(vars(tuning) | changes))
-    search = SimpleNamespace(tune_kernel=True, nearby=lambda start: ("nearby", start))
+
+    class Nearby(tuple):
+        def planned(self, *_):
+            return 20
+
+    search = SimpleNamespace(tune_kernel=True, nearby=lambda start: Nearby(("nearby", start)))
     problem = SimpleNamespace(
-        points=Z, C=np.ones(5), with_kernel=lambda kernel: kernel,
+        points=Z, C=np.ones(5), with_kernel=lambda kernel: kernel, template=None, rows_scored=N,
         for_surrogate=lambda *surrogate: SimpleNamespace(method=surrogate[0], asked=surrogate),
     )  # fmt: skip
     for name in ("SLMC", "SparseFisher", "SparseRidge", "ReducedSetSVM", "ReducedSVM"):
