@@ -17,7 +17,7 @@ from .report import Report, save, saved_data
 
 ROWS, OTHER_ROWS, COLUMNS, TEST_ROWS = 3000, 3001, 5, 2000
 QUICK_ROWS = 400
-SECONDS = 60  # limit of the processor time of each process, imports included
+SECONDS = 120  # limit of the processor time of each process, imports included
 WALL_SECONDS = 20 * SECONDS
 STEPS = ("cold", "warm", "another number of rows")
 GRID = {"C": np.geomspace(0.1, 1000, 5), "gamma": np.geomspace(0.01, 1, 5)}

@@ -248,12 +248,14 @@ class Nearby(Search):
 
         def walk(point: tuple[int, int], step: tuple[int, int]) -> tuple[int, int]:
             """Return the last point that the step, or the opposite step, leads to downhill."""
-            for sign in (1, -1):
-                begin, move = point, (sign * step[0], sign * step[1])
-                while error(following := (point[0] + move[0], point[1] + move[1])) < error(point):
-                    point = following
-                if point != begin:
-                    break
+
+            def moved(point: tuple[int, int], sign: int) -> tuple[int, int]:
+                return point[0] + sign * step[0], point[1] + sign * step[1]
+
+            error(point)  # first, as it is the result if time is up
+            sign = min((1, -1), key=lambda sign: error(moved(point, sign)))
+            while error(moved(point, sign)) < error(point):
+                point = moved(point, sign)
             return point
 
         point = int(np.argmin(np.abs(np.log(grid / self.start.C)))), 0
