@@ -260,6 +260,9 @@ class Nearby(Search):
 
         point = int(np.argmin(np.abs(np.log(grid / self.start.C)))), 0
         stride = 1 << max(len(grid) // COARSE_C, 1).bit_length() - 1  # a power of two
+        # A smaller `C` has a better conditioned system, so start there if no error can be trusted.
+        while not np.isfinite(error(point)) and point[0] > 0 and len(errors) < run.planned:
+            point = max(point[0] - stride, 0), 0
         steps = [(stride, 0), (0, 2), (stride, 0), *[(1, 0)] * (stride > 1), (0, 1)]
         for step in steps if template.size else [(stride, 0), (1, 0)]:
             point = walk(point, step)

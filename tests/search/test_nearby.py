@@ -62,6 +62,13 @@ def test_it_scales_all_leaves_of_the_kernel_together_within_the_bounds():
     assert all(np.all(theta <= HIGH) for theta, _ in edge)
 
 
+def test_it_goes_to_a_smaller_C_where_errors_cannot_be_trusted():
+    grid = np.geomspace(1e-2, 1e6, 9)
+    asked = run(grid, [], 1e6, lambda _, C: np.inf if C > 50 else 1 / C, p=0)
+    assert 10.0 in [pytest.approx(C) for _, C in asked]
+    assert len(run(grid, [], 1e6, lambda *_: np.inf, p=0)) == 9
+
+
 def test_it_ends_with_its_budget():
     grid = np.geomspace(1e-2, 1e6, 25)
     asked = run(grid, [0.0, 0.0], 1e6, lambda theta, C: C - theta[0], max_evaluations=4)
