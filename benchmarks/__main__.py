@@ -19,6 +19,7 @@ from . import (
     kabbara,
     many,
     many_prototypes,
+    methods,
     multiclass,
     multiclass_speed,
     outliers,
@@ -76,6 +77,7 @@ BENCHMARKS = {
 # Long benchmarks, which resume from the results of an interrupted run in the folder.
 RESUMED = {
     "gpu": accelerator.run,
+    "methods": methods.run,
     "mall": reductions.run,
     "table10": multiclass.table10,
     "tabular": tabular.run,

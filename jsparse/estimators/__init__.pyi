@@ -1373,7 +1373,8 @@ class RelevanceVectorClassifier(Classifier):
 
     Args:
         max_prototypes: limit of the prototypes of each target or binary problem.
-        candidates: number of random rows that may become prototypes; None for all rows.
+        candidates: number of random rows that may become prototypes; None for all rows, but at
+            most 1000 rows: every step of the method examines all candidates.
         tolerance: stop when no change raises the log evidence by more than the tolerance, in
             nats. For a machine that has `max_prototypes` the tolerance is 100 times as large.
         max_iter: limit of changes of the model. It is the length of the history, so a new value
@@ -1457,7 +1458,8 @@ class RelevanceVectorRegressor(Regressor):
 
     Args:
         max_prototypes: limit of the prototypes of each target or binary problem.
-        candidates: number of random rows that may become prototypes; None for all rows.
+        candidates: number of random rows that may become prototypes; None for all rows, but at
+            most 1000 rows: every step of the method examines all candidates.
         tolerance: stop when no change raises the log evidence by more than the tolerance, in
             nats. For a machine that has `max_prototypes` the tolerance is 100 times as large.
         max_iter: limit of changes of the model. It is the length of the history, so a new value
@@ -2038,7 +2040,8 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
             number would take more seconds than are left.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
-            first starts from points by `selection`, the others from random rows.
+            first starts from points by `selection`, the others from random rows. Validation
+            takes only the first.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
@@ -2139,7 +2142,8 @@ class SparseKernelRidgeRegressor(Regressor):
             number would take more seconds than are left.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
-            first starts from points by `selection`, the others from random rows.
+            first starts from points by `selection`, the others from random rows. Validation
+            takes only the first.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
@@ -2238,7 +2242,8 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
             number would take more seconds than are left.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
-            first starts from points by `selection`, the others from random rows.
+            first starts from points by `selection`, the others from random rows. Validation
+            takes only the first.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.

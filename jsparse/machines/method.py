@@ -152,6 +152,10 @@ class Method(eqx.Module):
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C  # values that tuning chooses from
     has_C: ClassVar[bool] = True  # whether the fit depends on `C`
     shares_C: ClassVar[bool] = False  # whether all binary problems must share one `C`
+    # Whether tuning tries few kernels and values of `C` one after another, as each takes a fit for
+    # every fold.
+    one_C_at_a_time: ClassVar[bool] = False
+    refines_kernel: ClassVar[bool] = False  # whether a surrogate's best kernel is tuned again
     several_sizes: ClassVar[bool] = False  # whether one fit gives machines of several sizes
     robust: ClassVar[bool] = False  # whether targets are scaled by a unit that outliers barely move
     shares_rows: ClassVar[bool] = False  # whether every binary problem must see every row
@@ -236,7 +240,8 @@ class Method(eqx.Module):
         These are the values of `C`. But if the whole grid holds them and costs hardly more, return
         the grid: the program that the search compiled for the grid is then used again.
         """
-        return grid if self.shares_work_over_C and np.all(np.isin(C, grid)) else np.unique(C)
+        whole_grid = self.shares_work_over_C and not self.one_C_at_a_time
+        return grid if whole_grid and np.all(np.isin(C, grid)) else np.unique(C)
 
     def check_C_per_problem(self) -> None:
         """Raise a `ValueError` if all binary problems must share one `C`."""

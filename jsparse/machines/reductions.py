@@ -240,7 +240,8 @@ class SparseReduction(Prototypes, FromSums):
         first: Method = (
             dual.Dual() if in_dual else FixedSize(self.largest, selection=self.selection)
         )
-        best = yield from surrogate_stages(first, problem, search, points_only=in_dual)
+        cheaper = (problem.on_its_points() if in_dual else problem).with_method(first)
+        best = yield from surrogate_stages(cheaper, problem, search)
         outcome = best.outcome
         tuning = outcome.tuning.sparsest(self.size_tolerance)
         return best._replace(outcome=outcome._replace(tuning=tuning))

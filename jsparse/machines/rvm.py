@@ -1,7 +1,8 @@
 """Relevance vector machines (Tipping 2001; Tipping and Faul 2003)."""
 
 import math
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Generator
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,7 +33,10 @@ from .method import (
     setting,
 )
 from .rows import Rows
+from .stages import Chosen, Outcome, Stage, surrogate_stages
+from .surrogate import fixed_size_surrogate
 
+CANDIDATES = 1000  # default limit of the number of candidates
 MAX_PROTOTYPES = 100  # default limit of the number of prototypes
 
 
@@ -56,11 +60,13 @@ class RVM(Method):
 
     Every coefficient has a normal prior with a separate precision, which maximises the evidence.
     Most precisions become infinite, and their prototypes vanish. The evidence replaces `C`, and
-    cross-validation tunes only the kernel.
+    cross-validation tunes only the kernel: first for the fixed-size LS-SVM on some candidates, then
+    near the best kernel for the method.
 
     Args:
         max_prototypes: limit of the prototypes of each target or binary problem.
-        candidates: number of random rows that may become prototypes; None for all rows.
+        candidates: number of random rows that may become prototypes; None for all rows, but at most
+            1000 rows: every step of the method examines all candidates.
         tolerance: stop when no change raises the log evidence by more than the tolerance, in nats.
             For a machine that has `max_prototypes` the tolerance is 100 times as large.
         max_iterations: limit of changes of the model. It is the length of the history, so a new
@@ -78,6 +84,8 @@ class RVM(Method):
     name: ClassVar[str] = "rvm"
     title: ClassVar[str] = "relevance vector machine"
     has_C: ClassVar[bool] = False
+    one_C_at_a_time: ClassVar[bool] = True
+    refines_kernel: ClassVar[bool] = True
     max_rows: ClassVar[int | None] = 1000
     info_powers: ClassVar[dict[str, int]] = {"noise": 2}
 
@@ -98,11 +106,17 @@ class RVM(Method):
 
     def resolve(self, shape: Shape) -> "RVM":
         """See `Method.resolve`."""
-        count = min(shape.present if self.candidates is None else self.candidates, shape.present)
+        count = min(CANDIDATES if self.candidates is None else self.candidates, shape.present)
         likelihood, most = self.likelihood, min(self.max_prototypes, count)
         if likelihood == "auto":
             likelihood = "normal" if shape.classes is None else "logistic"
         return replaced(self, candidates=count, max_prototypes=most, likelihood=likelihood)
+
+    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages`: tune the kernel for the fixed-size LS-SVM, then near its kernel."""
+        step = max(1, len(problem.points) // self.max_prototypes)  # rows may be in any order
+        surrogate = fixed_size_surrogate(problem, self.max_prototypes, step=step)
+        return (yield from surrogate_stages(surrogate, problem, search))
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return rows without copies: a copy of a prototype could not raise the evidence."""

@@ -25,25 +25,24 @@ from .family import Family
 from .method import Task, check_number
 from .nested import nested_family, with_sizes
 from .rows import Rows
-from .scdp import SCDP
 from .spsvm_newton import Objective
-from .stages import Chosen, Outcome, Stage, surrogate_stages
+from .stages import Chosen, Outcome, Stage
 
 # Optimise all coefficients whenever their number has grown by this factor; in between, optimise
 # only the coefficient of the newest prototype. The total cost is then proportional to the cost of
 # the last optimisation (Keerthi et al. 2006, Section 3.3).
 GROWTH = 1.1
+# The kernel and `C` are tuned for a quarter of the path, but for at least so many prototypes: the
+# cost of a path grows faster than its length.
+SEARCHED = 32
 
 
 class SpSVM(Candidates):
     """Sparse support vector machines of growing size (Keerthi et al. 2006).
 
-    Several classes are several binary problems, each with separate prototypes. The kernel is tuned
-    for `SCDP` with the same candidates, as tuning it for the sparse SVM, with a path for every
-    kernel, `C` and fold, takes a hundred times longer. `C` and the size are tuned for the sparse
-    SVM.
-
-    `Candidates` describes the settings that are not listed.
+    Several classes are several binary problems, each with separate prototypes. The kernel and
+    `C` are tuned for the first quarter of the path, and the size on the whole path. `Candidates`
+    describes the settings that are not listed.
 
     Args:
         subset: number of random candidates examined for each prototype; None for 59.
@@ -63,14 +62,13 @@ class SpSVM(Candidates):
         check_number("growth", self.growth, 1.0, finite=False)
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: tune the kernel for `SCDP`, then `C`."""
-        least_squares = SCDP(
-            max_prototypes=self.max_prototypes,
-            candidates=self.candidates,
-            candidate_method=self.candidate_method,
-            size_tolerance=self.size_tolerance,
-        )
-        return (yield from surrogate_stages(least_squares, problem, search))
+        """See `Method.stages`: the kernel and `C` are tuned for the first part of the path."""
+        length = min(self.longest, max(SEARCHED, self.longest // 4))
+        beginning = problem.with_method(self.shortened(length))
+        chosen = yield from super().stages(beginning, search)
+        outcome = chosen.outcome
+        whole = outcome.problem.with_method(self)
+        return chosen._replace(outcome=outcome._replace(problem=whole))
 
     def fit(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None

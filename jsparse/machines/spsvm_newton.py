@@ -13,7 +13,8 @@ from .._status import CONVERGED, EXHAUSTED, PRECISION_LOST, RUNNING
 from ..pursuit.path import LOST
 from ..solvers.definite import factorise
 
-_LINE_STEPS = 12  # Newton steps of a line search
+_LINE_STEPS = 12  # limit of the Newton steps of a line search
+_MOVED = 4  # roundings by which the last step of a line search may move
 
 
 class Objective(NamedTuple):
@@ -34,40 +35,59 @@ class Objective(NamedTuple):
         return self.w * self.y * jnp.maximum(1 - self.y * values, 0)
 
 
+class _Bracket(NamedTuple):
+    """The state of the line searches along `r` directions."""
+
+    t: Float[Array, " r"]
+    low: Float[Array, " r"]  # where the derivative is negative
+    high: Float[Array, " r"]  # where the derivative is positive
+    steps: Int[Array, ""]
+    moved: Bool[Array, ""]  # whether the last step moved any `t` by more than rounding
+
+
 def line_search(
     objective: Objective,
     values: Float[Array, " n"],
-    change: Float[Array, " n"],
-    square: Float[Array, ""],
-    slope: Float[Array, ""],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Return the step `t` that minimises the objective at `values + t change`, and the decrease.
+    changes: Float[Array, "n r"],
+    square: Float[Array, " r"],
+    slope: Float[Array, " r"],
+) -> tuple[Float[Array, " r"], Float[Array, " r"]]:
+    """Return for each direction the step `t` that minimises the objective, and the decrease.
 
-    The penalty changes by `square t^2 / 2 + slope t`. The derivative in `t`,
-    `square t + slope - C sum deficit change`, is increasing and piecewise linear. Newton steps,
-    safeguarded by a bracket, find its root.
+    The values are `values + t change`, and the penalty changes by `square t^2 / 2 + slope t`. The
+    derivative in `t`, `square t + slope - C sum deficit change`, is increasing and piecewise
+    linear. Newton steps, safeguarded by a bracket, find its root; they end once no `t` moves.
     """
-    w, C = objective.w, objective.C
+    y, w, C = objective.y[:, None], objective.w[:, None], objective.C
+    margins, along = 1 - y * values[:, None], y * changes  # of 1 - y (f + t change)
+    weighted = w * along
+    least = _MOVED * epsilon(values.dtype)
 
-    def newton(_: Array, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        t, low, high = bracket
-        f = values + t * change
-        first = square * t + slope - C * dot(change, objective.deficit(f))
-        second = square + C * dot(objective.inside(f), jnp.square(change))
+    def newton(bracket: _Bracket) -> _Bracket:
+        t, low, high, steps, _ = bracket
+        # Sums over the leading axis run over all directions at once. Matrix products would read
+        # the rows several times more often.
+        behind = jnp.maximum(margins - t[None] * along, 0)
+        first = square * t + slope - C * jnp.sum(weighted * behind, axis=0)
+        second = square + C * jnp.sum(jnp.where(behind > 0, weighted * along, 0), axis=0)
         low, high = jnp.where(first < 0, t, low), jnp.where(first < 0, high, t)
         newton_t = t - first / jnp.where(second > 0, second, 1)
         outside = (newton_t < low) | (newton_t > high)
         # Near the root rounding alone may put a step outside a bracket with an open end.
         middle = jnp.where(jnp.isfinite(low) & jnp.isfinite(high), (low + high) / 2, t)
-        return jnp.where(outside, middle, newton_t), low, high
+        new = jnp.where(outside, middle, newton_t)
+        moved = jnp.any(jnp.abs(new - t) > least * jnp.abs(new))
+        return _Bracket(new, low, high, steps + 1, moved)
 
     zero = jnp.zeros_like(slope)
-    t, _, _ = jax.lax.fori_loop(0, _LINE_STEPS, newton, (zero, zero - jnp.inf, zero + jnp.inf))
+    start = _Bracket(
+        zero, zero - jnp.inf, zero + jnp.inf, jnp.zeros((), jnp.int32), jnp.array(True)
+    )
+    t = jax.lax.while_loop(lambda b: b.moved & (b.steps < _LINE_STEPS), newton, start).t
 
     # Subtract the squares row by row: rounding would spoil the difference of their sums.
-    y = objective.y
-    before, after = (jnp.maximum(1 - y * f, 0) for f in (values, values + t * change))
-    decrease = dot(w, (before - after) * (before + after))
+    before, after = jnp.maximum(margins, 0), jnp.maximum(margins - t[None] * along, 0)
+    decrease = jnp.sum(w * (before - after) * (before + after), axis=0)
     return t, C / 2 * decrease - square * t**2 / 2 - slope * t
 
 
@@ -128,7 +148,8 @@ def step(
     factor = factorise(scaled, like(0, H))
     direction = factor.solve((scale * downhill)[:, None])[:, 0] * scale
     along, change = penalty * direction, dot(direction, features)
-    t, gain = line_search(objective, values, change, dot(along, along), dot(along, solution))
+    squares = jnp.stack([dot(along, along)]), jnp.stack([dot(along, solution)])
+    (t,), (gain,) = line_search(objective, values, change[:, None], *squares)
     better = gain > 0
     loss = dot(y - values, objective.deficit(values))  # y (y - f) = 1 - y f
     total = (C * loss + dot(solution, penalty * solution)) / 2

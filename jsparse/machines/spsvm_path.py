@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
+from .._blocks import capacities, of_capacity
 from .._numerics import dot, epsilon
 from .._repr import short_repr
 from .._status import (
@@ -22,6 +23,10 @@ from .._types import Key
 from ..kernels import Kernel
 from ..pursuit.conjugate import NOISE
 from .spsvm_newton import Objective, line_search, minimise, precision
+
+# Newton's systems have a quarter, half or all of the path's length, whichever holds the prototypes.
+# Below 64 prototypes a smaller system would save less time than its compilation takes.
+_EIGHTHS, _LEAST = (2, 4, 8), 64
 
 
 class Problem(NamedTuple):
@@ -111,10 +116,15 @@ def step(
     status = jnp.where(grown.size >= k, COMPLETED, status)
     due = grown.size.astype(growth.dtype) >= growth * state.optimised.astype(growth.dtype)
     due = ((grown.size > state.size) & due) | (status != RUNNING)
-    grown = jax.lax.cond(
-        due, lambda state: _optimised(problem, state, max_iterations), lambda state: state, grown
+    # Only small arrays pass through the branches: the features would be copied.
+    machine, values = jax.lax.cond(
+        due,
+        lambda: _optimised(problem, grown, max_iterations),
+        lambda: (grown.machine, grown.values),
     )
-    machine, square, pivot = grown.machine, drawn.square, drawn.pivot
+    optimised = jnp.where(due, grown.size, grown.optimised)
+    grown = grown._replace(machine=machine, values=values, optimised=optimised)
+    square, pivot = drawn.square, drawn.pivot
     indefinite = jnp.any(drawn.free & (pivot < -jnp.sqrt(eps) * jnp.abs(square)))
     finite = jnp.all(jnp.isfinite(machine.coordinates)) & jnp.isfinite(machine.intercept)
     finite &= jnp.all(jnp.isfinite(pivot) | ~drawn.free)
@@ -129,7 +139,7 @@ class Drawn(NamedTuple):
 
     number: Int[Array, " r"]  # row numbers in the table of candidates
     free: Bool[Array, " r"]  # False for surplus draws, if fewer candidates are free
-    columns: Float[Array, "r n"]  # k(z, x) at the rows
+    columns: Float[Array, "n r"]  # k(z, x) at the rows
     shares: Float[Array, "r k"]  # L^(-1) k(z_j, z)
     square: Float[Array, " r"]  # k(z, z)
     pivot: Float[Array, " r"]  # Schur complement k(z, z) - |shares|^2; 0 if z is dependent
@@ -153,14 +163,13 @@ def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
     uniform = jax.random.uniform(step_key, (len(candidates),), jnp.float32)
     priorities, number = jax.lax.top_k(jnp.where(state.free, uniform, -1.0), subset)
     Z = candidates[number]
-    columns = kernel.cross_gram(X, Z).T  # centres distances at Z, as a zero-weight row may be far
+    columns = kernel.cross_gram(X, Z)  # centres distances at Z, as a zero-weight row may be far
     among = kernel.cross_gram(Z, candidates[jnp.maximum(state.support, 0)])
     among = jnp.where(state.support >= 0, among, 0)
     shares = solve_triangular(state.factor, among.T, lower=True).T
     square = kernel.diagonal(Z)
-    t, gain = jax.vmap(
-        lambda column, square, slope: line_search(objective, state.values, column, square, slope)
-    )(columns, square, dot(shares, state.machine.coordinates))
+    slope = dot(shares, state.machine.coordinates)
+    t, gain = line_search(objective, state.values, columns, square, slope)
     return Drawn(
         number=number.astype(jnp.int32),
         free=priorities >= 0,
@@ -182,7 +191,7 @@ def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
     best = jnp.argmax(jnp.where(independent, drawn.gain, -jnp.inf))
     skipped = jnp.argmax(jnp.where(dependent, drawn.pivot, -jnp.inf))
     both = jnp.stack([best, skipped])
-    residuals = drawn.columns[both] - dot(drawn.shares[both], state.features)
+    residuals = drawn.columns[:, both].T - dot(drawn.shares[both], state.features)
     # Whether the data would outweigh the penalty for the skipped direction, if it were resolved.
     useful = objective.C * dot(objective.inside(state.values), jnp.square(residuals[1]))
     useful = useful > jnp.maximum(drawn.pivot, drawn.noise)[skipped]
@@ -197,7 +206,7 @@ def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
     return state._replace(
         features=state.features.at[slot].set(residuals[0] / root, mode="drop"),
         factor=state.factor.at[slot].set(row, mode="drop"),
-        values=state.values + t * drawn.columns[best],
+        values=state.values + t * drawn.columns[:, best],
         machine=state.machine._replace(coordinates=coordinates),
         support=state.support.at[slot].set(drawn.number[best], mode="drop"),
         free=state.free.at[jnp.where(used, drawn.number, M)].set(False, mode="drop"),
@@ -207,15 +216,22 @@ def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
     )
 
 
-def _optimised(problem: Problem, state: State, max_iterations: Int[Array, ""]) -> State:
-    """Return the state after optimising all coefficients and the intercept."""
-    k = len(state.support)
-    extended = jnp.concatenate([state.features, jnp.ones_like(state.values)[None]])
-    start = jnp.append(state.machine.coordinates, state.machine.intercept)
-    last = minimise(problem.objective, extended, start, max_iterations)
-    condition, error = precision(state.factor, state.support >= 0, last.hessian)
-    # If rounding has spoilt Newton's systems, the error cannot be estimated.
-    error = jnp.where(last.status == PRECISION_LOST, jnp.inf, error)
-    machine = Machine(last.solution[:k], last.solution[k], condition, error, last.status)
-    values = dot(last.solution, extended)
-    return state._replace(machine=machine, values=values, optimised=state.size)
+def _optimised(
+    problem: Problem, state: State, max_iterations: Int[Array, ""]
+) -> tuple[Machine, Float[Array, " n"]]:
+    """Optimise all coefficients and the intercept; return the machine and its values."""
+    most = len(state.support)
+
+    def optimise(k: int) -> tuple[Machine, Float[Array, " n"]]:
+        """Optimise the first `k` places, which hold all prototypes."""
+        extended = jnp.concatenate([state.features[:k], jnp.ones_like(state.values)[None]])
+        start = jnp.append(state.machine.coordinates[:k], state.machine.intercept)
+        last = minimise(problem.objective, extended, start, max_iterations)
+        condition, error = precision(state.factor[:k, :k], state.support[:k] >= 0, last.hessian)
+        # If rounding has spoilt Newton's systems, the error cannot be estimated.
+        error = jnp.where(last.status == PRECISION_LOST, jnp.inf, error)
+        coordinates = jnp.zeros(most, extended.dtype).at[:k].set(last.solution[:k])
+        machine = Machine(coordinates, last.solution[k], condition, error, last.status)
+        return machine, dot(last.solution, extended)
+
+    return of_capacity(state.size, capacities(most, _EIGHTHS, _LEAST), optimise)

@@ -180,25 +180,34 @@ def _stages_of_a_size(
 
 
 def surrogate_stages(
-    surrogate: Any, problem: Any, search: Any, *, points_only: bool = False
+    surrogate: Any, problem: Any, search: Any
 ) -> Generator[Stage, Outcome | None, Chosen]:
     """Tune the kernel for a cheaper method, then `C` for the problem's method.
 
+    A method with a separate fit for each fold and `C` tries few values of `C` near the surrogate's
+    best one after another, see `Method.one_C_at_a_time`; and kernels too with `refines_kernel`.
+
     Args:
-        surrogate: the cheaper method. Its stage is skipped if the user fixed the kernel.
+        surrogate: the tuning problem of the cheaper method. Its stage is skipped if the user fixed
+            the kernel, unless it is needed to find the first `C`.
         problem: the tuning problem.
         search: the user's search.
-        points_only: whether the surrogate is fitted only to the rows that are points. Each of these
-            rows is then a prototype.
     """
-    if not search.tune_kernel:
+    method = problem.method
+    nearby = method.one_C_at_a_time and len(problem.C) > 1
+    if not (search.tune_kernel or nearby):
         outcome = yield Stage(problem, search)
         assert outcome is not None
         return Chosen(outcome)
-    surrogate_problem = problem.on_its_points() if points_only else problem
-    surrogate_problem = surrogate_problem.with_method(surrogate)
-    first = yield Stage(surrogate_problem, search, surrogate.default_C, planned_later=1)
+    values, later = surrogate.method.default_C, 1
+    if method.one_C_at_a_time:
+        later = search.nearby(None).planned(problem.template, problem.rows_scored)
+    first = yield Stage(surrogate, search, values, planned_later=later)
     assert first is not None
-    last = yield Stage(problem.with_kernel(first.tuning.kernel), search.of_C_alone())
+    start = first.tuning
+    if not method.refines_kernel:
+        problem, start = problem.with_kernel(start.kernel), start._replace(theta=np.zeros(0))
+    near = search.nearby(start) if method.one_C_at_a_time else search.of_C_alone()
+    last = yield Stage(problem, near)
     assert last is not None
-    return Chosen(last.with_theta(first.tuning.theta))
+    return Chosen(last if method.refines_kernel else last.with_theta(first.tuning.theta))

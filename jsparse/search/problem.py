@@ -227,17 +227,30 @@ class Problem:
         """Return the problem with another method and the same points."""
         return dataclasses.replace(self, method=method)
 
+    def for_surrogate(self, method: Method, points: slice, metric: Metric) -> "Problem":
+        """Return the problem of a cheaper method on some of the points.
+
+        It minimises the user's metric, or `metric` if the user stated none, or the pinball loss.
+        """
+        part = self.with_points(points)
+        stated = None if self.metric == "pinball" else self.metric
+        return dataclasses.replace(part, method=method, metric=stated or metric)
+
+    def with_points(self, part: slice) -> "Problem":
+        """Return the problem on some of the points."""
+        assert self.points is not None
+        rows = None if self.point_rows is None else self.point_rows[part]
+        points = as_array(np.asarray(self.points)[part])  # a slice on the device would compile
+        return dataclasses.replace(self, points=points, point_rows=rows)
+
     def with_metric(self, metric: Metric) -> "Problem":
         """Return the problem that minimises `metric`, unless the user stated a metric."""
         return dataclasses.replace(self, metric=self.metric or metric)
 
     def at_size(self, m: int) -> "Problem":
         """Return the problem of machines with `m` prototypes, see `Method.at_size`."""
-        assert self.points is not None
         method, part = self.method.at_size(m)
-        rows = None if self.point_rows is None else self.point_rows[part]
-        points = as_array(np.asarray(self.points)[part])  # a slice on the device would compile
-        return dataclasses.replace(self, method=method, points=points, point_rows=rows)
+        return self.with_points(part).with_method(method)
 
     def on_its_points(self) -> "Problem":
         """Return the problem whose only rows are the points, and all of them are prototypes."""

@@ -22,6 +22,8 @@ from .template import Template
 LINE_EVALUATIONS = 10
 ANNEALING_EVALUATIONS = 160
 RESCALING_EVALUATIONS = 5
+NEARBY_EVALUATIONS = 20
+COARSE_C = 12  # a grid of `C` with twice as many values is first searched with twice the step
 
 
 @runtime_checkable
@@ -143,6 +145,13 @@ class Search(abc.ABC):
         """Return the search for `C` with a fixed kernel."""
         return Profile(tune_kernel=False)
 
+    def nearby(self, tuning: Any) -> "Search":
+        """Return the search near the best kernel and `C` of a cheaper method's `Tuning`.
+
+        It is for methods with a separate fit for each fold and `C`.
+        """
+        return Nearby(tune_kernel=self.tune_kernel, start=tuning)
+
     def rescaling(self) -> "Search":
         """Return the search for one common factor of all leaves of a tuned kernel."""
         return Rescaling()
@@ -225,6 +234,59 @@ class Annealing(Search):
         start = self.start
         begin = None if start is None else np.append(start.theta, np.log(start.C))
         annealing_search(run, low, high, begin, scores)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Nearby(Search):
+    """A search near the best kernel and `C` of a cheaper method, one fit for each fold at a time.
+
+    It moves along the values of `C` in the grid, then by a common factor of all leaves of the
+    kernel, each as long as the score falls, and ends where neither lowers it. The factor of the
+    kernel is first `ratio`, then its root. The default is at most 20 evaluations.
+    """
+
+    ratio: float = 1.65
+
+    def batch_sizes(self, p: int) -> list[int]:
+        """See `Search.batch_sizes`."""
+        return [1] * (self.max_evaluations or NEARBY_EVALUATIONS)
+
+    def run(self, run: Evaluator) -> None:
+        """See `Search.run`."""
+        grid, template = np.sort(run.grid), run.template
+        middle = self.start.theta if template.size else np.zeros(0)
+        direction = np.where(template.signed, 0, np.log(self.ratio) / 2) if template.size else 0.0
+        errors: dict[tuple[int, int], float] = {}
+
+        def error(point: tuple[int, int]) -> float:
+            place, factor = point
+            theta = np.clip(middle + factor * direction, run.low, run.high)
+            if not 0 <= place < len(grid) or (factor and np.array_equal(theta, middle)):
+                return np.inf
+            if point not in errors and len(errors) < run.planned:
+                errors[point] = float(run.scores(theta[None], grid[None, [place]])[0])
+            return errors.get(point, np.inf)
+
+        def walk(point: tuple[int, int], step: tuple[int, int]) -> tuple[int, int]:
+            """Return the last point that the step, or the opposite step, leads to downhill."""
+
+            def moved(point: tuple[int, int], sign: int) -> tuple[int, int]:
+                return point[0] + sign * step[0], point[1] + sign * step[1]
+
+            error(point)  # first, as it is the result if time is up
+            sign = min((1, -1), key=lambda sign: error(moved(point, sign)))
+            while error(moved(point, sign)) < error(point):
+                point = moved(point, sign)
+            return point
+
+        point = int(np.argmin(np.abs(np.log(grid / self.start.C)))), 0
+        stride = 1 << max(len(grid) // COARSE_C, 1).bit_length() - 1  # a power of two
+        # A smaller `C` has a better conditioned system, so start there if no error can be trusted.
+        while not np.isfinite(error(point)) and point[0] > 0 and len(errors) < run.planned:
+            point = max(point[0] - stride, 0), 0
+        steps = [(stride, 0), (0, 2), (stride, 0), *[(1, 0)] * (stride > 1), (0, 1)]
+        for step in steps if template.size else [(stride, 0), (1, 0)]:
+            point = walk(point, step)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -94,7 +94,8 @@ def tune_stages(
     All stages share one time limit, one report of progress and one history, from which a stopped
     run resumes. The history of the outcome has the evaluations of every stage.
 
-    Ctrl-C ends the current stage with its best result so far, and later optional stages do not run.
+    Ctrl-C ends the current stage with its best result so far. Later optional stages then do not
+    run, and other stages have one evaluation.
     If an error, or Ctrl-C before the first result, ends the run, the exception's attribute
     `history` holds the evaluations of all stages.
 
@@ -168,9 +169,11 @@ class _StageRuns:
         known = [e for e in self.known if e.stage == number]
         self.known = [e for e in self.known if e.stage != number]
         problem, search, C = stage.problem, stage.search, stage.C
+        # Once a stage was stopped, a later stage that is not optional has one evaluation.
+        deadline = self.deadline if self.stopped == "finished" else begin
         run = Run(
             problem, search, problem.scoring, self.key, problem.C if C is None else C,
-            problem.bounds, self.deadline, self._report(stage),
+            problem.bounds, deadline, self._report(stage),
             # A search that moves the points may move them elsewhere in this run, so the old errors
             # of moved points are not reused.
             () if search.moves_points else known, number, self.same_run,

@@ -17,7 +17,7 @@ SMOOTHING = 1e-3
 # Standard deviation of a normal distribution, in units of its median absolute deviation.
 MEDIAN_TO_DEVIATION = 1.4826
 TUNING = 1.345  # Huber's threshold in standard deviations: 95 % efficient for normal noise
-_PER_MEDIAN = TUNING * MEDIAN_TO_DEVIATION  # Huber's threshold in medians of |e|, for normal noise
+PER_MEDIAN = TUNING * MEDIAN_TO_DEVIATION  # Huber's threshold in medians of |e|, for normal noise
 _FRACTION = 0.99  # of the step to the nearest bound
 _JOINT_STEPS = 30  # first steps, in which Newton's method moves threshold and solution together
 
@@ -201,7 +201,7 @@ def init(problem: Problem, tolerance: Float[Array, ""]) -> State:
     y, dtype = problem.y, problem.y.dtype
     top = jnp.ones((), dtype)
     if problem.quantile is None:
-        top = top * _PER_MEDIAN if problem.threshold is None else problem.threshold
+        top = top * PER_MEDIAN if problem.threshold is None else problem.threshold
     # On the central path u (t - a) = v (s + a) = (s + t) / 2, with u - v = y.
     size = jnp.abs(y)
     large = (size + 1 + jnp.hypot(jnp.ones((), dtype), size)) / 2
@@ -311,8 +311,8 @@ def _system(problem: Problem, state: State, block_rows: int | None) -> System:
     # the median whenever the solution for the present threshold is near.
     separate = state.steps >= _JOINT_STEPS
     middle = state.residual[state.middle]
-    smooth = ~separate & (_PER_MEDIAN * jnp.abs(middle) >= _least_threshold(Phi.dtype))
-    slope = jnp.where(smooth, _PER_MEDIAN * jnp.sign(middle), 0)
+    smooth = ~separate & (PER_MEDIAN * jnp.abs(middle) >= least_threshold(Phi.dtype))
+    slope = jnp.where(smooth, PER_MEDIAN * jnp.sign(middle), 0)
     waits = separate & (state.gap - state.moving > 0.1)
     return system._replace(by_one=by_one, slope=slope, waits=waits)
 
@@ -399,7 +399,7 @@ def _take_step(
     )
 
 
-def _least_threshold(dtype: jnp.dtype) -> float:
+def least_threshold(dtype: jnp.dtype) -> float:
     """Return a positive lower bound of the threshold: most targets of order one may be equal."""
     return epsilon(dtype) ** (2 / 3)
 
@@ -407,7 +407,7 @@ def _least_threshold(dtype: jnp.dtype) -> float:
 def _estimated_threshold(state: State) -> Float[Array, ""]:
     """Estimate Huber's d from the median residual."""
     typical = jnp.abs(state.residual[state.middle])
-    return jnp.maximum(_PER_MEDIAN * typical, _least_threshold(typical.dtype))
+    return jnp.maximum(PER_MEDIAN * typical, least_threshold(typical.dtype))
 
 
 def _with_gap(problem: Problem, state: State) -> State:

@@ -24,7 +24,7 @@ from ..machines.held_out import HeldOut, OnFold, Sums
 from ..machines.method import Method
 from ..machines.rows import Rows
 from ..multiclass import Code
-from ..search.problem import Problem, Table
+from ..search.problem import Problem, Table, least_of_sizes
 from ..search.template import Template
 from ..validation.folds import Folds
 from ..validation.sharding import ShardedFolds
@@ -88,6 +88,22 @@ class SumsOfFolds(NamedTuple):
 
 
 HeldOutRows = RowsOfFolds | SumsOfFolds
+
+
+class Evaluated(NamedTuple):
+    """An evaluation of one kernel with one `C`."""
+
+    problem: Problem
+    question: tuple[Any, ...]  # the scoring, and the bytes of all other arguments
+    validation: Validation
+    score: float  # the least error of all sizes; infinite if it cannot be trusted
+
+    __repr__ = short_repr
+
+    def is_of(self, problem: Problem) -> bool:
+        """Return whether the evaluation is of the same method, template and points."""
+        names = ("method", "template", "points", "key")
+        return all(getattr(self.problem, name) is getattr(problem, name) for name in names)
 
 
 @compiled
@@ -183,7 +199,7 @@ class TrainingSource(abc.ABC):
     ) -> Validation:
         """See `Source`; predictions of rows in no fold are NaN."""
         on_fold = FoldLosses(scoring, keep, problem.method.quantiles)
-        validation = evaluate(self.held_out_rows(problem, theta), C, on_fold)
+        validation = self._evaluate(problem, theta, C, on_fold)
         validation = on_default_device(self.placed.mesh, validation)
         folds = problem.method.validation_folds(self.folds, self.n_predicted)
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)
@@ -192,6 +208,16 @@ class TrainingSource(abc.ABC):
         values[index[valid]] = by_fold[valid]
         outputs = problem.method.outputs(self.placed)
         return validation._replace(predictions=values.reshape(-1, *outputs))
+
+    def _evaluate(
+        self,
+        problem: Problem,
+        theta: Float[Any, " p"],
+        C: Float[Any, " s"],
+        on_fold: FoldLosses,
+    ) -> Validation:
+        """Evaluate one kernel for a vector of `C`."""
+        return evaluate(self.held_out_rows(problem, theta), C, on_fold)
 
     def held_out(
         self,
@@ -215,6 +241,7 @@ class InMemory(TrainingSource):
         layout: the folds of `placed`.
         folds: the folds of `rows`, by row number.
         n_rows: the number of rows without padding.
+        best: the best evaluation of one `C`, whose predictions are not computed again.
     """
 
     rows: Rows
@@ -222,6 +249,7 @@ class InMemory(TrainingSource):
     layout: Folds | ShardedFolds
     folds: Folds
     n_rows: int
+    best: "list[Evaluated]" = dataclasses.field(default_factory=list, compare=False)
 
     __repr__ = short_repr
 
@@ -261,10 +289,31 @@ class InMemory(TrainingSource):
             ]
         on_fold = FoldLosses(scoring, FIRST_MACHINE, levels)
         validations = [
-            evaluate(self.held_out_rows(problem, theta), C_of_kernel, on_fold)
+            self._evaluate(problem, theta, C_of_kernel, on_fold)
             for theta, C_of_kernel in zip(thetas, C, strict=True)
         ]
         return [validation._replace(predictions=None, total=None) for validation in validations]
+
+    def _evaluate(
+        self,
+        problem: Problem,
+        theta: Float[Any, " p"],
+        C: Float[Any, " s"],
+        on_fold: FoldLosses,
+    ) -> Validation:
+        """Evaluate one kernel for a vector of `C`; with one `C`, remember the best evaluation."""
+        if len(C) > 1:
+            return super()._evaluate(problem, theta, C, on_fold)
+        arrays = [np.asarray(a).tobytes() for a in (theta, C, *jax.tree.leaves(on_fold))]
+        question = on_fold.scoring, *arrays
+        same_problem = [e for e in self.best if e.is_of(problem)]
+        if same_problem and same_problem[0].question == question:
+            return same_problem[0].validation
+        validation = super()._evaluate(problem, theta, C, on_fold)
+        score = float(np.min(least_of_sizes(problem.method, validation).trusted))
+        if not same_problem or score <= same_problem[0].score:
+            self.best[:] = [Evaluated(problem, question, validation, score)]
+        return validation
 
     def fit(
         self, problem: Problem, kernel: Kernel, C: Float[Array, "*l"], sums: Any

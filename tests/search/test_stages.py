@@ -278,7 +278,7 @@ def test_one_report_of_progress_counts_all_stages(name):
     planned = check_reports(name)
     first = count_of(whole(name).tuning.history, 0)
     # The number that is known from the first report on is not exceeded.
-    assert max(planned) == planned[0] == {"SpSVM": 5, "sizes": 12, "tuned_with": 9}[name]
+    assert max(planned) == planned[0] == {"SpSVM": 24, "sizes": 12, "tuned_with": 9}[name]
     assert planned[:first] == planned[:1] * first
 
 
@@ -319,7 +319,9 @@ def test_evaluations_of_stages_that_fail_are_kept(monkeypatch):
     assert count_of(model.tuning.history, 1) > 0
     with pytest.raises(jsparse.NumericalError, match="no kernel and C") as caught:
         trained("SpSVM")
-    assert [e.stage for e in caught.value.history] == [0, 0, 0, 0, 1]
+    stages = [e.stage for e in caught.value.history]
+    assert stages[:4] == [0, 0, 0, 0]
+    assert set(stages[4:]) == {1}
 
 
 def test_ctrl_c_before_a_stage_has_a_result(monkeypatch):

@@ -1,0 +1,152 @@
+"""Seconds from rows to predictions with each method at its defaults, in fresh processes."""
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .report import Report, save, saved_data
+
+ROWS, OTHER_ROWS, COLUMNS, TEST_ROWS = 3000, 3001, 5, 2000
+QUICK_ROWS = 400
+SECONDS = 120  # limit of the processor time of each process, imports included
+WALL_SECONDS = 20 * SECONDS
+STEPS = ("cold", "warm", "another number of rows")
+GRID = {"C": np.geomspace(0.1, 1000, 5), "gamma": np.geomspace(0.01, 1, 5)}
+
+Answers = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # of X, y and test rows
+
+
+def made_rows(n: int, task: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return normal inputs, shape `n 5`, and targets `sin(2 x0) + x1 x2` with noise, or signs."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, COLUMNS)).astype(np.float32)
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(n).astype(np.float32)
+    return X, (y > 0).astype(int) if task == "classification" else y
+
+
+def main() -> None:
+    """Time one learner, named by the arguments; print the numbers of each step as they come."""
+    name, task, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    answers, compiled = _learner(name, task)
+    test = made_rows(TEST_ROWS, task, seed=0)
+    with compiled as counts:
+        for number, rows in enumerate((n, n, n + OTHER_ROWS - ROWS)):
+            X, y = made_rows(rows, task, seed=1 + (number > 1))
+            before = getattr(counts, "programs", 0)
+            begin, processor = time.perf_counter(), time.process_time()
+            predicted = answers(X, y, test[0])
+            processor, wall = time.process_time() - processor, time.perf_counter() - begin
+            wrong = (predicted - test[1]) ** 2 if task == "regression" else predicted != test[1]
+            programs = getattr(counts, "programs", 0) - before
+            print(json.dumps([processor, programs, float(np.mean(wrong)), wall]), flush=True)
+
+
+def _learner(name: str, task: Any) -> tuple[Answers, AbstractContextManager[Any]]:
+    """Return a learner, and a context that counts the programs compiled in it."""
+    if name in REFERENCES:
+        return REFERENCES[name](task), nullcontext()
+    import jsparse
+    from jsparse.compilation import count_compilations
+
+    method = jsparse.machines.METHODS[name]
+
+    def answers(X: np.ndarray, y: np.ndarray, test: np.ndarray) -> np.ndarray:
+        return jsparse.train(X, y, task=task, method=method(), key=0).predict(test)
+
+    return answers, count_compilations()
+
+
+def _svm_grid(task: str) -> Answers:
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.svm import SVC, SVR
+
+    machine = SVR(epsilon=0.1) if task == "regression" else SVC()
+    return lambda X, y, test: GridSearchCV(machine, GRID, cv=5).fit(X, y).predict(test)
+
+
+def _lightgbm(task: str) -> Answers:
+    import lightgbm
+
+    make = lightgbm.LGBMRegressor if task == "regression" else lightgbm.LGBMClassifier
+    return lambda X, y, test: np.asarray(make(n_jobs=1, verbose=-1).fit(X, y).predict(test))
+
+
+REFERENCES = {"SVM grid": _svm_grid, "LightGBM": _lightgbm}
+
+
+def run(*, quick: bool, out: Path) -> Report:
+    """Run each learner and task in a fresh process; keep the results of an interrupted run."""
+    import jsparse
+
+    data = saved_data(out, "methods", quick=quick)
+    learners = dict.fromkeys(REFERENCES, ("regression", "classification"))
+    learners |= {name: method.tasks for name, method in jsparse.machines.METHODS.items()}
+    for name, tasks in learners.items():
+        # A method that takes both tasks is timed with regression.
+        for task in tasks if name in REFERENCES else sorted(tasks)[-1:]:
+            if f"{name}, {task}" not in data:
+                data[f"{name}, {task}"] = _process(name, task, QUICK_ROWS if quick else ROWS)
+                save(out, "methods", report(data, quick=quick), quick=quick)
+    return report(data, quick=quick)
+
+
+def report(data: dict[str, Any], *, quick: bool) -> Report:
+    """Return the table of all results."""
+    n = QUICK_ROWS if quick else ROWS
+    rows = []
+    for learner, result in data.items():
+        name, task = learner.rsplit(", ", 1)
+        grid = data.get(f"SVM grid, {task}", {"steps": []})["steps"]
+        steps = result["steps"]
+        seconds = [f"{step[0]:.2f}" for step in steps] + ["-"] * (len(STEPS) - len(steps))
+        # The grid's second run; a learner without a second run has no ratio.
+        ratio = f"{steps[1][0] / grid[1][0]:.2f}" if len(steps) > 1 < len(grid) else "-"
+        compiled = "/".join(str(step[1]) for step in steps) or "-"
+        error = f"{steps[0][2]:.4f}" if steps else result["failure"]
+        rows.append([name, task, *seconds, ratio, compiled, error])
+    return Report(
+        f"Every method at its defaults: seconds of training and prediction, {n} x {COLUMNS} rows",
+        ["learner", "task", *STEPS, "warm / SVM grid", "programs of each step", "test error"],
+        rows,
+        [
+            "`cold`: the first call of a fresh process, compilation included and imports not. "
+            f"`another number of rows`: other rows, {n + OTHER_ROWS - ROWS} of them.",
+            "Normal inputs in float32; targets sin(2 x0) + x1 x2 with noise of deviation 0.1, or "
+            f"their sign. Errors: mean square, or share of wrong classes, of {TEST_ROWS} new rows.",
+            "`SVM grid`: an SVC or SVR of scikit-learn over 5 x 5 settings in 5 folds.",
+            f"Seconds of processor time, on one core. A process ends after {SECONDS} of them; `-` "
+            "stands for steps it did not reach. The file with the numbers also has wall times.",
+        ],
+        data,
+    )
+
+
+def _process(name: str, task: str, n: int) -> dict[str, Any]:
+    """Return the finished steps of a fresh process, and why it failed, if it did."""
+    command = [sys.executable, "-m", "benchmarks.methods", name, task, str(n)]
+    failure = None
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=WALL_SECONDS)
+        output = done.stdout
+        if done.returncode == -signal.SIGXCPU or done.returncode == -signal.SIGKILL:
+            failure = f"not done in {SECONDS} s"
+        elif done.returncode:
+            failure = "failed: " + done.stderr.decode().strip().splitlines()[-1]
+    except subprocess.TimeoutExpired as end:
+        output, failure = end.stdout or b"", f"not done in {WALL_SECONDS} s of wall time"
+    steps = [json.loads(line) for line in output.decode().splitlines() if line.startswith("[")]
+    return {"steps": steps, "failure": failure}
+
+
+if __name__ == "__main__":
+    main()
