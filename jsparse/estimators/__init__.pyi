@@ -2040,8 +2040,7 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
             number would take more seconds than are left.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
-            first starts from points by `selection`, the others from random rows. Validation
-            takes only the first.
+            first starts from points by `selection`, the others from random rows.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
@@ -2142,8 +2141,7 @@ class SparseKernelRidgeRegressor(Regressor):
             number would take more seconds than are left.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
-            first starts from points by `selection`, the others from random rows. Validation
-            takes only the first.
+            first starts from points by `selection`, the others from random rows.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
@@ -2242,8 +2240,7 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
             number would take more seconds than are left.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
-            first starts from points by `selection`, the others from random rows. Validation
-            takes only the first.
+            first starts from points by `selection`, the others from random rows.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.

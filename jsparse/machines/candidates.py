@@ -1,7 +1,6 @@
 """Settings of methods that select their prototypes one after another out of candidates."""
 
 import abc
-from collections.abc import Generator
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ from .._blocks import rounded_down
 from .._numerics import as_array
 from .._status import COMPLETED, PRECISION_LOST
 from .._types import CLike, Key, PointTable
-from ..kernels import Kernel, Mixture
+from ..kernels import Kernel
 from ..prototypes import k_center, k_means
 from ..prototypes.choice import choose_rows
 from ..pursuit.probabilistic import SUBSET
@@ -33,23 +32,13 @@ from .method import (
     setting,
 )
 from .rows import Rows
-from .stages import Chosen, Outcome, Stage, surrogate_stages
-from .surrogate import fixed_size_surrogate
 
 CANDIDATES = 1000  # upper limit of the default number of candidates
-# The kernel is tuned for a fixed-size LS-SVM of so many candidates. Fewer candidates would favour
-# kernels that are too smooth for prototypes selected out of all candidates.
-SURROGATE_PROTOTYPES = 300
 CandidateMethod = Literal["k_center", "k_means", "renyi", "uniform"]
 
 
 class Candidates(Method):
     """The settings of methods that select prototypes one after another out of candidates.
-
-    The kernel is tuned for the fixed-size LS-SVM on the first 300 candidates, or on as many as the
-    path has prototypes if these are more. A path for every kernel, `C` and fold would take many
-    times longer. `C` and the size are tuned for the method. A method without `C` tries a few more
-    kernels near the best one.
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
@@ -67,8 +56,6 @@ class Candidates(Method):
     """
 
     several_sizes: ClassVar[bool] = True
-    one_C_at_a_time: ClassVar[bool] = True
-    refines_kernel: ClassVar[bool] = True  # a path has other prototypes than the surrogate
     shares_C: ClassVar[bool] = True
     size_argument: ClassVar[str] = "candidates"
     usual_length: ClassVar[int] = 300  # upper limit of the default `max_prototypes`
@@ -190,15 +177,6 @@ class Candidates(Method):
         """The largest number of prototypes; only valid for a resolved method."""
         assert self.max_prototypes is not None
         return self.max_prototypes
-
-    def stages_of_one_size(
-        self, problem: Any, search: Any
-    ) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages_of_one_size`; kernels of a dictionary have no cheaper method."""
-        if isinstance(problem.template.kernel, Mixture):
-            return (yield from super().stages_of_one_size(problem, search))
-        surrogate = fixed_size_surrogate(problem, max(self.longest, SURROGATE_PROTOTYPES))
-        return (yield from surrogate_stages(surrogate, problem, search))
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return the candidates: the user's points, rows or cluster means."""

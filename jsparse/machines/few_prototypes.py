@@ -1,7 +1,6 @@
 """Settings of methods with a fixed, small number of prototypes, and of the direct method."""
 
 import abc
-from collections.abc import Generator
 from typing import Any, ClassVar, Literal, cast
 
 import jax
@@ -12,7 +11,7 @@ from jaxtyping import Array, Float
 from .._arguments import whole_number
 from .._blocks import map_systems
 from .._programs import compiled
-from .._types import Key, PointTable, ScalarLike
+from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..prototypes import k_means
@@ -21,13 +20,10 @@ from . import direct
 from .checks import check_choice, columns_in_one_dtype
 from .direct import DirectFit
 from .family import Family, diagnostics, single
-from .held_out import HeldOut, OnFold
 from .inner_problems import InnerProblem
 from .method import Points, Task, TrainingRows, check_number, rows_at, setting
-from .rows import FoldLayout, Rows
+from .rows import Rows
 from .sized import Sized
-from .stages import Chosen, Outcome, Stage, surrogate_stages
-from .surrogate import fixed_size_surrogate
 
 Selection = Literal["k_means", "renyi", "uniform"]
 Sharing = Literal["shared", "separate"]
@@ -40,9 +36,7 @@ _APART = 0.1
 class FewPrototypes(Sized):
     """The settings of methods with a small number of prototypes (`N_z` of Wu et al. 2006).
 
-    The kernel is tuned for the fixed-size LS-SVM on the first set of points, as fitting the method
-    for every kernel, `C` and fold would take far longer. `C` is tuned for the method. `Sized`
-    describes the settings that are not listed.
+    `Sized` describes the settings that are not listed.
 
     Args:
         selection: how the prototypes, or the start of a descent, are chosen: "k_means" for cluster
@@ -57,7 +51,6 @@ class FewPrototypes(Sized):
 
     tasks: ClassVar[tuple[Task, ...]] = ("classification",)
     default_C: ClassVar[Float[np.ndarray, " s"]] = np.geomspace(0.1, 1000, 5)
-    one_C_at_a_time: ClassVar[bool] = True
     usual_prototypes: ClassVar[int] = 20
     range_of_auto: ClassVar[tuple[int, int]] = (5, 80)
 
@@ -72,13 +65,6 @@ class FewPrototypes(Sized):
         method, _ = super().at_size(m)
         before = self.starts * sum(size for size in self.sizes if size < m)
         return cast(FewPrototypes, method), slice(before, before + self.starts * m)
-
-    def stages_of_one_size(
-        self, problem: Any, search: Any
-    ) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages_of_one_size`: tune the kernel for the fixed-size LS-SVM, then `C`."""
-        surrogate = fixed_size_surrogate(problem, self.largest)
-        return (yield from surrogate_stages(surrogate, problem, search))
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return the `starts` sets of points of each size, one after another."""
@@ -187,14 +173,15 @@ class DirectMethod(FewPrototypes):
     """The settings of methods that optimise their prototypes by L-BFGS, see `direct`.
 
     The descent minimises `W(Z)`, the minimum of a convex `InnerProblem` over the coefficients for
-    given prototypes `Z`. `FewPrototypes` states how the kernel is tuned.
+    given prototypes `Z`. The kernel is tuned for a cheaper machine on the points from which the
+    descent starts, as a descent for every kernel, `C` and fold would take far longer. `C` is tuned
+    for the method.
 
     Args:
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The first
-            starts from points by `selection`, the others from random rows. Validation takes only
-            the first.
+            starts from points by `selection`, the others from random rows.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
@@ -228,15 +215,6 @@ class DirectMethod(FewPrototypes):
         if np.array_equal(apart, X):
             return points
         return Points(jax.device_put(apart), None, points.status)
-
-    def held_out(
-        self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
-        folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
-    ) -> HeldOut:  # fmt: skip
-        """See `Method.held_out`: one descent for each fold and `C`, from the first start."""
-        assert points is not None
-        first = points[: self.largest]
-        return super().held_out(kernel, first, C, rows, folds, on_fold, key)
 
     @abc.abstractmethod
     def problem(self, kernel: Kernel, *data: Array) -> InnerProblem:

@@ -155,7 +155,6 @@ class Method(eqx.Module):
     # Whether tuning tries few kernels and values of `C` one after another, as each takes a fit for
     # every fold.
     one_C_at_a_time: ClassVar[bool] = False
-    refines_kernel: ClassVar[bool] = False  # whether a surrogate's best kernel is tuned again
     several_sizes: ClassVar[bool] = False  # whether one fit gives machines of several sizes
     robust: ClassVar[bool] = False  # whether targets are scaled by a unit that outliers barely move
     shares_rows: ClassVar[bool] = False  # whether every binary problem must see every row

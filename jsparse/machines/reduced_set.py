@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Generator
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -34,6 +35,8 @@ from .inner_problems import (
     whitener,
 )
 from .method import Task, setting
+from .reduced_svm import ReducedSVM
+from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 Approach = Literal["fixed_point", "gradient"]
 _GAP = 300  # duality gap of the large machine, in epsilons: float32 does not always reach 40
@@ -52,6 +55,7 @@ class ReducedSet(NamedTuple):
 class ReducedSetSVM(FewPrototypes):
     """A support vector machine of all rows, then reduced to few prototypes (Burges 1996).
 
+    The kernel is tuned for the `ReducedSVM` on the points from which the descent starts.
     `FewPrototypes` describes the settings that are not listed.
 
     Args:
@@ -105,6 +109,15 @@ class ReducedSetSVM(FewPrototypes):
         solved = problem.solve(Z)
         status = jnp.maximum(status, solved.status).astype(jnp.int32)
         return ReducedSet(problem.expansion(Z, solved), reduced.error, status)
+
+    def stages_of_one_size(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages_of_one_size`: tune the kernel for `ReducedSVM`, then `C`."""
+        surrogate = ReducedSVM(
+            self.n_prototypes, selection=self.selection, starts=self.starts, loss=self.loss
+        )
+        return (yield from surrogate_stages(problem.with_method(surrogate), problem, search))
 
 
 def fit(

@@ -28,7 +28,7 @@ from .held_out import HeldOut, OnFold
 from .method import MANY_C, Metric, Task, as_python, check_number, option
 from .row_prototypes import Prototypes, feature_map
 from .rows import FoldLayout, Rows
-from .stages import Chosen, Outcome, Stage, surrogate_stages
+from .stages import Chosen, Outcome, Stage, nearby_stages
 from .surrogate import fixed_size_surrogate
 
 Loss = Literal["absolute", "huber", "quantile"]
@@ -104,7 +104,7 @@ class Robust(Prototypes):
         """See `Method.stages_of_one_size`: tune the kernel for the fixed-size LS-SVM, then `C`."""
         metric: Metric = "mae" if problem.task == "regression" else "mse"
         surrogate = fixed_size_surrogate(problem, self.largest, metric=metric)
-        return (yield from surrogate_stages(surrogate, problem, search))
+        return (yield from nearby_stages(surrogate, problem, search))
 
     def outputs(self, rows: Rows) -> tuple[int, ...]:
         """See `Method.outputs`: several quantiles are outputs of one target.

@@ -33,7 +33,7 @@ from .method import (
     setting,
 )
 from .rows import Rows
-from .stages import Chosen, Outcome, Stage, surrogate_stages
+from .stages import Chosen, Outcome, Stage, nearby_stages
 from .surrogate import fixed_size_surrogate
 
 CANDIDATES = 1000  # default limit of the number of candidates
@@ -85,7 +85,6 @@ class RVM(Method):
     title: ClassVar[str] = "relevance vector machine"
     has_C: ClassVar[bool] = False
     one_C_at_a_time: ClassVar[bool] = True
-    refines_kernel: ClassVar[bool] = True
     max_rows: ClassVar[int | None] = 1000
     info_powers: ClassVar[dict[str, int]] = {"noise": 2}
 
@@ -116,7 +115,7 @@ class RVM(Method):
         """See `Method.stages`: tune the kernel for the fixed-size LS-SVM, then near its kernel."""
         step = max(1, len(problem.points) // self.max_prototypes)  # rows may be in any order
         surrogate = fixed_size_surrogate(problem, self.max_prototypes, step=step)
-        return (yield from surrogate_stages(surrogate, problem, search))
+        return (yield from nearby_stages(surrogate, problem, search, refine_kernel=True))
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return rows without copies: a copy of a prototype could not raise the evidence."""

@@ -1,6 +1,7 @@
 """Sparse large margin classifiers (Wu et al. 2006)."""
 
-from typing import ClassVar
+from collections.abc import Generator
+from typing import Any, ClassVar
 
 from jaxtyping import Array, Float
 
@@ -13,14 +14,17 @@ from .direct import DirectFit
 from .few_prototypes import DirectMethod, fit_arrays
 from .inner_problems import InnerProblem, LargeMargin
 from .method import Task, setting
+from .reduced_svm import ReducedSVM
+from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 
 class SLMC(DirectMethod):
     """Sparse large margin classifiers: a support vector machine with optimised prototypes.
 
     A descent minimises the objective of the support vector machine in the span of the prototypes,
-    as a function of the prototypes (Wu et al. 2006, problem (20)-(23)). `DirectMethod` describes
-    the settings that are not listed.
+    as a function of the prototypes (Wu et al. 2006, problem (20)-(23)). The kernel is tuned for the
+    `ReducedSVM` on the points from which the descent starts. `DirectMethod` describes the settings
+    that are not listed.
 
     Args:
         loss: "hinge" or "squared_hinge".
@@ -39,6 +43,15 @@ class SLMC(DirectMethod):
     def problem(self, kernel: Kernel, *data: Array) -> InnerProblem:
         """See `DirectMethod.problem`."""
         return LargeMargin(kernel, *data, loss=self.loss)
+
+    def stages_of_one_size(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages_of_one_size`: tune the kernel for `ReducedSVM`, then `C`."""
+        surrogate = ReducedSVM(
+            self.n_prototypes, selection=self.selection, starts=self.starts, loss=self.loss
+        )
+        return (yield from surrogate_stages(problem.with_method(surrogate), problem, search))
 
 
 def fit(

@@ -19,7 +19,8 @@ class SparseFisher(SLMC):
     """Sparse kernel Fisher discriminants (Wu et al. 2006, Appendix A), see `fit`.
 
     The descent finds the prototypes of the discriminant. The machine is a support vector machine on
-    these prototypes. `DirectMethod` describes the settings that are not listed.
+    these prototypes. The kernel is tuned for the `ReducedSVM` on the points from which the descent
+    starts. `DirectMethod` describes the settings that are not listed.
 
     Args:
         loss: loss of the support vector machine, "hinge" or "squared_hinge".

@@ -1,23 +1,28 @@
 """Kernel ridge regression with optimised prototypes: the direct method (Wu et al. 2006)."""
 
-from typing import ClassVar
+from collections.abc import Generator
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import ScalarLike
+from ..features import FeatureMap
 from ..kernels import Kernel
 from . import direct
 from .direct import DirectFit
 from .few_prototypes import DirectMethod, fit_arrays
+from .fixed_size import FixedSize
 from .inner_problems import LeastSquares
 from .method import FEW_C, Task
+from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 
 class SparseRidge(DirectMethod):
     """Kernel ridge regression (the LS-SVM) with optimised prototypes, see `fit`.
 
-    For classification the targets are -1 and +1. `DirectMethod` describes the settings.
+    For classification the targets are -1 and +1. The kernel is tuned for the fixed-size LS-SVM on
+    the points from which the first descent starts. `DirectMethod` describes the settings.
     """
 
     name: ClassVar[str] = "sparse-ridge"
@@ -29,6 +34,21 @@ class SparseRidge(DirectMethod):
     def problem(self, kernel: Kernel, *data: Array) -> LeastSquares:
         """See `DirectMethod.problem`."""
         return LeastSquares(kernel, *data)
+
+    def stages_of_one_size(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages_of_one_size`: tune the kernel for the fixed-size LS-SVM, then `C`."""
+        surrogate = _FirstStart(self.n_prototypes)
+        return (yield from surrogate_stages(problem.with_method(surrogate), problem, search))
+
+
+class _FirstStart(FixedSize):
+    """The fixed-size LS-SVM on the first of several sets of points."""
+
+    def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
+        """See `FromSums.features`."""
+        return super().features(kernel, points[: self.largest])
 
 
 def fit(

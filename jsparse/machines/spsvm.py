@@ -26,7 +26,8 @@ from .method import Task, check_number
 from .nested import nested_family, with_sizes
 from .rows import Rows
 from .spsvm_newton import Objective
-from .stages import Chosen, Outcome, Stage
+from .stages import Chosen, Outcome, Stage, nearby_stages
+from .surrogate import fixed_size_surrogate
 
 # Optimise all coefficients whenever their number has grown by this factor; in between, optimise
 # only the coefficient of the newest prototype. The total cost is then proportional to the cost of
@@ -35,14 +36,19 @@ GROWTH = 1.1
 # The kernel and `C` are tuned for a quarter of the path, but for at least so many prototypes: the
 # cost of a path grows faster than its length.
 SEARCHED = 32
+# The surrogate has so many prototypes. Fewer would favour kernels that are too smooth for
+# prototypes selected out of all candidates.
+SURROGATE_PROTOTYPES = 300
 
 
 class SpSVM(Candidates):
     """Sparse support vector machines of growing size (Keerthi et al. 2006).
 
-    Several classes are several binary problems, each with separate prototypes. The kernel and
-    `C` are tuned for the first quarter of the path, and the size on the whole path. `Candidates`
-    describes the settings that are not listed.
+    Several classes are several binary problems, each with separate prototypes. The kernel is tuned
+    for the fixed-size LS-SVM on the first 300 candidates, as a path for every kernel, `C` and fold
+    would take many times longer. Then few kernels and values of `C` near the best ones are tried on
+    the first quarter of the path. The size is tuned on the whole path. `Candidates` describes the
+    settings that are not listed.
 
     Args:
         subset: number of random candidates examined for each prototype; None for 59.
@@ -53,6 +59,7 @@ class SpSVM(Candidates):
     title: ClassVar[str] = "sparse SVM"
     tasks: ClassVar[tuple[Task, ...]] = ("classification",)
     default_C: ClassVar[Float[np.ndarray, " s"]] = np.geomspace(0.1, 1000, 5)
+    one_C_at_a_time: ClassVar[bool] = True
 
     growth: ScalarLike = GROWTH
 
@@ -69,6 +76,13 @@ class SpSVM(Candidates):
         outcome = chosen.outcome
         whole = outcome.problem.with_method(self)
         return chosen._replace(outcome=outcome._replace(problem=whole))
+
+    def stages_of_one_size(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages_of_one_size`: the kernel for the fixed-size LS-SVM, then nearby."""
+        surrogate = fixed_size_surrogate(problem, max(self.longest, SURROGATE_PROTOTYPES))
+        return (yield from nearby_stages(surrogate, problem, search, refine_kernel=True))
 
     def fit(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None

@@ -184,30 +184,49 @@ def surrogate_stages(
 ) -> Generator[Stage, Outcome | None, Chosen]:
     """Tune the kernel for a cheaper method, then `C` for the problem's method.
 
-    A method with a separate fit for each fold and `C` tries few values of `C` near the surrogate's
-    best one after another, see `Method.one_C_at_a_time`; and kernels too with `refines_kernel`.
-
     Args:
         surrogate: the tuning problem of the cheaper method. Its stage is skipped if the user fixed
-            the kernel, unless it is needed to find the first `C`.
+            the kernel.
         problem: the tuning problem.
         search: the user's search.
     """
-    method = problem.method
-    nearby = method.one_C_at_a_time and len(problem.C) > 1
-    if not (search.tune_kernel or nearby):
+    if not search.tune_kernel:
         outcome = yield Stage(problem, search)
         assert outcome is not None
         return Chosen(outcome)
-    values, later = surrogate.method.default_C, 1
-    if method.one_C_at_a_time:
-        later = search.nearby(None).planned(problem.template, problem.rows_scored)
-    first = yield Stage(surrogate, search, values, planned_later=later)
+    first = yield Stage(surrogate, search, surrogate.method.default_C, planned_later=1)
     assert first is not None
-    start = first.tuning
-    if not method.refines_kernel:
-        problem, start = problem.with_kernel(start.kernel), start._replace(theta=np.zeros(0))
-    near = search.nearby(start) if method.one_C_at_a_time else search.of_C_alone()
-    last = yield Stage(problem, near)
+    last = yield Stage(problem.with_kernel(first.tuning.kernel), search.of_C_alone())
     assert last is not None
-    return Chosen(last if method.refines_kernel else last.with_theta(first.tuning.theta))
+    return Chosen(last.with_theta(first.tuning.theta))
+
+
+def nearby_stages(
+    surrogate: Any, problem: Any, search: Any, *, refine_kernel: bool = False
+) -> Generator[Stage, Outcome | None, Chosen]:
+    """Tune kernel and `C` for a cheaper method, then few values near them for the problem's method.
+
+    This is for methods with a separate fit for each fold and `C`.
+
+    Args:
+        surrogate: the tuning problem of the cheaper method. Its stage is skipped if the user fixed
+            the kernel and `C`.
+        problem: the tuning problem.
+        search: the user's search.
+        refine_kernel: whether the second stage also tries kernels near the surrogate's best one.
+    """
+    if not search.tune_kernel and len(problem.C) == 1:
+        outcome = yield Stage(problem, search)
+        assert outcome is not None
+        return Chosen(outcome)
+    later = search.nearby(None).planned(problem)
+    first = yield Stage(surrogate, search, surrogate.method.default_C, planned_later=later)
+    assert first is not None
+    if refine_kernel:
+        last = yield Stage(problem, search.nearby(first.tuning))
+        assert last is not None
+        return Chosen(last)
+    fixed = problem.with_kernel(first.tuning.kernel)
+    last = yield Stage(fixed, search.nearby(first.tuning._replace(theta=np.zeros(0))))
+    assert last is not None
+    return Chosen(last.with_theta(first.tuning.theta))

@@ -319,7 +319,7 @@ def test_a_task_that_a_method_does_not_support_is_refused(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["spsvm", "slmc"])
+@pytest.mark.parametrize("name", ["spsvm"])
 def test_a_surrogate_tunes_the_kernel_and_a_second_stage_tries_few_values_nearby(name):
     X, y = rows("classification")
     C = np.geomspace(1e-3, 1e6, 10)

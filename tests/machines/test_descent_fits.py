@@ -190,29 +190,28 @@ def test_the_objective_of_a_reduced_machine_has_the_derivative_of_differences(lo
 
 
 def test_kernels_are_tuned_for_machines_of_the_points_that_descents_start_from():
-    _, _, _, Z = data()  # of two starts
-    tuning = SimpleNamespace(kernel="tuned", theta=np.zeros(1), C=3.0)
-    tuning._replace = lambda **changes: SimpleNamespace(**(vars(tuning) | changes))
-
-    class Nearby(tuple):
-        def planned(self, *_):
-            return 20
-
-    search = SimpleNamespace(tune_kernel=True, nearby=lambda start: Nearby(("nearby", start)))
+    search = SimpleNamespace(tune_kernel=True, of_C_alone=lambda: "C alone")
     problem = SimpleNamespace(
-        points=Z, C=np.ones(5), with_kernel=lambda kernel: kernel, template=None, rows_scored=N,
-        for_surrogate=lambda *surrogate: SimpleNamespace(method=surrogate[0], asked=surrogate),
-    )  # fmt: skip
-    for name in ("SLMC", "SparseFisher", "SparseRidge", "ReducedSetSVM", "ReducedSVM"):
-        problem.method = getattr(jsparse, name)(M, starts=2)
-        stages = problem.method.stages(problem, search)
-        method, points, metric = next(stages).problem.asked
-        assert isinstance(method, FixedSize)
-        assert (method.n_prototypes, Z[points].shape[0], metric) == (M, M, "mse")
-        np.testing.assert_array_equal(Z[points], Z[:M])
-        last = stages.send(SimpleNamespace(tuning=tuning))
-        assert (last.problem, last.search[0]) == ("tuned", "nearby")
-        assert (last.search[1].C, last.search[1].theta.size) == (3.0, 0)
+        with_method=lambda method: SimpleNamespace(method=method),
+        with_kernel=lambda kernel: kernel,
+    )
+    for method in (
+        jsparse.SLMC(M, "renyi", 2, loss="squared_hinge"),
+        jsparse.SparseFisher(M, "renyi", 2, loss="squared_hinge"),
+        jsparse.ReducedSetSVM(M, "renyi", 2, loss="squared_hinge"),
+    ):
+        stages = method.stages(problem, search)
+        surrogate = next(stages).problem.method
+        assert isinstance(surrogate, jsparse.ReducedSVM)
+        for name in ("n_prototypes", "selection", "starts", "loss"):
+            assert getattr(surrogate, name) == getattr(method, name)
+        last = stages.send(SimpleNamespace(tuning=SimpleNamespace(kernel="tuned")))
+        assert (last.problem, last.search) == ("tuned", "C alone")
+    first = next(jsparse.SparseRidge(M, starts=2).stages(problem, search)).problem.method
+    assert isinstance(first, FixedSize)
+    _, _, _, Z = data()  # of two starts
+    rank = first.features(KERNEL, Z).n_features
+    assert rank == M
 
 
 DESCENDING = ("slmc", "sparse_fisher", "sparse_ridge", "reduced_set")

@@ -114,7 +114,7 @@ def two_classes(dtype="float64"):
 
 
 @pytest.mark.slow
-def test_several_starts_are_each_a_start():
+def test_several_starts_are_each_a_start_and_the_first_is_the_surrogates():
     X, y = two_classes()
     rows = TrainingRows(X, np.asarray(y > 0).astype(int), np.ones(40), jsparse.standardize(X), 40)
     method = jsparse.SLMC(4, "uniform", starts=2, max_iterations=3)
