@@ -120,7 +120,8 @@ def train(
             to three times as long for a hundred columns or in float64. The default is "fast" for a
             stream, on a mesh and with a stated method, else "balanced".
         n_prototypes: distil the machine of the preset to at most `n_prototypes` prototypes, see
-            `distil`. The result is in float64. Only without a method.
+            `distil`. The result is in float64. The preset "accurate" also moves the prototypes, and
+            keeps the moved ones if held-out rows err less. Only without a method.
         budget: limits of the bytes of the model's file, or of the seconds that a row takes. If the
             trained model exceeds a limit, smaller machines are trained until one meets it. Without
             a method, the machine of the preset is distilled for this, to at most
@@ -188,11 +189,15 @@ def train(
 
 
 def _distilled(large: Trained, X: Any, y: Any, m: int, **options: Any) -> Trained:
-    """Distil the machine of a preset to at most `m` prototypes; move them if rows are in memory."""
-    in_memory = options["resources"].mesh is None and (as_frame(X) is not None or y is not None)
+    """Distil the machine of a preset to at most `m` prototypes.
+
+    "accurate" also moves the prototypes, which takes some ten seconds and leaves no `curve`.
+    """
     rows_without_fold = large.n_rows - int(np.asarray(large.folds.valid).sum(axis=1).max())
     pursuit = SCDP(max_prototypes=min(m, large.model.size, rows_without_fold))
-    small = distil(large, X, y, method=pursuit, move_prototypes=in_memory, **options)
+    small = distil(
+        large, X, y, method=pursuit, move_prototypes=large.preset == "accurate", **options
+    )
     seconds = small.seconds | {"large machine": large.seconds["total"]}
     for name in ("total", "compile"):
         seconds[name] += large.seconds[name]
