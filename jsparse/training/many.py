@@ -196,7 +196,12 @@ class _Run:
         self.alone: dict[Any, str] = {}
         self.configs: dict[tuple, tuple[Preset | None, Config]] = {}
         resources = options.get("resources", Resources())
-        self.mesh, self.limit = _mesh(getattr(resources, "mesh", None)), None
+        if getattr(resources, "checkpoint", None) is not None:
+            raise ValueError(
+                "resources.checkpoint: expected None, as a checkpoint holds one run, got "
+                f"{resources.checkpoint!r}; a problem may state resources with its own file"
+            )
+        self.mesh = _mesh(getattr(resources, "mesh", None))
         memory = getattr(resources, "memory", None)
         self.limit = free_bytes() if memory is None else int(real("memory", memory, 0.0))
         self.checks = Members(self.limit)

@@ -305,6 +305,8 @@ def why_alone(config: Config) -> str | None:
         return "a batch keeps no machines of the folds, as out_of_fold='machines' would"
     if config.multiclass.C_per_problem:
         return "a batch needs one C for all binary problems, not C_per_problem=True"
+    if config.resources.checkpoint is not None:
+        return "a batch writes no checkpoint"
     if config.resources.max_seconds < math.inf:
         return "a batch has no time limit, as max_seconds states"
     if config.progress is not None:

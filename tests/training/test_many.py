@@ -178,6 +178,17 @@ def test_problems_for_no_batch_are_trained_alone():
         np.testing.assert_array_equal(many.by_name[name].predict(X), alone.predict(X))
 
 
+def test_a_checkpoint_holds_one_run(tmp_path):
+    shared = Resources(checkpoint=tmp_path / "state")
+    options = {"method": FixedSize(5, "uniform"), "search": Profile(2), **REGRESSION}
+    with pytest.raises(ValueError, match="resources.checkpoint: expected None"):
+        train_many([table(0), table(1)], resources=shared, **options)
+    X, y = table(0)
+    many = train_many([{"X": X, "y": y, "resources": shared}], **options)
+    assert "checkpoint" in many.alone[0]
+    assert many[0].status == many[0].statuses["fit"]
+
+
 def test_an_error_names_the_problem():
     X, y = table(5)
     bad = X.copy()
