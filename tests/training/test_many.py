@@ -181,7 +181,7 @@ def test_problems_for_no_batch_are_trained_alone():
 def test_a_checkpoint_holds_one_run(tmp_path):
     shared = Resources(checkpoint=tmp_path / "state")
     options = {"method": FixedSize(5, "uniform"), "search": Profile(2), **REGRESSION}
-    with pytest.raises(ValueError, match="resources.checkpoint: expected None"):
+    with pytest.raises(ValueError, match=r"resources\.checkpoint: expected None"):
         train_many([table(0), table(1)], resources=shared, **options)
     X, y = table(0)
     many = train_many([{"X": X, "y": y, "resources": shared}], **options)
