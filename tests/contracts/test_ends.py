@@ -305,7 +305,7 @@ def entropy(k):
 
 
 def plug_in(k, cap):
-    """Limit the descent towards the root, or the bisection; the limits are module constants."""
+    """Limit the descent towards the root, or false position; the limits are module constants."""
     x = rows(8, 40, 1)[:, 0]
     default = getattr(bandwidth, cap)
     bandwidth._plug_in.clear_cache()
@@ -354,7 +354,7 @@ SOLVERS = {
     "k_means": Solver(lloyd, 8),
     "renyi": Solver(entropy, 12),
     "plug_in_bandwidth, descent": Solver(functools.partial(plug_in, cap="_STEPS"), 12, fast=False),
-    "plug_in_bandwidth, halvings": Solver(functools.partial(plug_in, cap="_HALVINGS"), 48),
+    "plug_in_bandwidth, root": Solver(functools.partial(plug_in, cap="_ROOT_STEPS"), 48),
 }
 
 
