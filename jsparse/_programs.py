@@ -18,6 +18,7 @@ import numpy as np
 from jaxlib.version import __version__ as JAXLIB
 
 from ._numerics import is_traced
+from ._runtime import on_cpu
 
 # With these options jaxlib 0.10 compiles for CPUs a fifth to a quarter faster, but programs run up
 # to a quarter slower. Up to `_SHORT_ROWS` rows, ten fits lose about as much time as the first fit
@@ -165,7 +166,7 @@ def compiled(
         compiler_options = _QUICK_OPTIONS if quickly else {}
         if longest <= _SHORT_ROWS:
             compiler_options = compiler_options | _SHORT_OPTIONS
-        if jax.default_backend() != "cpu":
+        if not on_cpu():
             compiler_options = {}
 
         # JAX keeps programs by function object, so each droppable program needs a new object.
@@ -185,7 +186,7 @@ def compiled(
         arrays = (leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray))
         shapes = tuple(array.shape for array in arrays if array.ndim > 0)
         longest = max((max(shape) for shape in shapes), default=0)
-        jitted = PROGRAMS.get((call, shapes), functools.partial(jit_for, longest))
+        jitted = PROGRAMS.get((call, shapes, on_cpu()), functools.partial(jit_for, longest))
         return jitted(*arguments, **named)
 
     def clear_cache() -> None:

@@ -12,6 +12,7 @@ from jaxtyping import DTypeLike
 from .._arguments import real, whole_number
 from .._blocks import default_block_rows, systems_at_once
 from .._repr import short_repr
+from .._runtime import on_cpu
 from ..data.streams import BATCH_ROWS
 from ..machines.checks import check_choice
 from ..machines.fixed_size import Solver
@@ -224,7 +225,7 @@ def _free_in_container() -> int | None:
 def free_bytes() -> int | None:
     """Return the free bytes of the first device of this process; None if unknown."""
     device = jax.local_devices()[0]
-    if device.platform != "cpu":
+    if not on_cpu(device):
         stats = device.memory_stats()
         return stats["bytes_limit"] - stats["bytes_in_use"] if stats else None
     try:
