@@ -40,8 +40,8 @@ CUSTOM_CALLS = {
     "tpu": {"Eigh", "ProductOfElementaryHouseholderReflectors", "Qr"},
 }
 PLATFORMS = tuple(CUSTOM_CALLS)
-# Methods whose programs do not lower for a TPU if they were traced for a CPU, and the reason, as JAX
-# states it. Traced for an accelerator they lower, as all other programs do.
+# Methods whose programs do not lower for a TPU if they were traced for a CPU, and JAX's reason.
+# Traced for an accelerator they lower, as all other programs do.
 NOT_FROM_CPU_TO_TPU = dict.fromkeys(
     ("fixed-size", "fixed-size, tuned with fewer"), "'tridiagonal' not found for platform tpu"
 )
@@ -178,9 +178,9 @@ def table():
 
 def trained(method, *rows, **options):
     """Train on a table; on an accelerator one program scores several kernels."""
-    settings = {"search": jsparse.Annealing(12), "folds": 3, "C": GRID, "key": 5}
-    settings |= {"task": "regression", "method": method, **options}
-    return jsparse.train(*(rows or table()), **settings)
+    search = {"C": GRID, "search": jsparse.Annealing(12)} if method.has_C else {}
+    settings = {"search": jsparse.Profile(2), "folds": 3, "key": 5, **search, **options}
+    return jsparse.train(*(rows or table()), task="regression", method=method, **settings)
 
 
 def streamed():
@@ -190,7 +190,7 @@ def streamed():
 
 
 def fitted_in_parts():
-    X, y = table()
+    X, y = (a.astype(np.float32) for a in table())
     estimator = estimators.FixedSizeLSSVMClassifier(n_prototypes=8, cv=3, random_state=0)
     for part in (slice(0, 32), slice(32, 48)):
         estimator.partial_fit(X[part], (y > 0)[part])
