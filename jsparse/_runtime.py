@@ -116,7 +116,8 @@ def canary() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 def platform_of(device: Any = None) -> str:
     """Return the platform of a device: "cpu", "gpu" or "tpu"; by default of the default device."""
     if device is None:
-        device = jax.config.jax_default_device  # a platform, a device, or None
+        # A platform, a device, or None.
+        device = jax.config.jax_default_device  # type: ignore[attr-defined]
     if device is None:
         return jax.default_backend()
     return device if isinstance(device, str) else device.platform
