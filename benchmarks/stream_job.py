@@ -46,7 +46,7 @@ def main(folder: str, settings: dict) -> None:
             streamed=True,
             n_parameters=int(search.tune_kernel),
             search=search,
-        ).bytes,
+        ).peak,
     }
     print(json.dumps(result))
 

@@ -14,13 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
+from ._runtime import on_cpu
+
 T = TypeVar("T")
 SYMBOLIC_ROWS = 256  # number of rows in a block; one row takes as long as a block
 
 
 def default_block_rows() -> int:
     """Return the number of rows that stay in a CPU's cache, or that fill an accelerator."""
-    return 2048 if jax.default_backend() == "cpu" else 32768
+    return 2048 if on_cpu() else 32768
 
 
 def rows_in_block(block_rows: int | None) -> int:
@@ -98,7 +100,7 @@ def map_row_batches(
 
 def systems_at_once() -> int:
     """Return the number of small systems to decompose together: 1 on a CPU, 64 elsewhere."""
-    return 1 if jax.default_backend() == "cpu" else 64
+    return 1 if on_cpu() else 64
 
 
 def capacities(most: int, eighths: tuple[int, ...], least: int) -> tuple[int, ...]:

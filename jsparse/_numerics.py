@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
-from ._runtime import starting
+from ._runtime import on_cpu, starting
 from ._types import Scalar
 
 Function = TypeVar("Function", bound=Callable)
@@ -30,7 +30,7 @@ def dot(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
 def dot_over_rows(a: Float[Array, "n p"], b: Float[Array, "n q"]) -> Float[Array, "p q"]:
     """Compute `a' b` at the highest precision, for tall matrices."""
     transposed = a.T
-    if a.dtype == jnp.float64 and jax.default_backend() == "cpu":
+    if a.dtype == jnp.float64 and on_cpu():
         # Without the barrier the product reads the matrix across its rows, which is slower: for
         # 2048 x 500 by a factor of 1.9 with jaxlib 0.10.1, and of 1.4 with 0.12.0.1.
         transposed = jax.lax.optimization_barrier(transposed)
@@ -114,7 +114,7 @@ def unbatched_lapack(decompose: Function) -> Function:
 
     @functools.wraps(decompose)
     def call(matrix: Array) -> PyTree:
-        return (unbatched if jax.default_backend() == "cpu" else decompose)(matrix)
+        return (unbatched if on_cpu() else decompose)(matrix)
 
     return call  # type: ignore[return-value]
 

@@ -113,6 +113,25 @@ def canary() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     yield "a sum of products along rows", _run(squares, eye, rows), np.sum(np.square(rows), axis=1)
 
 
+def platform_of(device: Any = None) -> str:
+    """Return the platform of a device: "cpu", "gpu" or "tpu"; by default of the default device."""
+    if device is None:
+        # A platform, a device, or None.
+        device = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if device is None:
+        return jax.default_backend()
+    return device if isinstance(device, str) else device.platform
+
+
+def on_cpu(*devices: Any) -> bool:
+    """Return whether the devices are CPUs; without arguments, whether the default device is one.
+
+    Every branch between CPUs and accelerators calls this function while its program is traced. So
+    a test runs the branches of accelerators on a CPU by replacing `platform_of`.
+    """
+    return all(platform_of(device) == "cpu" for device in devices or (None,))
+
+
 def _run(function: Callable[..., Array], *arguments: np.ndarray) -> np.ndarray:
     # Compile ahead of time, because a call could be traced into the caller's program.
     with jax.disable_jit(False), jax.default_device(_cpus()[0]):

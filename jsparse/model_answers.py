@@ -13,7 +13,7 @@ from jaxtyping import Float
 from ._arguments import check_held
 from ._blocks import map_row_blocks
 from ._numerics import is_concrete, is_traced
-from ._runtime import check_runtime
+from ._runtime import check_runtime, on_cpu
 from .data.frames import as_frame
 from .plain import is_plain
 from .prediction import Scorer
@@ -112,12 +112,9 @@ def _suits_numpy(model: Any) -> bool:
     NumPy cannot evaluate a `Custom` kernel, which holds a function of JAX.
     """
     arrays = [leaf for leaf in jax.tree.leaves(model) if isinstance(leaf, jax.Array)]
-    on_cpu = all(
-        is_concrete(array) and all(device.platform == "cpu" for device in array.devices())
-        for array in arrays
-    )
+    held_by_cpus = all(is_concrete(array) and on_cpu(*array.devices()) for array in arrays)
     one_device = all(len(array.sharding.device_set) == 1 for array in arrays)
-    return on_cpu and one_device and is_plain(model.expansion.kernel)
+    return held_by_cpus and one_device and is_plain(model.expansion.kernel)
 
 
 def _jax_labels(classes: np.ndarray) -> jax.Array:

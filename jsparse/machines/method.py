@@ -16,6 +16,7 @@ from .._arguments import real, whole_number
 from .._numerics import as_array, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
+from .._runtime import on_cpu
 from .._status import CONVERGED
 from .._types import CLike, Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
@@ -83,7 +84,7 @@ class TrainingRows(NamedTuple):
 
 def rows_at(X: Float[Array, "r d"], numbers: Int[np.ndarray, " m"]) -> Float[Array, "m d"]:
     """Return the rows with the given numbers. On a CPU, NumPy selects them: nothing compiles."""
-    if jax.default_backend() == "cpu":
+    if on_cpu():
         return as_array(np.asarray(X)[numbers])
     return _rows_at(X, numbers)
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from .._numerics import dot, epsilon
 from .._programs import compiled
 from .._repr import short_repr
+from .._runtime import on_cpu
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .path import Path, assemble, ended, norm, passed_over, take
@@ -290,7 +291,7 @@ def scdp(
 
 
 def _rows(max_atoms: int) -> int:
-    return min(_ROWS, max_atoms) if jax.default_backend() == "cpu" else max_atoms
+    return min(_ROWS, max_atoms) if on_cpu() else max_atoms
 
 
 def _combine(

@@ -15,7 +15,7 @@ from .._blocks import capacities, map_systems, of_capacity
 from .._numerics import dot, epsilon, exponents, is_concrete, times_power
 from .._programs import compiled
 from .._repr import short_repr
-from .._runtime import check_runtime
+from .._runtime import check_runtime, on_cpu
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import CountLike, ScalarLike
 from .on_atoms import Gram, Rows
@@ -514,7 +514,7 @@ def _scaled(x: Float[Array, "..."], batched: bool) -> tuple[Array, Int[Array, " 
     """
     v = len(x) if batched else 1
     if is_concrete(x):
-        if jax.default_backend() == "cpu":  # XLA's own takes five times as long
+        if on_cpu():  # XLA's own takes five times as long
             flat = np.asarray(x).reshape(v, -1)
             largest = np.maximum(flat.max(axis=1, initial=0), -flat.min(axis=1, initial=0))
         else:

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from .._numerics import dot, eigh, epsilon, rank_cutoff, relative_size, with_derivative
 from .._repr import short_repr
+from .._runtime import on_cpu
 from .._status import status_of
 from .shifted_cholesky import ShiftedCholesky
 from .tridiagonal import Tridiagonal, tridiagonal
@@ -87,7 +88,7 @@ def factorised(matrix: Float[Array, "p p"]) -> Factorised:
     """
     if len(matrix) > LARGE:
         return ShiftedCholesky(matrix)
-    return tridiagonal(matrix) if jax.default_backend() == "cpu" else spectrum(matrix)
+    return tridiagonal(matrix) if on_cpu() else spectrum(matrix)
 
 
 def resolvent(

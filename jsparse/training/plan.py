@@ -11,7 +11,9 @@ from jaxtyping import DTypeLike
 
 from .._arguments import real, whole_number
 from .._blocks import default_block_rows, systems_at_once
+from .._programs import bytes_of_programs
 from .._repr import short_repr
+from .._runtime import on_cpu
 from ..data.streams import BATCH_ROWS
 from ..machines.checks import check_choice
 from ..machines.fixed_size import Solver
@@ -31,13 +33,14 @@ class Plan(NamedTuple):
     """Estimated memory and passes of a run.
 
     Attributes:
-        parts: bytes in memory at the peak, by content.
-        limit: bytes available; None if unknown.
+        parts: bytes of arrays at the peak, by content.
+        limit: bytes that arrays may take; None if unknown.
         largest: the largest number of prototypes that would fit; None if the limit is unknown.
         passes: number of times that all rows are read; 1 if the rows are in memory. `jsparse fit`
             reads the rows once more, to find the types of the columns.
         kernels_at_once: number of kernels whose sums are computed in one pass.
         block_rows: rows of a block of the feature matrix.
+        programs: bytes of the compiler and of compiled programs, in the memory of the host.
     """
 
     parts: dict[str, int]
@@ -46,19 +49,26 @@ class Plan(NamedTuple):
     passes: int
     kernels_at_once: int
     block_rows: int
+    programs: int
 
     __repr__ = short_repr
 
     @property
     def bytes(self) -> int:
-        """The bytes in memory at the peak."""
+        """The bytes of arrays at the peak."""
         return sum(self.parts.values())
+
+    @property
+    def peak(self) -> int:
+        """The bytes that a run on a CPU adds to the process: arrays and programs."""
+        return self.bytes + self.programs
 
     def __str__(self) -> str:
         limit = "" if self.limit is None else f" of {_with_unit(self.limit)}"
         lines = [f"{name:<20}{_with_unit(count):>10}" for name, count in self.parts.items()]
         lines += [
             f"{'together':<20}{_with_unit(self.bytes):>10}{limit}",
+            f"{'with programs':<20}{_with_unit(self.peak):>10}",
             f"passes {self.passes}, kernels in a pass {self.kernels_at_once}, rows in a block "
             f"{self.block_rows}",
         ]
@@ -97,7 +107,8 @@ def plan(
         sample_rows: rows of a stream that are kept to choose prototypes and to score.
         search: see `tune`.
         n_parameters: number of tuned elements of the kernel.
-        memory: bytes that may be used; by default the free memory of the device.
+        memory: bytes that arrays may take; by default the free memory of the device, on a CPU
+            without the bytes of programs.
         solver: of `FixedSize`. For "conjugate_gradients" the plan is of the machine of all
             prototypes, not of the smaller machine that tunes the kernel.
 
@@ -114,11 +125,12 @@ def plan(
     sample_rows = whole_number("sample_rows", sample_rows, 1)
     n_parameters = whole_number("n_parameters", n_parameters, 0)
     check_search(search)
-    limit = free_bytes() if memory is None else int(real("memory", memory, 0.0))
+    programs = bytes_of_programs(max(batch_rows, sample_rows) if streamed else n)
+    limit = _free_for_arrays(programs) if memory is None else int(real("memory", memory, 0.0))
     item, block_rows = np.dtype(dtype).itemsize, default_block_rows()
     if m == "all":
         parts = {"rows": 3 * n * d * item, "kernel matrix": 5 * n * n * item}
-        return Plan(parts, limit, None, 1, 1, block_rows)
+        return Plan(parts, limit, None, 1, 1, block_rows, programs)
     if solver == "conjugate_gradients":
         block_rows = rows_of_block(m)
     problems = 1 if code is None else code.matrix.shape[1]
@@ -166,7 +178,13 @@ def plan(
         fewest = too_many // 2
         largest = bisect.bisect_right(range(1, too_many), limit, lo=fewest, key=bytes_of)
     passes = 1 + sum(-(-count // kernels) for count in rounds) if streamed else 1
-    return Plan(parts_of(m, kernels), limit, largest, passes, kernels, block_rows)
+    return Plan(parts_of(m, kernels), limit, largest, passes, kernels, block_rows, programs)
+
+
+def _free_for_arrays(programs: int) -> int | None:
+    """Return the free bytes of the device, less those that programs take of a CPU's memory."""
+    free = free_bytes()
+    return free if free is None or not on_cpu() else max(0, free - programs)
 
 
 def plan_of(method: Method, **arguments: Any) -> Plan | None:
@@ -224,7 +242,7 @@ def _free_in_container() -> int | None:
 def free_bytes() -> int | None:
     """Return the free bytes of the first device of this process; None if unknown."""
     device = jax.local_devices()[0]
-    if device.platform != "cpu":
+    if not on_cpu(device):
         stats = device.memory_stats()
         return stats["bytes_limit"] - stats["bytes_in_use"] if stats else None
     try:

@@ -15,6 +15,7 @@ from .._mesh import on_default_device
 from .._numerics import is_concrete
 from .._programs import compiled
 from .._repr import short_repr
+from .._runtime import on_cpu
 from .._types import Key
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -267,7 +268,7 @@ class InMemory(TrainingSource):
     @property
     def kernels_at_once(self) -> int:
         """One on a CPU, for a progress report after each kernel; no limit on an accelerator."""
-        return 1 if jax.default_backend() == "cpu" else sys.maxsize
+        return 1 if on_cpu() else sys.maxsize
 
     def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> RowsOfFolds:
         """See `TrainingSource`."""

@@ -22,6 +22,8 @@ def fields_of(name):
 def method_named(name):
     """Return a method with few prototypes."""
     settings = {key: value for key, value in SIZES.items() if key in fields_of(name)}
+    if "max_prototypes" in settings:  # a path, whose numbers of prototypes are all up to the limit
+        settings.pop("n_prototypes", None)
     if name == "ksp":
         settings |= {"max_prototypes": None, "n_prototypes": (1, 3, 4, 6)}
     return METHODS[name](**settings)
