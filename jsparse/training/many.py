@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from .._arguments import real
 from .._blocks import systems_at_once
 from .._mesh import check_mesh, spans_processes
-from .._runtime import check_runtime
+from .._runtime import check_runtime, on_cpu
 from ..machines.checks import check_choice
 from .batch import solve_batch
 from .batch_results import trained_members
@@ -326,7 +326,7 @@ def _mesh(mesh: Mesh | None) -> Mesh | None:
     """
     if mesh is None:
         devices = jax.local_devices()
-        if jax.default_backend() == "cpu" or len(devices) == 1:
+        if on_cpu() or len(devices) == 1:
             return None
         return Mesh(np.array(devices), ("problems",))
     check_mesh(mesh)

@@ -104,13 +104,24 @@ def subspace_path():
     return pursuit.subspace_pursuit(X, y, n_atoms=1, max_atoms=2).coefficients
 
 
+def many():
+    """Return the predictions of several problems that one program trains."""
+    X, y = table()
+    options = {"search": jsparse.Profile(2), "folds": 3, "key": 5, "C": GRID}
+    problems = [(X, y), (X[:40], y[:40])]
+    results = jsparse.train_many(
+        problems, task="regression", method=jsparse.FixedSize(8), **options
+    )
+    return [result.predict(X) for result in results]
+
+
 def agree(accelerator, cpu):
     for ours, expected in zip(jax.tree.leaves(accelerator), jax.tree.leaves(cpu), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_all_branches_give_the_results_of_a_cpu():
-    cpu = [subspace_path(), *map(answers, METHODS.values())]
+    cpu = [subspace_path(), many(), *map(answers, METHODS.values())]
     with traced_for("gpu") as places:
-        agree([subspace_path(), *map(answers, METHODS.values())], cpu)
+        agree([subspace_path(), many(), *map(answers, METHODS.values())], cpu)
     assert places == set(branches())
