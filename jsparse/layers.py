@@ -214,7 +214,7 @@ class KernelHead(eqx.Module):
         Raises:
             ValueError: for shapes that do not fit, or (outside `jit`) values out of range.
         """
-        features, y, Z = self._problem(features, targets, prototypes)
+        features, y, Z = self._problem(features, targets, weights, prototypes)
         check_weights(weights)
         n_folds = whole_number("n_folds", self.n_folds, 2, len(features), "the number of rows")
         w = jnp.ones(len(features), features.dtype) if weights is None else weights
@@ -241,7 +241,7 @@ class KernelHead(eqx.Module):
         Raises:
             ValueError: see `loss`; also for more prototypes than rows.
         """
-        features, y, Z = self._problem(features, targets, prototypes)
+        features, y, Z = self._problem(features, targets, weights, prototypes)
         machine = fixed_size.fit(self.kernel, Z, jnp.exp(self.log_C), features, y, weights)
         return HeadMachine(
             machine.expansion, self._inverse_temperature, machine.status, self.classes
@@ -252,7 +252,7 @@ class KernelHead(eqx.Module):
         return jnp.exp(self.log_inverse_temperature)
 
     def _problem(
-        self, features: Array, targets: Array, prototypes: Array | None
+        self, features: Array, targets: Array, weights: Array | None, prototypes: Array | None
     ) -> tuple[Float[Array, "n d"], Float[Array, " n *c"], Float[Array, "m d"]]:
         """Return features, targets (for classes a column of -1 and +1 each) and prototypes."""
         Z = self.prototypes if prototypes is None else prototypes
@@ -262,6 +262,12 @@ class KernelHead(eqx.Module):
                 f"features: expected shape (n, {Z.shape[1]}), got {tuple(features.shape)}"
             )
         check_finite("features", features)
+        for name, a in (("targets", y), ("weights", weights)):
+            if a is not None and (a.ndim == 0 or len(a) != len(features)):
+                raise ValueError(
+                    f"{name}: expected {len(features)} rows, as many as features, got shape "
+                    f"{tuple(a.shape)}"
+                )
         if self.classes is None:
             y = as_float(y)
             check_finite("targets", y)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._arguments import finite_targets, numbers_of_labels, on_host, whole_number
+from ._arguments import finite_targets, numbers_of_labels, on_host
 from ._compilations import Compiled, count_compilations
 from ._files import PathLike
 from ._numerics import as_array, is_concrete, is_traced
@@ -117,11 +117,17 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
             ValueError: if there is no machine of this size.
         """
         if self.path is None:
-            whole_number("size", size, self.size, self.size, "the only size, as there is no path")
+            if size != self.size:
+                raise ValueError(
+                    f"size: expected {self.size}, the only size of this model, got {size!r}; for "
+                    "fewer prototypes see jsparse.distil, or train with SCDP(max_prototypes=...)"
+                )
             return self
         with jax.enable_x64(self.dtype == np.float64):
             expansion = dataclasses.replace(self.path.at(size), scaling=self.expansion.scaling)
         about = About({**self.about, "n_prototypes": expansion.prototypes.shape[0]})
+        if size != self.size:  # the recorded error is the error of the selected size
+            about.pop("cv_error", None)
         return dataclasses.replace(
             self, expansion=expansion, inverse_temperatures=None, conformal=None, novelties=None,
             about=about,

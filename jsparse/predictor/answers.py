@@ -192,8 +192,9 @@ def known_errors(conformal: Any, what: str) -> Any:
     """
     if conformal is None:
         raise ValueError(
-            f"{what}: expected a model with errors on held-out rows; train with out_of_fold=True "
-            "or see `calibrated`; only the selected size has such errors"
+            f"{what}: expected a model with errors on held-out rows, which only the selected size "
+            "of a training with out_of_fold=True has; `model.calibrated(X, y)` computes them on "
+            "rows that were not trained on"
         )
     return conformal
 

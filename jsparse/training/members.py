@@ -298,9 +298,9 @@ def why_alone(config: Config) -> str | None:
     if isinstance(config.folds, HoldOut):
         return "a batch needs rows in memory, not a stream"
     if config.columns != "standard":
-        return f"a batch needs columns='standard', not {config.columns!r}"
+        return f"a batch needs preset='fast' or columns='standard', not {config.columns!r}"
     if isinstance(config.kernel, str) and config.kernel == "auto":
-        return "a batch needs a stated kernel, not 'auto'"
+        return "a batch needs preset='fast' or a stated kernel, not 'auto'"
     if config.out_of_fold == "machines":
         return "a batch keeps no machines of the folds, as out_of_fold='machines' would"
     if config.multiclass.C_per_problem:

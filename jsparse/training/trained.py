@@ -15,7 +15,7 @@ from ..features import FeatureMap
 from ..kernels import Kernel
 from ..machines.family import Family
 from ..machines.method import METRIC_NAMES, Method, Metric
-from ..model import Model
+from ..model import About, Model
 from ..multiclass import Code, Decoding
 from ..normal_equations import NormalEquations
 from ..relevance import Relevance
@@ -226,8 +226,13 @@ class Trained:
         self.model.save(path)
 
     def at(self, size: int) -> Model:
-        """Return the model with `size` prototypes, see `Model.at`."""
-        return self.model.at(size)
+        """Return the model with `size` prototypes and its error, see `Model.at`."""
+        model = self.model.at(size)
+        if self.curve is None or size not in self.curve.sizes:
+            return model
+        error = float(self.curve.errors[self.curve.sizes == size][0])
+        about = About({**model.about, "cv_error": error, "metric": self.curve.metric})
+        return dataclasses.replace(model, about=about)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return predicted labels or values, see `Model.predict`."""

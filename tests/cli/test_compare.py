@@ -347,7 +347,7 @@ def test_fit_and_compare_read_the_same_rows(tmp_path, monkeypatch, more):
     class Enough(Exception):
         pass
 
-    def train(options, frame, y, task):
+    def train(options, frame, y, task, checkpoint):
         seen.append((frame.inputs, y, task, frame.schema.codes))
         raise Enough
 

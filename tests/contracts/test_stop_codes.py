@@ -129,7 +129,9 @@ def test_validation_reports_one_output_of_one_fold_that_is_exhausted(monkeypatch
     folds = folds_from_assignment(np.arange(30) % 3)
     for first, end in ((6.0, CONVERGED), (7.0, EXHAUSTED)):
         y = X.at[0, 1].set(first)
-        cv = jsparse.validate(jsparse.Robust(), RBF(1.0), X[:5], C, X, y, folds, metric="mae")
+        cv = jsparse.validate(
+            jsparse.Robust(loss="absolute"), RBF(1.0), X[:5], C, X, y, folds, metric="mae"
+        )
         np.testing.assert_array_equal(cv.status, end)
 
 

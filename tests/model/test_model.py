@@ -207,7 +207,7 @@ def test_sizes_of_a_path_and_of_none(models):
         with pytest.raises(ValueError, match=f"expected one of 1 to 6, got {size}"):
             model.at(size)
     assert models["two"].at(12) is models["two"]
-    with pytest.raises(ValueError, match="the only size, as there is no path"):
+    with pytest.raises(ValueError, match="the only size of this model"):
         models["two"].at(5)
 
 

@@ -59,6 +59,7 @@ def test_few_of_the_prototypes_do_nearly_as_well(dtype, saved, tmp_path):
     assert distances.max() < 1e-5
     assert len(small.curve.errors) == 40
     assert error(small.at(5)) > 2 * error(small)
+    assert small.at(5).about["cv_error"] == small.curve.errors[4] > small.cv_error
 
 
 @pytest.fixture(scope="module")
