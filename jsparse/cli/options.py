@@ -46,7 +46,8 @@ def command_line(
         "--out",
         default="model.jsparse",
         metavar="MODEL",
-        help="file to write; its prototypes are rows of FILE with most methods",
+        help="file to write, default: model.jsparse; a file there is replaced. The prototypes are "
+        "rows of FILE with most methods",
     )
     fit.add_argument(
         "--stream",

@@ -41,6 +41,7 @@ from .tables import TableError, check_names, listing, row_number
 
 # Digits with decimal and thousands marks; around them a sign, brackets, a currency or a percent.
 _LIKE_NUMBER = r"^\s*[-+(]?[$€£]?\s?[0-9][0-9.,' _]*([eE][-+]?[0-9]+)?\s?[%$€£)]?\s*$"
+_LIKE_DATE = r"^\s*\d{4}-\d{1,2}-\d{1,2}([ T]\d{1,2}:\d{2}.*)?\s*$"
 
 
 def infer_task(table: pa.Table, target: str) -> tuple[str, str]:
@@ -228,6 +229,7 @@ def _fit_column(
         return Column(name, None, fill, origin)
     if not is_code:
         _refuse_texts_like_numbers(name, values, rows, "name the column as one of codes")
+        _refuse_texts_like_dates(name, values)
     distinct = values.unique().drop_null()
     if len(distinct) > max_categories:
         raise TableError(
@@ -244,6 +246,21 @@ def _refuse_times(target: str, kind: pa.DataType) -> None:
         raise TableError(
             f"target column {target!r}: expected numbers or classes, got type {kind}; turn it into "
             "numbers, such as days since a date"
+        )
+
+
+def _refuse_texts_like_dates(name: str, values: pa.ChunkedArray) -> None:
+    """Raise if most of the distinct texts of a column look like dates."""
+    if not is_text(values.type):
+        return
+    distinct = values.unique().drop_null()
+    alike = pc.match_substring_regex(distinct, _LIKE_DATE).to_numpy(zero_copy_only=False)
+    if 2 * np.sum(alike) > len(distinct):
+        raise TableError(
+            f"column {name!r}: expected dates, as most of its texts look like dates, got texts such "
+            f"as {distinct[int(np.argmax(alike))].as_py()!r:.80}; turn them into dates with "
+            f"pandas.to_datetime or read_csv(..., parse_dates=[{name!r}]). If the texts are "
+            "categories, name the column as one of codes (categorical, --categorical)"
         )
 
 

@@ -21,7 +21,8 @@ class Frame:
             names to columns.
         drop: columns to leave out.
         categorical: columns of numbers that are codes, beside columns of pandas' type "category".
-        impute: fill missing inputs in instead of refusing them.
+        impute: fill missing inputs in instead of refusing them: numbers and dates with the median
+            of the training rows; of texts a missing one is a category of its own.
         max_categories: upper limit of the number of categories of a column.
         categories: "indicators" for a column of zeros and ones for each category, or "kernel" for a
             kernel that compares the categories of two rows, see `kernels.Mixed`.

@@ -352,6 +352,16 @@ def test_dates_of_csv_files(tmp_path):
     np.testing.assert_array_equal(encode(schema, new).X, [[DAY / 2]])
 
 
+def test_texts_that_look_like_dates_are_refused_unless_they_are_named_as_codes():
+    """pandas leaves dates as texts, and as categories no later date would be known."""
+    table = pa.table({"when": ["2024-01-31", "2024-2-1 12:00", "unknown"], "y": [1.5, 2.5, 3.5]})
+    with pytest.raises(TableError, match=r"'when': expected dates, .*2024-01-31.*to_datetime"):
+        fit_schema(table, "y")
+    assert fit_schema(table, "y", categorical=["when"]).columns[0].categories is not None
+    towns = pa.table({"town": ["2024-01-31", "Ghent", "Leuven"], "y": [1.5, 2.5, 3.5]})
+    assert fit_schema(towns, "y").columns[0].categories is not None
+
+
 @pytest.mark.parametrize(
     "kind",
     [pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.decimal128(9, 2), pa.int64()],
