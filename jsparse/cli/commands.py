@@ -1,6 +1,8 @@
 """`jsparse demo`, `jsparse fit`, `jsparse compare`, `jsparse predict` and `jsparse export`."""
 
 import argparse
+import os
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -192,6 +194,8 @@ def _fit(options: argparse.Namespace) -> int:
         method.check_sums("--devices")
     _check_columns(options, "drop", "categorical")
     fit = _fit_stream if options.stream else _fit_table
+    if options.checkpoint is not None and os.path.exists(options.checkpoint):
+        print(f"jsparse: resuming from {options.checkpoint!r}", file=sys.stderr)
     with Checkpoint(options.checkpoint) as checkpoint:  # the file stays until the model is saved
         trained, schema, reason = fit(options, checkpoint)
         code = _exit_code(trained)

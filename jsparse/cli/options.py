@@ -278,8 +278,12 @@ def method_of(options: argparse.Namespace) -> Method | None:
         distilled = options.method is None and name == "n_prototypes" and isinstance(value, int)
         if options.method not in of and not distilled:
             one = "one number, or several " if name == "n_prototypes" else ""
+            path = (
+                name == "n_prototypes" and options.method in method_options()["max_prototypes"][1]
+            )
+            hint = f"; {options.method} takes --max-prototypes" if path else ""
             raise ValueError(
-                f"{flag(name)}: expected {one}together with --method {' or '.join(of)}"
+                f"{flag(name)}: expected {one}together with --method {' or '.join(of)}{hint}"
             )
         settings[name] = value
     if options.method is None:

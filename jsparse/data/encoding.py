@@ -257,8 +257,8 @@ def _refuse_texts_like_dates(name: str, values: pa.ChunkedArray) -> None:
     alike = pc.match_substring_regex(distinct, _LIKE_DATE).to_numpy(zero_copy_only=False)
     if 2 * np.sum(alike) > len(distinct):
         raise TableError(
-            f"column {name!r}: expected dates, as most of its texts look like dates, got texts such "
-            f"as {distinct[int(np.argmax(alike))].as_py()!r:.80}; turn them into dates with "
+            f"column {name!r}: expected dates, as most of its texts look like dates, got texts "
+            f"such as {distinct[int(np.argmax(alike))].as_py()!r:.80}; turn them into dates with "
             f"pandas.to_datetime or read_csv(..., parse_dates=[{name!r}]). If the texts are "
             "categories, name the column as one of codes (categorical, --categorical)"
         )

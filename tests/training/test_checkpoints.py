@@ -262,5 +262,6 @@ def test_the_command_line_resumes_until_the_model_is_saved(tmp_path, monkeypatch
     assert "No space left" in capsys.readouterr().err
     assert path.exists()
     resumed = fitted("resumed")
+    assert f"jsparse: resuming from {str(path)!r}" in capsys.readouterr().err
     assert not path.exists()
     assert fitted("again") == resumed
