@@ -266,6 +266,7 @@ def test_ctrl_c_keeps_the_finished_lines(tmp_path, stubs, capsys, moment, monkey
         assert "without SCDP: interrupted" in said
 
 
+@pytest.mark.slow
 def test_lines_come_one_by_one_through_a_pipe(tmp_path):
     """The figures and the table's form are not changed by who looks: standard output is a pipe."""
     path = table(tmp_path)

@@ -250,6 +250,7 @@ def test_a_dictionary_of_rank_one_and_twins_among_the_candidates(dtype):
         assert np.mean((values[:, 1] - y) ** 2) <= np.var(y)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_fits_in_one_program_for_all_widths():
     X, y = rows(n=30)
     method = KSP(n_prototypes=SIZES, formed=False).resolve(Shape(30, 30, 24, 1, None, False))

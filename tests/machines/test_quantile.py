@@ -113,6 +113,7 @@ def test_least_squares_with_the_row_weights_is_the_machine():
     np.testing.assert_allclose(slope[far], np.where(e > 0, 2 * q, 2 - 2 * q)[far], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_one_call_is_a_path_over_C_and_several_quantiles():
     phi, X, y = problem()
     C, q = jnp.array([0.1, 3.0, 50.0]), jnp.array([0.2, 0.5, 0.9])

@@ -214,6 +214,7 @@ def test_derivatives_of_a_path_that_ends_early_equal_differences_in_both_modes(f
             )
 
 
+@pytest.mark.slow
 def test_paths_in_step_predict_as_one_after_another(monkeypatch):
     """Folds go in step on accelerators."""
     X, y = problem(c=2)

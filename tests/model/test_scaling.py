@@ -97,6 +97,7 @@ def test_one_row_and_all_weights_zero_stay_finite(dtype):
     chex.assert_tree_all_finite(standardize(jnp.ones((3, 2), dtype), jnp.zeros(3, dtype)))
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
 @hypothesis.given(
     X=hypothesis.extra.numpy.arrays(

@@ -47,6 +47,7 @@ def assert_equal(ours, theirs, tolerance):
         np.testing.assert_allclose(a, b, atol=tolerance * float(np.max(np.abs(b))), rtol=0)
 
 
+@pytest.mark.slow
 def test_devices_share_problems(mesh):
     rng = np.random.default_rng(0)
     problems = [(rng.standard_normal((40, 2)), rng.standard_normal(40)) for _ in range(5)]
@@ -144,6 +145,7 @@ def test_a_kernel_that_is_not_finite_at_zero_meets_no_padding(mesh):
     assert_equal(accumulate(phi, X, y, w, mesh=mesh), accumulate(phi, X, y, w, block_rows=4), 1e-12)
 
 
+@pytest.mark.slow
 def test_sums_are_differentiable_in_everything(mesh):
     X, y, w = data(21)
 

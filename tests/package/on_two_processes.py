@@ -43,8 +43,8 @@ def main(port, rank, more=None):
     if more == "all":
         the_training(mesh, X, y, w)
         the_training_alone(rank, X, y)
+        own_C_of_each_problem(mesh, X, y, w)
     model = the_stream(mesh, X, y, w)
-    own_C_of_each_problem(mesh, X, y, w)
     no_time_limit(mesh, X, y)
     rows_of_a_problem(mesh, X, y, w)
     differing_arguments(mesh, rank, X, y, w)

@@ -78,6 +78,7 @@ def test_outliers_do_not_end_the_descent_before_plain_adam_has_the_lower_error(k
     assert set(np.argsort(relevance)[-2:]) <= set(range(INFORMATIVE))
 
 
+@pytest.mark.slow
 def test_more_prototypes_keep_the_lengthscales_of_the_columns_and_do_not_err_more():
     X, y = table(lognormal_targets_too, 800)
     trained = trained_on(X, y, jsparse.FixedSize(160, tuned_with=40, selection="uniform"))

@@ -82,6 +82,7 @@ def test_a_full_metric_and_a_low_rank_one():
         assert trained.cv_error < 0.01 * np.var(y)
 
 
+@pytest.mark.slow
 def test_any_method_with_a_metric_and_none_without():
     X, y = rows(200, 4)
     labels = np.where(y > np.median(y), "high", "low")

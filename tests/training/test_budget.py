@@ -73,6 +73,7 @@ def test_a_row_takes_time_by_numpy_and_by_c(kernel):
             assert 1e-9 < budgets.seconds_of_a_row(few, serving) < 10
 
 
+@pytest.mark.slow
 def test_without_a_method_the_machine_is_distilled_to_the_budget():
     trained = jsparse.train(
         X, Y, task="regression", key=0, columns="standard", kernel="matern32",

@@ -43,6 +43,7 @@ def test_auto_takes_what_errs_less(method):
     assert isinstance(linear.model.expansion.scaling, Standardization)
 
 
+@pytest.mark.slow
 def test_models_of_ranks_are_saved_distilled_and_composed(tmp_path):
     X, y = heavy_tails()
     method = Dual(tuned_with=100)

@@ -81,7 +81,7 @@ def test_models_of_a_batch_are_those_of_train():
     assert "4 in batches" in repr(many)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classes", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_classes(classes):
     X, y = table(2, 70)
     labels = np.array(["a", "b", "c"])[np.digitize(y, np.quantile(y, [0.4, 0.8][: classes - 1]))]
@@ -95,6 +95,7 @@ def test_classes(classes):
         np.testing.assert_allclose(one.predict_proba(X), alone.predict_proba(X), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_float32(dtype):
     problems = [tuple(a.astype(dtype) for a in table(seed, 60 + seed)) for seed in range(3)]
     options = REGRESSION | {"method": FixedSize(7), "C": np.geomspace(0.1, 10.0, 5)}
@@ -108,6 +109,7 @@ def test_float32(dtype):
         )
 
 
+@pytest.mark.slow
 def test_stated_folds_fixed_kernels_and_several_targets():
     X, y = table(3, 60)
     folds = folds_from_assignment(np.arange(60) % 5)
