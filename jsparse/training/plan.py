@@ -184,7 +184,7 @@ def plan(
 def _free_for_arrays(programs: int) -> int | None:
     """Return the free bytes of the device, less those that programs take of a CPU's memory."""
     free = free_bytes()
-    return free if free is None or not on_cpu() else max(0, free - programs)
+    return max(0, free - programs) if on_cpu() and free is not None else free
 
 
 def plan_of(method: Method, **arguments: Any) -> Plan | None:
