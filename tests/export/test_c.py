@@ -87,7 +87,7 @@ def test_c_agrees_with_the_model(kernel, task, dtype, tmp_path):
     ordered = np.sort(expected if expected.shape[1] > 1 else np.abs(expected), axis=1)
     lead = ordered[:, -1] - (ordered[:, -2] if expected.shape[1] > 1 else 0)
     clear = lead > 4 * tolerance
-    assert clear.mean() > (0.9 if dtype == "float64" else 0)
+    assert clear.mean() > 0.9 or dtype == "float32"  # rounding may decide every label of few rows
     labels = np.array(model.labels)[compiled.numbers(X)]
     np.testing.assert_array_equal(labels[clear], model.predict(X)[clear])
     ours, theirs = compiled.filled("probabilities", X, compiled.n_classes), model.predict_proba(X)
