@@ -184,8 +184,8 @@ def sum_over_processes(mesh: Mesh, tree: T) -> T:
         shape = (process_mesh.size, *a.shape[1:])
         return jax.make_array_from_single_device_arrays(shape, one_each, [a])
 
-    own = jax.device_put(jax.tree.map(_on_one_device, tree), device)
-    arrays = jax.tree.map(shared, jax.jit(_with_processes)(own))
+    local = jax.device_put(jax.tree.map(_on_one_device, tree), device)
+    arrays = jax.tree.map(shared, jax.jit(_with_processes)(local))
     with _naming_processes(mesh):
         sums = jax.jit(_sum_of_processes, out_shardings=replicated)(arrays)
         jax.block_until_ready(sums)

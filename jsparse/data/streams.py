@@ -137,7 +137,7 @@ class Shards:
                 are read.
             process: index of this process; by default `jax.process_index()`.
             processes: number of processes; by default `jax.process_count()`.
-            schema: by default that of the first of all shards.
+            schema: by default the schema of the first of all shards.
         """
         processes = jax.process_count() if processes is None else processes
         count = whole_number("processes", processes, 1)

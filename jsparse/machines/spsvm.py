@@ -72,10 +72,10 @@ class SpSVM(Candidates):
         """See `Method.stages`: the kernel and `C` are tuned for the first part of the path."""
         length = min(self.longest, max(SEARCHED, self.longest // 4))
         beginning = problem.with_method(self.shortened(length))
-        chosen = yield from super().stages(beginning, search)
-        outcome = chosen.outcome
+        tuned = yield from super().stages(beginning, search)
+        outcome = tuned.outcome
         whole = outcome.problem.with_method(self)
-        return chosen._replace(outcome=outcome._replace(problem=whole))
+        return tuned._replace(outcome=outcome._replace(problem=whole))
 
     def stages_of_one_size(
         self, problem: Any, search: Any

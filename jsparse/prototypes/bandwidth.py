@@ -220,10 +220,10 @@ def _plug_in(
 ) -> Bandwidth:
     columns = jax.lax.stop_gradient(X).T
 
-    def of_column(i: Array, found: Bandwidth) -> Bandwidth:
+    def of_column(i: Array, bandwidths: Bandwidth) -> Bandwidth:
         column = _unit_column(columns[i], n_rows, spread)
         new = _plug_in_column(column, use_exact)
-        return jax.tree.map(lambda a, b: a.at[i].set(b), found, Bandwidth(*new))
+        return jax.tree.map(lambda a, b: a.at[i].set(b), bandwidths, Bandwidth(*new))
 
     rule, status = (jnp.full(len(columns), code, jnp.int32) for code in (CONSTANT, CONVERGED))
     padding = Bandwidth(jnp.zeros(len(columns), X.dtype), rule, status)

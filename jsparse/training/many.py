@@ -244,28 +244,30 @@ class _Run:
 
     def _prepared(self, arguments: dict[str, Any]) -> Member | Alone:
         """Return a problem as a member of a batch, or why it must be trained alone."""
-        given = {name: p.default for name, p in ARGUMENTS.items()} | arguments
-        if given["budget"] is not None or given["n_prototypes"] is not None:
+        complete = {name: p.default for name, p in ARGUMENTS.items()} | arguments
+        if complete["budget"] is not None or complete["n_prototypes"] is not None:
             return Alone("a batch distils no machines, as budget and n_prototypes ask for")
-        config, preset = self._config(given)
-        raw = raw_rows(given["X"], given["y"], given["weights"], config.task)
-        return self.checks.member(config, raw, given["key"], preset)
+        config, preset = self._config(complete)
+        raw = raw_rows(complete["X"], complete["y"], complete["weights"], config.task)
+        return self.checks.member(config, raw, complete["key"], preset)
 
-    def _config(self, given: dict[str, Any]) -> tuple[Config, Preset | None]:
+    def _config(self, complete: dict[str, Any]) -> tuple[Config, Preset | None]:
         """Return the configuration, without keys; it is made once for equal settings."""
-        X, y, folds, resources = (given[name] for name in ("X", "y", "folds", "resources"))
-        stated = Stated(*(given[name] for name in Stated._fields))
-        situation = situation_of(X, y, folds, given["out_of_fold"], resources)
+        X, y, folds, resources = (complete[name] for name in ("X", "y", "folds", "resources"))
+        stated = Stated(*(complete[name] for name in Stated._fields))
+        situation = situation_of(X, y, folds, complete["out_of_fold"], resources)
         own = {
-            name: value for name, value in given.items() if name not in ("X", "y", "weights", "key")
+            name: value
+            for name, value in complete.items()
+            if name not in ("X", "y", "weights", "key")
         }
         name = (situation, *map(id, own.values()))
         if name not in self.configs:
-            settings, preset = completed(stated, given["preset"], situation)
+            settings, preset = completed(stated, complete["preset"], situation)
             self.configs[name] = preset, configure(
-                given["task"], NO_KEYS, settings, given["C"], folds, given["metric"],
-                given["multiclass"], given["class_weight"], given["out_of_fold"],
-                dataclasses.replace(resources, mesh=None), given["progress"],
+                complete["task"], NO_KEYS, settings, complete["C"], folds, complete["metric"],
+                complete["multiclass"], complete["class_weight"], complete["out_of_fold"],
+                dataclasses.replace(resources, mesh=None), complete["progress"],
             )  # fmt: skip
         preset, config = self.configs[name]
         return config, preset

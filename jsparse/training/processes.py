@@ -29,8 +29,8 @@ def join_processes(mesh: Mesh, summarizer: Summarizer, shards: list[int]) -> Non
         ValueError: in every process, if two processes have the same shard, the numbers of columns
             differ, or there are nearly as many classes as rows.
     """
-    own = summarizer.lowest if summarizer.n else None
-    reports = _reports(mesh, summarizer, own, shards)
+    local = summarizer.lowest if summarizer.n else None
+    reports = _reports(mesh, summarizer, local, shards)
     _check(processes_of(mesh), reports)
     reports = [report for report in reports if report["n"]]
     if not reports:
@@ -40,19 +40,19 @@ def join_processes(mesh: Mesh, summarizer: Summarizer, shards: list[int]) -> Non
     place = {label: i for i, label in enumerate(summarizer.by_class)}
     class_numbers = np.array([place[label] for label in own_labels], np.int64)
     dtypes = [np.result_type(*kinds) for kinds in zip(*(r["dtypes"] for r in reports), strict=True)]
-    if own is None:
+    if local is None:
         shapes = [(0, len(summarizer.low)) if name == "X" else 0 for name in Columns._fields]
-        own = Columns(*map(np.zeros, shapes, dtypes))
+        local = Columns(*map(np.zeros, shapes, dtypes))
     else:
-        own = own._replace(class_numbers=class_numbers[own.class_numbers])
+        local = local._replace(class_numbers=class_numbers[local.class_numbers])
         if summarizer.classification:
-            own = own._replace(targets=own.class_numbers)
-        own = Columns(*(a.astype(dtype) for a, dtype in zip(own, dtypes, strict=True)))
-    summarizer.parts = [_selected_rows(mesh, own, summarizer.sample_rows)]
+            local = local._replace(targets=local.class_numbers)
+        local = Columns(*(a.astype(dtype) for a, dtype in zip(local, dtypes, strict=True)))
+    summarizer.parts = [_selected_rows(mesh, local, summarizer.sample_rows)]
 
 
 def _reports(
-    mesh: Mesh, summarizer: Summarizer, own: Columns | None, shards: list[int]
+    mesh: Mesh, summarizer: Summarizer, local: Columns | None, shards: list[int]
 ) -> list[dict[str, Any]]:
     """Return the moments and the forms of the rows of every process."""
     report = {
@@ -65,7 +65,7 @@ def _reports(
             [repr(label), m.rows, m.weight, m.mean.tolist(), m.squares.tolist()]
             for label, m in summarizer.by_class.items()
         ],
-        "dtypes": [] if own is None else [column.dtype.str for column in own],
+        "dtypes": [] if local is None else [column.dtype.str for column in local],
     }
     return [json.loads(text) for text in gather_texts(mesh, json.dumps(report).encode())]
 
@@ -101,22 +101,22 @@ def _join_moments(summarizer: Summarizer, reports: list[dict[str, Any]]) -> None
         check_label_count(len(summarizer.by_class), summarizer.n)
 
 
-def _selected_rows(mesh: Mesh, own: Columns, sample_rows: int) -> Columns:
+def _selected_rows(mesh: Mesh, local: Columns, sample_rows: int) -> Columns:
     """Return the rows of the sample, of all processes, in the order of their places.
 
     First the processes exchange the random numbers of their rows, then only the selected rows.
     """
-    draws = np.stack([own.numbers, own.class_numbers.astype(float)])
+    draws = np.stack([local.numbers, local.class_numbers.astype(float)])
     all_draws = [np.frombuffer(text).reshape(2, -1) for text in gather_texts(mesh, draws.tobytes())]
     counts = [draws.shape[1] for draws in all_draws]
     numbers, class_numbers = np.concatenate(all_draws, axis=1)
     selected = lowest_numbers(numbers, class_numbers.astype(int), sample_rows)
     first = sum(counts[: processes_of(mesh).index(jax.process_index())])
-    mine = selected[first : first + len(own.numbers)]
+    mine = selected[first : first + len(local.numbers)]
     begin = int(selected[:first].sum())
     # Every process fills its rows in a table of zeros, so that the sum is the whole table.
     columns = []
-    for column in own.at(mine):
+    for column in local.at(mine):
         table = np.zeros((int(selected.sum()), *column.shape[1:]), column.dtype)
         table[begin : begin + len(column)] = column
         columns.append(table)

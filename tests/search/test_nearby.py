@@ -12,13 +12,13 @@ LOW, HIGH = np.log([0.1, 0.1]), np.log([10.0, 10.0])
 
 def run(grid, start, C, error, p=2, **settings):
     """Run the search on a function of theta and C; return the points that it evaluates."""
-    asked = []
+    evaluated = []
 
     def scores(thetas, values):
         assert thetas.shape == (1, p)
         assert values.shape == (1, 1)
         assert values.item() in grid
-        asked.append((thetas[0], values.item()))
+        evaluated.append((thetas[0], values.item()))
         return np.array([error(thetas[0], values.item())])
 
     tuning = SimpleNamespace(theta=np.array(start, float), C=C)
@@ -31,18 +31,18 @@ def run(grid, start, C, error, p=2, **settings):
         scores=scores, low=LOW[:p], high=HIGH[:p], best_C=print, slope=print, **unused,
     )  # fmt: skip
     search.run(evaluator)
-    assert len({(*theta, C) for theta, C in asked}) == len(asked)
-    return asked
+    assert len({(*theta, C) for theta, C in evaluated}) == len(evaluated)
+    return evaluated
 
 
 @pytest.mark.parametrize("size", [5, 9, 25])
 @pytest.mark.parametrize("best", [1e-2, 3.0, 1e6])
 def test_it_finds_the_best_C_of_a_grid_with_few_evaluations(size, best):
     grid = np.geomspace(1e-2, 1e6, size)
-    asked = run(grid, [], 30.0, lambda _, C: abs(np.log(C / best)), p=0)
-    found = min(asked, key=lambda point: abs(np.log(point[1] / best)))[1]
-    assert found == min(grid, key=lambda C: abs(np.log(C / best)))
-    assert len(asked) <= 3 + size // 2
+    evaluated = run(grid, [], 30.0, lambda _, C: abs(np.log(C / best)), p=0)
+    nearest = min(evaluated, key=lambda point: abs(np.log(point[1] / best)))[1]
+    assert nearest == min(grid, key=lambda C: abs(np.log(C / best)))
+    assert len(evaluated) <= 3 + size // 2
 
 
 def test_it_scales_all_leaves_of_the_kernel_together_within_the_bounds():
@@ -51,25 +51,25 @@ def test_it_scales_all_leaves_of_the_kernel_together_within_the_bounds():
     def error(theta, C):
         return (theta[0] - start[0] - best) ** 2 + 0.1 * np.log(C) ** 2
 
-    asked = run([0.1, 1.0, 10.0], start, 1.0, error)
-    for theta, _ in asked:
+    evaluated = run([0.1, 1.0, 10.0], start, 1.0, error)
+    for theta, _ in evaluated:
         np.testing.assert_allclose(theta[0] - theta[1], start[0] - start[1])
-    theta, C = min(asked, key=lambda point: error(*point))
+    theta, C = min(evaluated, key=lambda point: error(*point))
     assert abs(theta[0] - start[0] - best) < np.log(1.65) / 4  # half of the last step
     assert C == 1.0
-    assert len(asked) <= 12
+    assert len(evaluated) <= 12
     edge = run([1.0], HIGH, 1.0, lambda theta, C: -theta[0])
     assert all(np.all(theta <= HIGH) for theta, _ in edge)
 
 
 def test_it_goes_to_a_smaller_C_where_errors_cannot_be_trusted():
     grid = np.geomspace(1e-2, 1e6, 9)
-    asked = run(grid, [], 1e6, lambda _, C: np.inf if C > 50 else 1 / C, p=0)
-    assert 10.0 in [pytest.approx(C) for _, C in asked]
+    evaluated = run(grid, [], 1e6, lambda _, C: np.inf if C > 50 else 1 / C, p=0)
+    assert 10.0 in [pytest.approx(C) for _, C in evaluated]
     assert len(run(grid, [], 1e6, lambda *_: np.inf, p=0)) == 9
 
 
 def test_it_ends_with_its_budget():
     grid = np.geomspace(1e-2, 1e6, 25)
-    asked = run(grid, [0.0, 0.0], 1e6, lambda theta, C: C - theta[0], max_evaluations=4)
-    assert len(asked) == 4
+    evaluated = run(grid, [0.0, 0.0], 1e6, lambda theta, C: C - theta[0], max_evaluations=4)
+    assert len(evaluated) == 4
