@@ -21,7 +21,7 @@ import jaxtyping
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-jaxtyping.install_import_hook("jsparse", "beartype.beartype")
+#jaxtyping.install_import_hook("jsparse", "beartype.beartype")
 # Each collection of garbage goes through all that was imported: a sixth of the time.
 gc.set_threshold(200_000, 50, 100)
 

@@ -240,9 +240,10 @@ class Annealing(Search):
 class Nearby(Search):
     """A search near the best kernel and `C` of a cheaper method, one fit for each fold at a time.
 
-    It moves along the values of `C` in the grid, then by a common factor of all leaves of the
-    kernel, each as long as the score falls, and ends where neither lowers it. The factor of the
-    kernel is first `ratio`, then its root. The default is at most 20 evaluations.
+    It begins with the better of two kernels: the cheaper method's best one and the initial one. It
+    moves along the values of `C` in the grid, then by a common factor of all leaves of the kernel,
+    each as long as the score falls, and ends where neither lowers it. The factor of the kernel is
+    first `ratio`, then its root. The default is at most 20 evaluations.
     """
 
     ratio: float = 1.65
@@ -254,36 +255,41 @@ class Nearby(Search):
     def run(self, run: Evaluator) -> None:
         """See `Search.run`."""
         grid, template = np.sort(run.grid), run.template
-        middle = self.start.theta if template.size else np.zeros(0)
+        # The kernel that suits the cheaper method may be useless for this one: a relevance vector
+        # machine with a nearly linear kernel is constant. So the initial kernel is tried as well.
+        kernels = [self.start.theta] if template.size else [np.zeros(0)]
+        if template.size and not np.array_equal(self.start.theta, template.theta):
+            kernels.append(template.theta)
         direction = np.where(template.signed, 0, np.log(self.ratio) / 2) if template.size else 0.0
-        errors: dict[tuple[int, int], float] = {}
+        errors: dict[tuple[int, int, int], float] = {}
 
-        def error(point: tuple[int, int]) -> float:
-            place, factor = point
-            theta = np.clip(middle + factor * direction, run.low, run.high)
-            if not 0 <= place < len(grid) or (factor and np.array_equal(theta, middle)):
+        def error(point: tuple[int, int, int]) -> float:
+            kernel, place, factor = point
+            theta = np.clip(kernels[kernel] + factor * direction, run.low, run.high)
+            if not 0 <= place < len(grid) or (factor and np.array_equal(theta, kernels[kernel])):
                 return np.inf
             if point not in errors and len(errors) < run.planned:
                 errors[point] = float(run.scores(theta[None], grid[None, [place]])[0])
             return errors.get(point, np.inf)
 
-        def walk(point: tuple[int, int], step: tuple[int, int]) -> tuple[int, int]:
+        def walk(point: tuple[int, int, int], step: tuple[int, int]) -> tuple[int, int, int]:
             """Return the last point that the step, or the opposite step, leads to downhill."""
 
-            def moved(point: tuple[int, int], sign: int) -> tuple[int, int]:
-                return point[0] + sign * step[0], point[1] + sign * step[1]
+            def moved(point: tuple[int, int, int], sign: int) -> tuple[int, int, int]:
+                return point[0], point[1] + sign * step[0], point[2] + sign * step[1]
 
-            error(point)  # first, as it is the result if time is up
             sign = min((1, -1), key=lambda sign: error(moved(point, sign)))
             while error(moved(point, sign)) < error(point):
                 point = moved(point, sign)
             return point
 
-        point = int(np.argmin(np.abs(np.log(grid / self.start.C)))), 0
+        place = int(np.argmin(np.abs(np.log(grid / self.start.C))))
+        # The surrogate's kernel comes first, as it is the result if time is up.
+        point = min(((kernel, place, 0) for kernel in range(len(kernels))), key=error)
         stride = 1 << max(len(grid) // COARSE_C, 1).bit_length() - 1  # a power of two
         # A smaller `C` has a better conditioned system, so start there if no error can be trusted.
-        while not np.isfinite(error(point)) and point[0] > 0 and len(errors) < run.planned:
-            point = max(point[0] - stride, 0), 0
+        while not np.isfinite(error(point)) and point[1] > 0 and len(errors) < run.planned:
+            point = point[0], max(point[1] - stride, 0), 0
         steps = [(stride, 0), (0, 2), (stride, 0), *[(1, 0)] * (stride > 1), (0, 1)]
         for step in steps if template.size else [(stride, 0), (1, 0)]:
             point = walk(point, step)

@@ -602,7 +602,9 @@ def test_rows_without_weight_are_no_candidates():
     w[:] = 0
     w[:5] = 1
     folds = jsparse.Folds(*(jnp.asarray(a) for a in _three_folds(90)))
-    with pytest.raises(ValueError, match="folds: expected rows with weight outside of every fold"):
+    with pytest.raises(
+        ValueError, match="folds: expected at least one row with weight outside of each fold"
+    ):
         jsparse.train(X, y, weights=w, method=SCDP(5), **options | {"folds": folds})
 
 

@@ -10,7 +10,7 @@ from jsparse.search.strategies import Nearby, Profile
 LOW, HIGH = np.log([0.1, 0.1]), np.log([10.0, 10.0])
 
 
-def run(grid, start, C, error, p=2, **settings):
+def run(grid, start, C, error, p=2, initial=None, **settings):
     """Run the search on a function of theta and C; return the points that it evaluates."""
     evaluated = []
 
@@ -24,7 +24,8 @@ def run(grid, start, C, error, p=2, **settings):
     tuning = SimpleNamespace(theta=np.array(start, float), C=C)
     search = Profile().nearby(tuning)
     search = Nearby(start=tuning, **settings) if settings else search
-    template = SimpleNamespace(size=p, signed=np.arange(p) > 1)
+    theta = tuning.theta if initial is None else np.array(initial, float)
+    template = SimpleNamespace(size=p, theta=theta, signed=np.arange(p) > 1)
     unused = dict.fromkeys(("problem", "dtype", "key", "deadline", "stops"))
     evaluator = SimpleNamespace(
         grid=np.asarray(grid), template=template, planned=len(search.batch_sizes(p)),
@@ -60,6 +61,15 @@ def test_it_scales_all_leaves_of_the_kernel_together_within_the_bounds():
     assert len(evaluated) <= 12
     edge = run([1.0], HIGH, 1.0, lambda theta, C: -theta[0])
     assert all(np.all(theta <= HIGH) for theta, _ in edge)
+
+
+def test_it_begins_with_the_initial_kernel_if_the_other_kernel_is_worse():
+    def error(theta, _):
+        return 1.0 if theta[0] > 1 else abs(theta[0] - 0.5)
+
+    evaluated = run([1.0], HIGH, 1.0, error, initial=[0.4, 0.4])
+    np.testing.assert_array_equal([theta for theta, _ in evaluated[:2]], [HIGH, [0.4, 0.4]])
+    assert min(error(*point) for point in evaluated) <= 0.1
 
 
 def test_it_goes_to_a_smaller_C_where_errors_cannot_be_trusted():

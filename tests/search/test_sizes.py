@@ -339,7 +339,8 @@ def test_the_command_line_shows_the_curve(tmp_path, capsys, monkeypatch):
     X, y = regression()
     np.savetxt(tmp_path / "t.csv", np.c_[X, y], delimiter=",", header="a,b,y", comments="")
     fit = ["fit", str(tmp_path / "t.csv"), "--target", "y", "--out", str(tmp_path / "m"), "--quiet"]
-    fit += ["--folds", "3", "--evaluations", "3", "--prototypes", "5,15"]
+    fit += ["--folds", "3", "--evaluations", "3"]
+    fit += ["--method", "fixed-size", "--prototypes", "5,15"]
     cache = jax.config.jax_compilation_cache_dir
     try:
         for way in ([], ["--stream"]):
@@ -410,7 +411,8 @@ def test_as_many_as_are_worth_it_of_streams_estimators_and_the_command_line(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = tmp_path / "rows.csv"
     np.savetxt(file, np.column_stack([X, y]), delimiter=",", header="a,b,y", comments="")
-    fit = ["fit", str(file), "--target", "y", "--prototypes", "auto", "--evaluations", "2"]
+    fit = ["fit", str(file), "--target", "y", "--method", "fixed-size"]
+    fit += ["--prototypes", "auto", "--evaluations", "2"]
     cache = jax.config.jax_compilation_cache_dir
     try:
         assert main([*fit, "--out", str(tmp_path / "model"), "--folds", "3", "--quiet"]) == 0

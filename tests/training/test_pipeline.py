@@ -478,6 +478,7 @@ def test_several_classes_decimal_commas_and_awkward_names(tmp_path, capsys, monk
     table = write(tmp_path / "iris.csv", ["a", "b", "c", "d", "decision_value"], rows, ";")
     model, out = tmp_path / "m", tmp_path / "p.csv"
     options = ["--prototypes", "20", "--folds", "4", "--evaluations", "3", "--quiet"]
+    options += ["--decimal", ",", "--method", "fixed-size"]
     fit = ["fit", str(table), "--target", "decision_value", "--out", str(model), *options]
     assert main([*fit, "--multiclass", "one-versus-one", "--balanced"]) == 0
     assert "150 rows x 4 columns" in capsys.readouterr().out
@@ -490,7 +491,7 @@ def test_several_classes_decimal_commas_and_awkward_names(tmp_path, capsys, monk
         before = name.read_bytes()
         assert main(["predict", str(model), str(table), "--out", str(name)]) == 2
         assert name.read_bytes() == before
-    assert main([*fit[:-5], "--out", str(table), *options]) == 2
+    assert main([*fit[:-9], "--out", str(table), *options]) == 2
     assert "another file than one that is read" in capsys.readouterr().err
 
 
