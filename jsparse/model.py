@@ -111,26 +111,28 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         return jnp.sort(values, axis=-1) if self._in_order else values
 
     def at(self, size: int) -> "Model":
-        """Return the model of another size, without probabilities, intervals, sets and novelty.
+        """Return the model of one size, without the `path`; its file holds this size alone.
+
+        Only the selected size keeps probabilities, intervals, sets and novelty.
 
         Raises:
             ValueError: if there is no machine of this size.
         """
+        if size == self.size:
+            return self if self.path is None else dataclasses.replace(self, path=None)
         if self.path is None:
-            if size != self.size:
-                raise ValueError(
-                    f"size: expected {self.size}, the only size of this model, got {size!r}; for "
-                    "fewer prototypes see jsparse.distil, or train with SCDP(max_prototypes=...)"
-                )
-            return self
+            raise ValueError(
+                f"size: expected {self.size}, the only size of this model, got {size!r}; if it "
+                "came from `at`, take the model before; for fewer prototypes see jsparse.distil, "
+                "or train with SCDP(max_prototypes=...)"
+            )
         with jax.enable_x64(self.dtype == np.float64):
             expansion = dataclasses.replace(self.path.at(size), scaling=self.expansion.scaling)
         about = About({**self.about, "n_prototypes": expansion.prototypes.shape[0]})
-        if size != self.size:  # the recorded error is the error of the selected size
-            about.pop("cv_error", None)
+        about.pop("cv_error", None)  # the recorded error is the error of the selected size
         return dataclasses.replace(
-            self, expansion=expansion, inverse_temperatures=None, conformal=None, novelties=None,
-            about=about,
+            self, expansion=expansion, path=None, inverse_temperatures=None, conformal=None,
+            novelties=None, about=about,
         )  # fmt: skip
 
     def warm_up(self) -> Compiled:

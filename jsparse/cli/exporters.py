@@ -44,7 +44,7 @@ def _to_numpy(model: Model, path: str, options: argparse.Namespace) -> None:
     with writing(path):
         sources = Path(predictor.__file__).parent
         shutil.copytree(sources, path, ignore=shutil.ignore_patterns("__pycache__"))
-    model.save(os.path.join(path, "model.jsparse"))
+    model.at(model.size).save(os.path.join(path, "model.jsparse"))  # a predictor has one size
 
 
 def _to_onnx(model: Model, path: str, options: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import safetensors
 from jax import export
 
 from jsparse import SCDP, Dual, FixedSize, Model, Profile, Robust, load, save, train
@@ -200,15 +201,38 @@ def test_sizes_of_a_path_and_of_none(models):
     model = models["path"]
     for size in range(1, 7):
         assert model.at(size).size == size
-        assert model.at(size).at(6)(ROWS).shape == (N, 3)  # the path goes with it
-        np.testing.assert_array_equal(model.at(size).at(2)(ROWS), model.at(2)(ROWS))
+        with pytest.raises(ValueError, match="came from `at`, take the model before"):
+            model.at(size).at(7)
     np.testing.assert_array_equal(model.at(model.size)(ROWS), model(ROWS))
+    np.testing.assert_array_equal(  # the selected size keeps its calibration
+        model.at(model.size).predict_proba(ROWS), model.predict_proba(ROWS)
+    )
     for size in (0, 7):
         with pytest.raises(ValueError, match=f"expected one of 1 to 6, got {size}"):
             model.at(size)
     assert models["two"].at(12) is models["two"]
     with pytest.raises(ValueError, match="the only size of this model"):
         models["two"].at(5)
+
+
+def test_the_file_of_one_size_holds_this_size_alone(models, tmp_path):
+    model, d = models["path"], ROWS.shape[1]
+    bytes_of = {}
+    for size in (1, 2, model.size):
+        path = tmp_path / f"{size}"
+        model.at(size).save(path)
+        with safetensors.safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        assert arrays["prototypes"] == [size, d]
+        assert not [name for name in arrays if name.startswith("path.")]
+        bytes_of[size] = path.stat().st_size
+    model.save(tmp_path / "all")
+    assert bytes_of[1] < bytes_of[2] < bytes_of[model.size] < (tmp_path / "all").stat().st_size
+    assert load(tmp_path / "all").path is not None
+    # A folder for NumPy serves one size.
+    folder = tmp_path / "served"
+    assert main(["export", str(tmp_path / "all"), "--to", "numpy", "--out", str(folder)]) == 0
+    assert (folder / "model.jsparse").stat().st_size == bytes_of[model.size]
 
 
 def test_where_jax_has_float32_a_model_of_float64_keeps_its_digits(models, tmp_path):
