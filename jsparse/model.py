@@ -29,6 +29,7 @@ from .model_contents import Contents, write
 from .model_exports import ModelExports
 from .multiclass import Code, Decoding
 from .novelty import Novelty, calibration, novelty
+from .predictor.checks import NameRow, row_index
 from .relevance import Relevance, relevance_of
 
 
@@ -254,16 +255,20 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         return relevance_of(expansion.kernel, expansion.prototypes.shape[1], self.columns, names)
 
     def scores(
-        self, inputs: Float[np.ndarray, "n d"], *, first: int = 0, by_fold: bool = False
+        self,
+        inputs: Float[np.ndarray, "n d"],
+        *,
+        name_row: NameRow = row_index,
+        by_fold: bool = False,
     ) -> np.ndarray:
         """Return the scores of an array of finite inputs, shape `n *k`.
 
         Args:
             inputs: raw inputs.
-            first: number of the first row in error messages.
+            name_row: names a row in error messages, given its index; by default "row index 4".
             by_fold: return the scores of each fold's machine, shape `n v *k`, if there are any.
         """
-        return scores_of_rows(self, inputs, first=first, by_fold=by_fold)
+        return scores_of_rows(self, inputs, name_row=name_row, by_fold=by_fold)
 
     def save(self, path: PathLike) -> None:
         """Write the model to a file for `jsparse.load`; `jsparse.save` describes the contents.

@@ -19,7 +19,7 @@ from .plain import is_plain
 from .prediction import Scorer
 from .predictor import Predictor
 from .predictor.answers import Answers
-from .predictor.checks import rows_of
+from .predictor.checks import NameRow, row_index, rows_of
 from .predictor.conformal import in_blocks
 
 
@@ -65,7 +65,11 @@ def scorer_of(model: Any, *, by_fold: bool = False) -> Scorer:
 
 
 def scores_of_rows(
-    model: Any, inputs: Float[np.ndarray, "n d"], *, first: int = 0, by_fold: bool = False
+    model: Any,
+    inputs: Float[np.ndarray, "n d"],
+    *,
+    name_row: NameRow = row_index,
+    by_fold: bool = False,
 ) -> np.ndarray:
     """Return the scores of finite inputs by a `Model`; see `Model.scores` for the arguments."""
     check_runtime()
@@ -73,8 +77,8 @@ def scores_of_rows(
         _PREDICTORS[model] = model.to_numpy() if _suits_numpy(model) else None
     predictor, n = _PREDICTORS[model], len(inputs)
     if predictor is not None and n * predictor.n_prototypes(by_fold=by_fold) <= _FEW_VALUES:
-        return predictor.scores(inputs, first=first, by_fold=by_fold)
-    return scorer_of(model, by_fold=by_fold).on_host(inputs, first=first)
+        return predictor.scores(inputs, name_row=name_row, by_fold=by_fold)
+    return scorer_of(model, by_fold=by_fold).on_host(inputs, name_row=name_row)
 
 
 def traced_inputs(model: Any, X: Any) -> tuple[Any, bool]:

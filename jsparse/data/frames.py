@@ -9,6 +9,7 @@ from jaxtyping import Float, Int, Shaped
 
 from .._arguments import on_host
 from .._repr import short_repr
+from ..predictor.checks import row_index
 from .schema import Schema
 
 
@@ -123,8 +124,13 @@ class Frame:
                     f"{values.shape}"
                 )
             table = table.append_column(target, [_column(values)])
-        if rows is not None and len(rows) < table.num_rows:
-            table = table.take(rows)
+        numbers = range(table.num_rows) if rows is None else rows
+        if len(numbers) < table.num_rows:
+            table = table.take(numbers)
+
+        def name_row(index: int) -> str:
+            return row_index(int(numbers[index]))
+
         schema = fit_schema(
             table,
             target,
@@ -134,10 +140,11 @@ class Frame:
             drop=self.drop,
             max_categories=self.max_categories,
             coded=self.categories == "kernel",
+            name_row=name_row,
         )
-        X = encode(schema, table).X
+        X = encode(schema, table, name_row=name_row).X
         if named:
-            return X, encode_target(schema, table), schema
+            return X, encode_target(schema, table, name_row), schema
         return X, np.asarray(y) if rows is None else np.asarray(y)[rows], schema
 
     def encoded(

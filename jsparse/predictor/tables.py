@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .checks import TableError, short_repr
+from .checks import NameRow, TableError, row_index, short_repr
 from .schema import Column, Schema
 
 _IMPUTE = (
@@ -41,12 +41,12 @@ class Columns(abc.ABC):
     Attributes:
         names: the names of the columns.
         n_rows: number of rows.
-        rows: the rows' numbers in their file, counted from 0, for messages; or None.
+        name_row: names a row in messages.
     """
 
     names: Sequence[str]
     n_rows: int
-    rows: Sequence[int] | None
+    name_row: NameRow
 
     @abc.abstractmethod
     def numbers(self, column: Column) -> np.ndarray:
@@ -85,7 +85,7 @@ def encode_columns(schema: Schema, table: Columns, dtype: Any = "float64") -> En
                 row = int(np.argmax(np.isinf(X[:, offset])))
                 raise TableError(
                     f"column {name!r}: expected numbers that fit {np.dtype(dtype)}, got "
-                    f"{values[row]} in row {row_number(table.rows, row)}"
+                    f"{values[row]} in {table.name_row(row)}"
                 )
         else:
             code, missing = table.codes(column)
@@ -100,26 +100,15 @@ def encode_columns(schema: Schema, table: Columns, dtype: Any = "float64") -> En
         offset += width
         if np.any(missing):
             imputed[name] = int(missing.sum())
-            first_missing[name] = row_number(table.rows, int(np.argmax(missing)))
+            first_missing[name] = table.name_row(int(np.argmax(missing)))
     if imputed and not schema.impute:
         places = [
-            f"column {name!r} has {imputed[name]} in {len(X)} rows, the first in row {row}"
+            f"column {name!r} has {imputed[name]} in {len(X)} rows, the first in {row}"
             for name, row in list(first_missing.items())[:5]
         ]
         more = f"; and {len(imputed) - 5} more columns" if len(imputed) > 5 else ""
         raise TableError(f"missing values: {'; '.join(places)}{more}: {_IMPUTE}")
     return Encoded(X, unseen, imputed)
-
-
-def row_number(rows: Sequence[int] | None, index: int) -> int:
-    """Return the number of a row in its file, counted from 1, for a message.
-
-    Args:
-        rows: the numbers of the table's rows in their file, counted from 0; by default the table
-            is the whole file.
-        index: the row's index in the table.
-    """
-    return 1 + (index if rows is None else int(rows[index]))
 
 
 def check_names(names: Sequence[str], wanted: Iterable[str], what: str) -> None:
@@ -198,9 +187,8 @@ class TableInMemory(Columns):
         ValueError: for columns of different lengths or with equal names.
     """
 
-    rows = None
-
     def __init__(self, table: Any) -> None:
+        self.name_row = row_index
         if isinstance(table, Mapping):
             columns = {str(name): values for name, values in table.items()}
         elif hasattr(table, "dtypes"):  # pandas
@@ -237,8 +225,8 @@ class TableInMemory(Columns):
             expected = "dates or times" if times else "numbers"
             advice = "; turn texts into times, as pandas.to_datetime does" if times else ""
             raise TableError(
-                f"column {name!r}: expected {expected}, got {raw[row]!r:.80} in row {row + 1}"
-                f"{advice}"
+                f"column {name!r}: expected {expected}, got {raw[row]!r:.80} in "
+                f"{self.name_row(row)}{advice}"
             )
         if times:
             array = array - column.origin
@@ -251,7 +239,8 @@ class TableInMemory(Columns):
         if infinite.any():
             row = int(np.argmax(infinite))
             raise TableError(
-                f"column {name!r}: expected finite numbers, got {numbers[row]} in row {row + 1}"
+                f"column {name!r}: expected finite numbers, got {numbers[row]} in "
+                f"{self.name_row(row)}"
             )
         return numbers
 

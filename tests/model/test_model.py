@@ -11,6 +11,7 @@ import safetensors
 from jax import export
 
 from jsparse import SCDP, Dual, FixedSize, Model, Profile, Robust, load, save, train
+from jsparse.cli.main import main
 from jsparse.data.encoding import encode
 from jsparse.data.frames import Frame
 from jsparse.data.tables import TableError
@@ -296,10 +297,12 @@ def test_what_is_wrong_with_a_table_is_named(of_table):
         of_table.predict(table.rename(columns={"town": "towns"}))
     with pytest.raises(TableError, match=r"missing values: column 'size' has 2 in 80 rows"):
         of_table.predict(table.assign(size=table["size"].where(table.index > 1)))
-    with pytest.raises(TableError, match="column 'size': expected numbers, got 'large' in row 1"):
+    with pytest.raises(
+        TableError, match="column 'size': expected numbers, got 'large' in row index 0"
+    ):
         of_table.predict(table.assign(size="large"))
     with pytest.raises(
-        TableError, match="column 'size': expected finite numbers, got inf in row 1"
+        TableError, match="column 'size': expected finite numbers, got inf in row index 0"
     ):
         of_table.predict(table.assign(size=np.inf))
     twice = pd.concat([table, table[["town"]]], axis=1)
