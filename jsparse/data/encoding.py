@@ -18,6 +18,7 @@
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -182,6 +183,10 @@ class ArrowTable(Columns):
         values, categories = comparable_column(self.table, column.name, column.categories or ())
         code = pc.index_in(values, value_set=categories).fill_null(-1).to_numpy()
         return code, values.is_null().to_numpy()
+
+    def values(self, column: Column, rows: Int[np.ndarray, " k"]) -> list[Any]:
+        """Return a column's values in some rows, given by their indices, for messages."""
+        return plain_column(self.table, column.name).take(rows).to_pylist()
 
 
 def encode_target(

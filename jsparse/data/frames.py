@@ -164,10 +164,13 @@ class Frame:
 
         Raises:
             ValueError: naming a column that is missing or cannot be encoded.
+
+        Warns:
+            UnseenCategoryWarning: naming the categories that training did not see.
         """
         from .encoding import encode
 
-        return encode(schema, _arrow(self.table), dtype=dtype).X
+        return encode(schema, _arrow(self.table), dtype=dtype).with_warning()
 
 
 @dataclasses.dataclass(frozen=True)

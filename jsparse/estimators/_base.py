@@ -79,7 +79,8 @@ class Machine(BaseEstimator):
     Inputs are arrays or tables, as for `train`: pandas, Arrow, or a `data.frames.Frame` with
     settings for its columns. `model_.columns` describes the encoding of a table. `prototypes_` and
     lengthscales refer to the encoded columns. A category not seen in training has no indicator. A
-    kernel that compares categories treats it as different from all others. `model_` accepts the
+    kernel that compares categories treats it as different from all others. Both cases cause an
+    `UnseenCategoryWarning`. `model_` accepts the
     columns in any order. An estimator needs them in the order of training, as scikit-learn demands.
     """
 

@@ -25,6 +25,10 @@ class TableError(ValueError):
     """A table is not what was expected; the message names the file, column or row."""
 
 
+class UnseenCategoryWarning(UserWarning):
+    """A table has categories that training did not see; the message names columns and values."""
+
+
 def real(name: str, value: Any, least: float, *, above: bool = False, finite: bool = True) -> float:
     """Return a real number of at least `least`, or above `least` if `above` is True.
 

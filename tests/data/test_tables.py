@@ -140,6 +140,7 @@ def test_unseen_categories_are_zeros_and_counted(tmp_path):
     encoded = encode(schema, new)
     np.testing.assert_array_equal(encoded.X[:, 1:4], [[0, 0, 0], [0, 0, 1]])
     assert encoded.unseen == {"job": 1}
+    assert encoded.unseen_values == {"job": ["pilot"]}
 
 
 def test_codes_that_look_like_numbers_stay_what_they_were(tmp_path):
