@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import onnx
 import pandas as pd
 import pytest
 from onnx_program import program
@@ -61,6 +62,10 @@ def test_columns_of_every_type_are_inputs(categories, tmp_path):
     frame = table()
     model = learn(frame, targets(frame), categories=categories)
     run = program(model, tmp_path)
+    described = {i.name: i.doc_string for i in onnx.load(tmp_path / "model.onnx").graph.input}
+    assert described["town"] == "categories: 'Bern', 'Köln', 'Łódź'"
+    assert described["since"].startswith("microseconds since 1970 in UTC")
+    assert described["age"] == "numbers"
     assert run.inputs == {
         "town": "tensor(string)",
         "age": "tensor(double)",

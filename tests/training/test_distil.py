@@ -74,7 +74,7 @@ def test_n_prototypes_limits_the_path_of_scdp(as_users_call):
     # More than the large machine, or the rows outside of a fold, have is no error.
     assert jsparse.distil(large, X, y, key=1, n_prototypes=500).curve.sizes[-1] <= 72
     assert jsparse.distil(large.model, X, y, key=1, n_prototypes=500).curve.sizes[-1] <= 72
-    with pytest.raises(ValueError, match="n_prototypes: expected None with a method.* got 12"):
+    with pytest.raises(ValueError, match=r"n_prototypes: expected None with a method.* got 12"):
         jsparse.distil(large, X, y, key=1, n_prototypes=12, method=jsparse.SCDP())
     with pytest.raises(ValueError, match="n_prototypes: expected a whole number of at least 1"):
         jsparse.distil(large, X, y, key=1, n_prototypes=0)
