@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._arguments import finite_targets, numbers_of_labels, on_host
+from ._arguments import finite_targets, numbers_of_labels
 from ._compilations import Compiled, count_compilations
 from ._files import PathLike
 from ._numerics import as_array, is_concrete, is_traced
@@ -24,7 +24,14 @@ from .conformal import (
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .machines.family import Family
-from .model_answers import ModelAnswers, inputs_of, scorer_of, scores_of_rows, traced_inputs
+from .model_answers import (
+    ModelAnswers,
+    inputs_of,
+    scorer_of,
+    scores_of_rows,
+    targets_of,
+    traced_inputs,
+)
 from .model_contents import Contents, write
 from .model_exports import ModelExports
 from .multiclass import Code, Decoding
@@ -162,13 +169,14 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
 
         Args:
             X: raw inputs or a table, see `decision_function`.
-            y: targets or classes, shape `n` or `n c`.
+            y: targets or classes, shape `n` or `n c`; of a table also the name of a column.
 
         Raises:
             ValueError: for targets that do not fit the rows or the model.
         """
         inputs, single = inputs_of(self, X)
-        truth = on_host("y", y)[None] if single else on_host("y", y)
+        truth = targets_of(self, X, y)
+        truth = truth[None] if single else truth
         scores = self.scores(inputs)
         if self.labels is None:
             shape = scores.shape[:1] if self._in_order else scores.shape

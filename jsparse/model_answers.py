@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ._arguments import check_held
+from ._arguments import check_held, on_host
 from ._blocks import map_row_blocks
 from ._numerics import is_concrete, is_traced
 from ._runtime import check_runtime, on_cpu
@@ -99,6 +99,21 @@ def inputs_of(model: Any, X: Any) -> tuple[np.ndarray, bool]:
     check_held("X", values)
     rows, single = rows_of(values, model.expansion.prototypes.shape[1], model.dtype)
     return rows, single and frame is None
+
+
+def targets_of(model: Any, X: Any, y: Any) -> np.ndarray:
+    """Return the targets of rows: `y`, or the column of the table `X` that has the name `y`.
+
+    Raises:
+        ValueError: for a name, unless rows and training rows are tables.
+    """
+    if not isinstance(y, str):
+        return on_host("y", y)
+    frame = as_frame(X)
+    if frame is None or model.columns is None:
+        what = "the model was trained on an array" if frame is not None else "X is an array"
+        raise ValueError(f"y: expected targets, one for each row, as {what}, got the name {y!r}")
+    return frame.targets(model.columns, y)
 
 
 # Number of kernel values up to which NumPy predicts. With 100 prototypes on two cores, NumPy takes

@@ -172,6 +172,16 @@ class Frame:
 
         return encode(schema, _arrow(self.table), dtype=dtype).with_warning()
 
+    def targets(self, schema: Schema, name: str) -> Shaped[np.ndarray, " n"]:
+        """Return a column as targets, or as labels of the classes of training.
+
+        Raises:
+            ValueError: if there is no such column, or it does not suit the task.
+        """
+        from .encoding import encode_target
+
+        return encode_target(schema._replace(target=name), _arrow(self.table))
+
 
 @dataclasses.dataclass(frozen=True)
 class EncodedFrame(Frame):

@@ -88,6 +88,12 @@ def test_categories_are_scikit_learns_one_hot_columns(fitted):
     np.testing.assert_allclose(fitted.predict(rows), by_array.predict(encode.transform(rows)))
 
 
+@pytest.mark.parametrize("estimator", [FixedSizeLSSVMRegressor, FixedSizeLSSVMClassifier])
+def test_the_name_of_a_target_is_answered_with_what_to_give(estimator):
+    with pytest.raises(ValueError, match=r"got the name 'age'; give table\['age'\]"):
+        estimator(20).fit(people(), "age")
+
+
 def test_every_predictor_warns_once_in_a_call_of_unseen_categories(fitted):
     rows, new = people(), people(9, 1)
     new["town"] = ["Namur", "Huy", "Namur", *new["town"][3:]]
