@@ -126,22 +126,23 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         Raises:
             ValueError: if there is no machine of this size.
         """
-        if size == self.size:
-            return self if self.path is None else dataclasses.replace(self, path=None)
         if self.path is None:
-            raise ValueError(
-                f"size: expected {self.size}, the only size of this model, got {size!r}; if it "
-                "came from `at`, take the model before; for fewer prototypes see jsparse.distil, "
-                "or train with SCDP(max_prototypes=...)"
-            )
+            if size != self.size:
+                raise ValueError(
+                    f"size: expected {self.size}, the only size of this model, got {size!r}; if it "
+                    "came from `at`, take the model before; for fewer prototypes see "
+                    "jsparse.distil, or train with SCDP(max_prototypes=...)"
+                )
+            return self
         with jax.enable_x64(self.dtype == np.float64):
             expansion = dataclasses.replace(self.path.at(size), scaling=self.expansion.scaling)
         about = About({**self.about, "n_prototypes": expansion.prototypes.shape[0]})
+        model = dataclasses.replace(self, expansion=expansion, path=None, about=about)
+        # A path for each class has fewer sizes than prototypes, so compare the machines.
+        if np.array_equal(expansion.coefficients, self.expansion.coefficients):
+            return model
         about.pop("cv_error", None)  # the recorded error is the error of the selected size
-        return dataclasses.replace(
-            self, expansion=expansion, path=None, inverse_temperatures=None, conformal=None,
-            novelties=None, about=about,
-        )  # fmt: skip
+        return dataclasses.replace(model, inverse_temperatures=None, conformal=None, novelties=None)
 
     def warm_up(self) -> Compiled:
         """Compile the programs for predictions of any number of NumPy rows.
