@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from jsparse.data.streams import ArrayStream, Batch, ReplayableStream, StreamError
+from jsparse.data.streams import (
+    SHARD_ROWS,
+    ArrayStream,
+    Batch,
+    ReplayableStream,
+    StreamError,
+    indices_in_words,
+)
 
 
 def data(n=23):
@@ -104,3 +111,9 @@ def test_lengths_must_agree(as_users_call):
         ArrayStream(X, y, np.ones(3))
     with pytest.raises(ValueError, match="batch_rows"):
         ArrayStream(X, y, batch_rows=0)
+
+
+def test_rows_of_a_later_shard_are_named_by_their_index_in_it():
+    rows = np.arange(3, 10)
+    assert indices_in_words(rows) == "row indices 3 to 9"
+    assert indices_in_words(7 * SHARD_ROWS + rows) == "shard 7: row indices 3 to 9"
