@@ -108,6 +108,7 @@ from .machines.stopping import Stopping as Stopping
 from .multiclass import output_code as output_code
 from .normal_equations import NormalEquations as NormalEquations
 from .normal_equations import accumulate_batches as accumulate_batches
+from .predictor.checks import UnseenCategoryWarning as UnseenCategoryWarning
 from .scaling import NormalScores as NormalScores
 from .scaling import Standardization as Standardization
 from .scaling import normal_scores as normal_scores

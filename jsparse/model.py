@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._arguments import finite_targets, numbers_of_labels, on_host
+from ._arguments import finite_targets, numbers_of_labels
 from ._compilations import Compiled, count_compilations
 from ._files import PathLike
 from ._numerics import as_array, is_concrete, is_traced
@@ -24,11 +24,19 @@ from .conformal import (
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .machines.family import Family
-from .model_answers import ModelAnswers, inputs_of, scorer_of, scores_of_rows, traced_inputs
+from .model_answers import (
+    ModelAnswers,
+    inputs_of,
+    scorer_of,
+    scores_of_rows,
+    targets_of,
+    traced_inputs,
+)
 from .model_contents import Contents, write
 from .model_exports import ModelExports
 from .multiclass import Code, Decoding
 from .novelty import Novelty, calibration, novelty
+from .predictor.checks import NameRow, row_index
 from .relevance import Relevance, relevance_of
 
 
@@ -111,7 +119,9 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         return jnp.sort(values, axis=-1) if self._in_order else values
 
     def at(self, size: int) -> "Model":
-        """Return the model of another size, without probabilities, intervals, sets and novelty.
+        """Return the model of one size, without the `path`; its file holds this size alone.
+
+        Only the selected size keeps probabilities, intervals, sets and novelty.
 
         Raises:
             ValueError: if there is no machine of this size.
@@ -119,19 +129,20 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         if self.path is None:
             if size != self.size:
                 raise ValueError(
-                    f"size: expected {self.size}, the only size of this model, got {size!r}; for "
-                    "fewer prototypes see jsparse.distil, or train with SCDP(max_prototypes=...)"
+                    f"size: expected {self.size}, the only size of this model, got {size!r}; if it "
+                    "came from `at`, take the model before; for fewer prototypes see "
+                    "jsparse.distil, or train with SCDP(max_prototypes=...)"
                 )
             return self
         with jax.enable_x64(self.dtype == np.float64):
             expansion = dataclasses.replace(self.path.at(size), scaling=self.expansion.scaling)
         about = About({**self.about, "n_prototypes": expansion.prototypes.shape[0]})
-        if size != self.size:  # the recorded error is the error of the selected size
-            about.pop("cv_error", None)
-        return dataclasses.replace(
-            self, expansion=expansion, inverse_temperatures=None, conformal=None, novelties=None,
-            about=about,
-        )  # fmt: skip
+        model = dataclasses.replace(self, expansion=expansion, path=None, about=about)
+        # A path for each class has fewer sizes than prototypes, so compare the machines.
+        if np.array_equal(expansion.coefficients, self.expansion.coefficients):
+            return model
+        about.pop("cv_error", None)  # the recorded error is the error of the selected size
+        return dataclasses.replace(model, inverse_temperatures=None, conformal=None, novelties=None)
 
     def warm_up(self) -> Compiled:
         """Compile the programs for predictions of any number of NumPy rows.
@@ -159,13 +170,14 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
 
         Args:
             X: raw inputs or a table, see `decision_function`.
-            y: targets or classes, shape `n` or `n c`.
+            y: targets or classes, shape `n` or `n c`; of a table also the name of a column.
 
         Raises:
             ValueError: for targets that do not fit the rows or the model.
         """
         inputs, single = inputs_of(self, X)
-        truth = on_host("y", y)[None] if single else on_host("y", y)
+        truth = targets_of(self, X, y)
+        truth = truth[None] if single else truth
         scores = self.scores(inputs)
         if self.labels is None:
             shape = scores.shape[:1] if self._in_order else scores.shape
@@ -252,16 +264,20 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         return relevance_of(expansion.kernel, expansion.prototypes.shape[1], self.columns, names)
 
     def scores(
-        self, inputs: Float[np.ndarray, "n d"], *, first: int = 0, by_fold: bool = False
+        self,
+        inputs: Float[np.ndarray, "n d"],
+        *,
+        name_row: NameRow = row_index,
+        by_fold: bool = False,
     ) -> np.ndarray:
         """Return the scores of an array of finite inputs, shape `n *k`.
 
         Args:
             inputs: raw inputs.
-            first: number of the first row in error messages.
+            name_row: names a row in error messages, given its index; by default "row index 4".
             by_fold: return the scores of each fold's machine, shape `n v *k`, if there are any.
         """
-        return scores_of_rows(self, inputs, first=first, by_fold=by_fold)
+        return scores_of_rows(self, inputs, name_row=name_row, by_fold=by_fold)
 
     def save(self, path: PathLike) -> None:
         """Write the model to a file for `jsparse.load`; `jsparse.save` describes the contents.

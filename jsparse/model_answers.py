@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ._arguments import check_held
+from ._arguments import check_held, on_host
 from ._blocks import map_row_blocks
 from ._numerics import is_concrete, is_traced
 from ._runtime import check_runtime, on_cpu
@@ -19,7 +19,7 @@ from .plain import is_plain
 from .prediction import Scorer
 from .predictor import Predictor
 from .predictor.answers import Answers
-from .predictor.checks import rows_of
+from .predictor.checks import NameRow, row_index, rows_of
 from .predictor.conformal import in_blocks
 
 
@@ -65,7 +65,11 @@ def scorer_of(model: Any, *, by_fold: bool = False) -> Scorer:
 
 
 def scores_of_rows(
-    model: Any, inputs: Float[np.ndarray, "n d"], *, first: int = 0, by_fold: bool = False
+    model: Any,
+    inputs: Float[np.ndarray, "n d"],
+    *,
+    name_row: NameRow = row_index,
+    by_fold: bool = False,
 ) -> np.ndarray:
     """Return the scores of finite inputs by a `Model`; see `Model.scores` for the arguments."""
     check_runtime()
@@ -73,8 +77,8 @@ def scores_of_rows(
         _PREDICTORS[model] = model.to_numpy() if _suits_numpy(model) else None
     predictor, n = _PREDICTORS[model], len(inputs)
     if predictor is not None and n * predictor.n_prototypes(by_fold=by_fold) <= _FEW_VALUES:
-        return predictor.scores(inputs, first=first, by_fold=by_fold)
-    return scorer_of(model, by_fold=by_fold).on_host(inputs, first=first)
+        return predictor.scores(inputs, name_row=name_row, by_fold=by_fold)
+    return scorer_of(model, by_fold=by_fold).on_host(inputs, name_row=name_row)
 
 
 def traced_inputs(model: Any, X: Any) -> tuple[Any, bool]:
@@ -95,6 +99,21 @@ def inputs_of(model: Any, X: Any) -> tuple[np.ndarray, bool]:
     check_held("X", values)
     rows, single = rows_of(values, model.expansion.prototypes.shape[1], model.dtype)
     return rows, single and frame is None
+
+
+def targets_of(model: Any, X: Any, y: Any) -> np.ndarray:
+    """Return the targets of rows: `y`, or the column of the table `X` that has the name `y`.
+
+    Raises:
+        ValueError: for a name, unless rows and training rows are tables.
+    """
+    if not isinstance(y, str):
+        return on_host("y", y)
+    frame = as_frame(X)
+    if frame is None or model.columns is None:
+        what = "the model was trained on an array" if frame is not None else "X is an array"
+        raise ValueError(f"y: expected targets, one for each row, as {what}, got the name {y!r}")
+    return frame.targets(model.columns, y)
 
 
 # Number of kernel values up to which NumPy predicts. With 100 prototypes on two cores, NumPy takes

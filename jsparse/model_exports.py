@@ -126,7 +126,8 @@ class ModelExports:
         - `X`, shape `n d`, in the model's dtype;
         - for a model of a table, each column by its name, shape `n 1`: numbers in the model's
           dtype, texts, whole numbers and booleans for categories, and dates and times as int64,
-          microseconds since 1970 in UTC.
+          microseconds since 1970 in UTC. The how-to page "Save and deploy" has the lines that make
+          these inputs of any table. The file describes the contents of each input.
 
         Its outputs have the names that skl2onnx gives them: `variable`, shape `n c`, of a
         regression; `label`, `probabilities` (if the model has them) and `scores` (the result of

@@ -20,6 +20,7 @@ def save(
     - prototypes, which of most methods are training rows, in standardised units, with the means and
       standard deviations of the columns; of the method in the dual all rows with weight;
     - of machines of several sizes the points that any of them uses, which are training rows, too;
+      a model from `Model.at` has one size, and its file holds the prototypes of this size alone;
     - the labels of the classes; of tables the names of columns and target, categories, and what is
       filled in for missing values;
     - some hundred quantiles of the errors on unseen rows, the largest one included, and where the

@@ -24,6 +24,7 @@ from ._repr import short_repr
 from ._types import Key, KeyLike
 from .kernels import Kernel
 from .model import Model
+from .model_answers import targets_of
 from .novelty import Novelty as Novelty
 
 
@@ -73,7 +74,7 @@ def coverage(
     Args:
         model: a model with errors on held-out rows.
         X: raw inputs or a table, as for `Model.predict`.
-        y: targets or labels of the rows, shape `n` or `n c`.
+        y: targets or labels of the rows, shape `n` or `n c`; of a table also the name of a column.
         coverage: coverage of the intervals or sets.
         confidence: probability that the exact binomial interval (Clopper and Pearson 1934) holds
             the true coverage, for independent rows.
@@ -81,9 +82,11 @@ def coverage(
     Raises:
         ValueError: for targets that do not fit the rows or the model; as `Model.interval`.
     """
+    _check_model(model)
     share = real("confidence", confidence, 0.0, above=True)
     if share >= 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence!r}")
+    y = targets_of(model, X, y)
     if model.labels is None:
         ends = model.interval(X, coverage)
         truth = finite_targets(y, ends.shape[:-1])
@@ -95,6 +98,14 @@ def coverage(
     count, n = np.asarray(inside.sum(axis=0)), len(inside)
     low, high = _binomial_interval(count, n, share)
     return Coverage(coverage, np.asarray(count / n), low, high, n)
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, Model):
+        raise ValueError(
+            "model: expected a Model, such as `train(..).model` or `estimator.model_`, got "
+            f"{type(model).__name__}"
+        )
 
 
 def _binomial_interval(
@@ -120,15 +131,16 @@ def row_errors(model: Model, X: Any, y: Any) -> Float[np.ndarray, " n"]:
     Args:
         model: the model.
         X: raw inputs or a table, as for `Model.predict`.
-        y: labels, shape `n`, or targets, shape `n` or `n c`.
+        y: labels, shape `n`, or targets, shape `n` or `n c`; of a table also the name of a column.
 
     Raises:
         ValueError: for labels or targets that do not fit the rows or the model.
     """
-    predicted = model.predict(X)
+    _check_model(model)
+    y, predicted = targets_of(model, X, y), model.predict(X)
     if model.labels is not None:
         numbers_of_labels(y, model.labels, len(predicted))
-        return (predicted != np.asarray(y)).astype(float)
+        return (predicted != y).astype(float)
     several = len(model.quantiles) > 1
     truth = finite_targets(y, predicted.shape[:1] if several else predicted.shape)
     residuals = (truth[:, None] if several else truth) - predicted
@@ -145,7 +157,7 @@ def error_stream(model: Model, batches: Iterable[Any]) -> Iterator[float]:
 
     Args:
         model: the model.
-        batches: pairs `(X, y)`; more entries, such as weights, are ignored.
+        batches: pairs `(X, y)` as for `row_errors`; more entries, such as weights, are ignored.
     """
     for X, y, *_ in batches:
         yield from row_errors(model, X, y).tolist()
@@ -170,6 +182,7 @@ def drift_test(
     Raises:
         ValueError: as `Model.predict` for the inputs, and as `mmd_test`.
     """
+    _check_model(model)
     samples = model.standardised(X), model.standardised(reference)
     with jax.enable_x64(model.dtype == np.float64):
         return mmd_test(key, model.expansion.kernel, *samples, n_permutations=n_permutations)

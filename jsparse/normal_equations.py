@@ -30,6 +30,7 @@ from ._repr import short_repr
 from ._runtime import check_runtime
 from ._types import ScalarLike
 from .features import FeatureMap
+from .predictor.checks import row_index
 from .solvers.ridge import Ridge, ridge
 
 
@@ -300,7 +301,7 @@ def accumulate_batches(
         y = y.astype(X.dtype)
         w = rest[0] if rest else np.ones(len(X), X.dtype)
         n = len(X)
-        where = f"rows {start} to {start + n - 1}"
+        where = f"row indices {start} to {start + n - 1}"
         if not n == len(y) == len(w):
             raise ValueError(f"{where}: {n} rows of X, {len(y)} of y and {len(w)} weights")
         if total is None:
@@ -315,7 +316,7 @@ def accumulate_batches(
         for name, a in (("X", X), ("y", y), ("weights", w)):
             if not np.isfinite(a).all():
                 row = start + int(np.argwhere(~np.isfinite(a))[0][0])
-                raise ValueError(f"{where}: {name} is not finite at row {row}")
+                raise ValueError(f"{where}: {name} is not finite at {row_index(row)}")
         capacity = max(capacity, n)
         if n == 0:
             continue

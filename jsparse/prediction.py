@@ -18,7 +18,7 @@ from ._runtime import check_runtime
 from .expansion import KernelExpansion
 from .kernels import Mixture
 from .multiclass import Code, Decoding, distances
-from .predictor.checks import check_scores
+from .predictor.checks import NameRow, check_scores, row_index
 
 
 class Scorer(NamedTuple):
@@ -54,19 +54,20 @@ class Scorer(NamedTuple):
             return values
         return -distances(as_array(self.matrix, values.dtype), values, self.decoding)
 
-    def on_host(self, X: Float[np.ndarray, "n d"], *, first: int = 0) -> Float[np.ndarray, "n ..."]:
+    def on_host(
+        self, X: Float[np.ndarray, "n d"], *, name_row: NameRow = row_index
+    ) -> Float[np.ndarray, "n ..."]:
         """Return the scores of NumPy rows. Rows are padded to one of six batch sizes.
 
         Raises:
-            NumericalError: if a score is not finite. The message names the row, counted from
-                `first`.
+            NumericalError: if a score is not finite. The message names the row by `name_row`.
         """
         check_runtime()
         shared = self._padded()
         dtype = np.dtype(self.expansion.prototypes.dtype)
         with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
             scores = map_row_batches(lambda rows: _scores(*shared, rows), np.asarray(X, dtype))
-        check_scores(scores, first=first)
+        check_scores(scores, name_row=name_row)
         return scores
 
     def warm_up(self) -> None:
@@ -114,13 +115,13 @@ _distances = compiled(distances, static_argnames="decoding")
 
 
 def scores_of(
-    values: Float[np.ndarray, " n *l"], code: Code | None, decoding: Decoding, *, first: int = 0
+    values: Float[np.ndarray, " n *l"], code: Code | None, decoding: Decoding
 ) -> np.ndarray:
     """Return the scores of the classes from the values of the machine.
 
     Raises:
         NumericalError: if a value is not finite, or too large to be compared with a code. The
-            message names the row, counted from `first`.
+            message names the row.
     """
     scores = values
     if code is not None:
@@ -128,5 +129,5 @@ def scores_of(
             rows = padded(values, capacity(len(values)))
             matrix = np.asarray(code.matrix, values.dtype)
             scores = -np.asarray(_distances(matrix, rows, decoding))[: len(values)]
-    check_scores(scores, first=first)
+    check_scores(scores)
     return scores

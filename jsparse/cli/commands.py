@@ -224,18 +224,20 @@ def _read_table(options: argparse.Namespace) -> _Table:
     """Read the rows of a file by the table's options, which `fit` and `compare` share."""
     from ..data.encoding import encode, encode_target, fit_schema, infer_task
     from ..data.table_files import read_table
+    from ..data.tables import rows_of_file
 
     csv = _csv_format(options)
     table = read_table(options.file, csv=csv)
-    task, reason = infer_task(table, options.target)
+    name_row = rows_of_file(range(table.num_rows))
+    task, reason = infer_task(table, options.target, name_row)
     if options.task is not None:
         task, reason = options.task, "as asked"
     coded = options.categories == "kernel"
     columns = _columns(options) | {"drop": options.drop, "coded": coded, "csv": csv}
-    schema = fit_schema(table, options.target, task=task, **columns)
-    encoded = encode(schema, table, dtype=options.precision)
+    schema = fit_schema(table, options.target, task=task, name_row=name_row, **columns)
+    encoded = encode(schema, table, options.precision, name_row)
     tell_counts(encoded.imputed, "missing values filled in")
-    return _Table(encoded.X, encode_target(schema, table), schema, reason)
+    return _Table(encoded.X, encode_target(schema, table, name_row), schema, reason)
 
 
 def _fit_table(

@@ -159,7 +159,7 @@ def _lines(
     try:
         for place, name in enumerate(names, 1):
             interrupts.check()
-            what = f"{_title(name)} ({place} of {len(names)})"
+            what = f"{place} of {len(names)}: {_title(name)}"
             with report.progress(quiet=quiet, method=what) as show:
                 outcome = _attempt(name, data, trained, show, interrupts)
             del missing[name]

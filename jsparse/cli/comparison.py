@@ -60,7 +60,7 @@ def print_header(train: int, test: int, metric: str) -> None:
     """Print the numbers of rows, the metric of the errors, and the names of the columns."""
     print(f"{train} rows to train on, {test} to test on; error: {metric}")
     print(
-        f"{'method':<24}{'error':>10}{'prototypes':>12}{'fit s':>10}{'predict ms per 1000':>22}",
+        f"{'method':<24}{'error':>10}{'prototypes':>12}{'fit s':>10}{'predict ms per 1000':>20}",
         flush=True,
     )
 
@@ -69,7 +69,7 @@ def print_line(line: Line) -> None:
     """Print a row of the table, and flush it, so that a pipe receives it immediately."""
     print(
         f"{line.name:<24}{line.error:>10.4g}{line.prototypes:>12}{line.fit_seconds:>10.2f}"
-        f"{1e3 * line.predict_seconds:>22.2f}{line.marks}",
+        f"{1e3 * line.predict_seconds:>20.2f}{line.marks}",
         flush=True,
     )
 

@@ -1,6 +1,7 @@
 """The formats of `jsparse export`: a table, to which a new format adds an entry."""
 
 import argparse
+import dataclasses
 import os
 import shutil
 from collections.abc import Callable
@@ -44,7 +45,8 @@ def _to_numpy(model: Model, path: str, options: argparse.Namespace) -> None:
     with writing(path):
         sources = Path(predictor.__file__).parent
         shutil.copytree(sources, path, ignore=shutil.ignore_patterns("__pycache__"))
-    model.save(os.path.join(path, "model.jsparse"))
+    alone = dataclasses.replace(model, path=None)  # a predictor has one size
+    alone.save(os.path.join(path, "model.jsparse"))
 
 
 def _to_onnx(model: Model, path: str, options: argparse.Namespace) -> None:

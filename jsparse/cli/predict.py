@@ -15,7 +15,7 @@ from ..data.arrow import pa, pa_csv
 from ..data.encoding import encode, encode_target
 from ..data.schema import Column, Schema
 from ..data.table_files import TableFile, read_table
-from ..data.tables import TableError
+from ..data.tables import TableError, rows_of_file
 from ..model import Model
 from ..serialization import atomic_path, writing
 from . import report
@@ -45,11 +45,11 @@ def run(options: argparse.Namespace, model: Model) -> None:
     tables, due = _tables(options, schema), report.seldom()
     with _table_writer(options.out) as write_table:
         for table in tables:
-            numbers = range(rows, rows + table.num_rows)
-            encoded = encode(schema, table, options.precision, numbers)
+            name_row = rows_of_file(range(rows, rows + table.num_rows))
+            encoded = encode(schema, table, options.precision, name_row)
             imputed.update(encoded.imputed)
             unseen.update(encoded.unseen)
-            scores = model.scores(encoded.X, first=rows)
+            scores = model.scores(encoded.X, name_row=name_row)
             predictions = scores if classes is None else classes[decisions(scores)]
             write_table(_answers(options, model, schema.target, encoded.X, scores, predictions))
             rows += table.num_rows
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, model: Model) -> None:
             has_target = model.columns is not None and schema.target in table.column_names
             if has_target and unscored is None:
                 try:
-                    truth = encode_target(schema, table, numbers)
+                    truth = encode_target(schema, table, name_row)
                 except TableError as error:
                     unscored = error
                 else:

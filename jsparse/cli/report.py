@@ -1,7 +1,9 @@
 """The output of the command line: a progress bar, and a short report at the end."""
 
 import dataclasses
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from ..training.presets import ADVICE
 from ..training.trained import PHASES, Trained
 from ..validation.losses import pinball
 
+INDENT = 16  # columns of the names in the report
 SILENCE = 10.0  # seconds between progress lines without a terminal
 
 
@@ -60,6 +63,7 @@ def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | N
     try:
         from rich import progress as bars
         from rich.console import Console
+        from rich.text import Text
     except ImportError as error:
         raise ImportError("the progress bar needs rich: pip install 'jsparse[cli]'") from error
     console = Console(stderr=True)
@@ -67,9 +71,11 @@ def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | N
         note(f"training {method or ''}".rstrip())  # the first evaluation may be minutes away
         yield _lines(method or "tuning")
         return
+    # In a narrow terminal the name is cut and the bar is short, so that the numbers stay whole.
+    name = Text(method or "tuning", no_wrap=True, overflow="ellipsis")
     columns = (
-        bars.TextColumn(method or "tuning"),
-        bars.BarColumn(),
+        bars.RenderableColumn(name),
+        bars.BarColumn(bar_width=min(40, console.width // 8)),
         bars.MofNCompleteColumn(),
         bars.TextColumn("{task.fields[now]}"),
         bars.TimeElapsedColumn(),
@@ -79,7 +85,7 @@ def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | N
         task = bar.add_task("tuning", total=None, now="compiling")
 
         def callback(completed: int, planned: int, best: float) -> None:
-            now = f"best CV score {best:.4g}"
+            now = f"CV score {best:.4g}"
             bar.update(task, completed=completed, total=max(planned, completed), now=now)
 
         yield callback
@@ -98,8 +104,15 @@ def _lines(what: str) -> Callback:
 
 
 def line(name: str, value: object) -> None:
-    """One line of the report."""
-    print(f"{name:<16}{value}")
+    """Print a name and its value; in a terminal, long values continue below their first word."""
+    text = f"{name:<{INDENT}}{value}"
+    if sys.stdout is not None and sys.stdout.isatty():  # other programs get one line
+        width = max(shutil.get_terminal_size().columns, 2 * INDENT)
+        text = textwrap.fill(
+            str(value), width, initial_indent=f"{name:<{INDENT}}", subsequent_indent=" " * INDENT,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+    print(text)
 
 
 def training(

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from ..predictor.tables import inexact
 from .arrow import pa, pc
-from .tables import TableError, row_number
+from .tables import NameRow, TableError, row_index
 
 
 def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
@@ -42,14 +42,14 @@ def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def float_column(
-    table: pa.Table, name: str, rows: Sequence[int] | None = None, origin: int | None = None
+    table: pa.Table, name: str, name_row: NameRow = row_index, origin: int | None = None
 ) -> Float[np.ndarray, " n"]:
     """Return a column as finite float64, with NaN for missing values.
 
     Args:
         table: the table.
         name: the column's name.
-        rows: the rows' numbers in their file, counted from 0, for messages.
+        name_row: names a row in messages.
         origin: for a column of dates or times, the microseconds to subtract.
 
     Raises:
@@ -64,8 +64,8 @@ def float_column(
         row = pc.index(values.is_valid(), True).as_py()
         advice = "" if origin is None else "; turn texts into times, as pandas.to_datetime does"
         raise TableError(
-            f"column {name!r}: expected {expected}, got {values[row].as_py()!r:.80} in row "
-            f"{row_number(rows, row)}{advice}"
+            f"column {name!r}: expected {expected}, got {values[row].as_py()!r:.80} in "
+            f"{name_row(row)}{advice}"
         )
     if origin is not None:
         values = pc.subtract(microseconds(values), origin)
@@ -78,8 +78,7 @@ def float_column(
     if np.any(infinite):
         row = int(np.argmax(infinite))
         raise TableError(
-            f"column {name!r}: expected finite numbers, got {numbers[row]} in row "
-            f"{row_number(rows, row)}"
+            f"column {name!r}: expected finite numbers, got {numbers[row]} in {name_row(row)}"
         )
     return numbers
 

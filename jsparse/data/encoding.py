@@ -18,6 +18,7 @@
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -37,14 +38,14 @@ from .columns import (
 from .schema import CLASSIFICATION, REGRESSION, CsvFormat
 from .schema import Column as Column
 from .schema import Schema as Schema
-from .tables import TableError, check_names, listing, row_number
+from .tables import NameRow, TableError, check_names, listing, row_index
 
 # Digits with decimal and thousands marks; around them a sign, brackets, a currency or a percent.
 _LIKE_NUMBER = r"^\s*[-+(]?[$€£]?\s?[0-9][0-9.,' _]*([eE][-+]?[0-9]+)?\s?[%$€£)]?\s*$"
 _LIKE_DATE = r"^\s*\d{4}-\d{1,2}-\d{1,2}([ T]\d{1,2}:\d{2}.*)?\s*$"
 
 
-def infer_task(table: pa.Table, target: str) -> tuple[str, str]:
+def infer_task(table: pa.Table, target: str, name_row: NameRow = row_index) -> tuple[str, str]:
     """Return the task that suits a target column, and the reason in words.
 
     Texts and booleans are classes. A column of numbers with exactly two distinct values, both whole
@@ -57,7 +58,8 @@ def infer_task(table: pa.Table, target: str) -> tuple[str, str]:
     values = plain_column(table, target)
     _refuse_times(target, values.type)
     if not is_number(values.type):
-        _refuse_texts_like_numbers(target, values, None, "ask for the task classification")
+        advice = "ask for the task classification"
+        _refuse_texts_like_numbers(target, values, name_row, advice)
         return CLASSIFICATION, f"{target!r} holds {type_words(values.type)}"
     distinct = values.unique().drop_null().to_pylist()
     if len(distinct) == 2 and all(float(value).is_integer() for value in distinct):
@@ -76,7 +78,7 @@ def fit_schema(
     max_categories: int = 100,
     coded: bool = False,
     csv: CsvFormat | None = None,
-    rows: Sequence[int] | None = None,
+    name_row: NameRow = row_index,
 ) -> Schema:
     """Decide how the columns of a training table become arrays.
 
@@ -92,7 +94,7 @@ def fit_schema(
         coded: number the categories of a column, for a kernel that compares categories, instead of
             giving each category an indicator column.
         csv: the format of the CSV file that was read, and of files read later.
-        rows: the rows' numbers in their file, counted from 0, for messages.
+        name_row: names a row in messages.
 
     Raises:
         TableError: for a missing column (the message has the nearest names), a column of a type
@@ -105,7 +107,7 @@ def fit_schema(
         raise TableError("expected a table with at least one row; it has none")
     reason = ""
     if task is None:
-        task, reason = infer_task(table, target)
+        task, reason = infer_task(table, target, name_row)
     check_names(table, [target], "the target column")
     check_names(table, drop, "the columns to drop")
     check_names(table, categorical, "the categorical columns")
@@ -116,7 +118,7 @@ def fit_schema(
         raise TableError(f"expected at least one column beside the target {target!r}; none is left")
     schema = Schema(
         columns=tuple(
-            _fit_column(table, name, impute, name in categorical, max_categories, coded, rows)
+            _fit_column(table, name, impute, name in categorical, max_categories, coded, name_row)
             for name in names
         ),
         target=target,
@@ -125,7 +127,7 @@ def fit_schema(
         impute=impute,
         csv=csv or CsvFormat(),
     )
-    y = encode_target(schema, table, rows)
+    y = encode_target(schema, table, name_row)
     if task == CLASSIFICATION:
         classes = np.unique(y).tolist()
         if len(classes) < 2:
@@ -144,7 +146,7 @@ def fit_schema(
 
 
 def encode(
-    schema: Schema, table: pa.Table, dtype: str = "float64", rows: Sequence[int] | None = None
+    schema: Schema, table: pa.Table, dtype: str = "float64", name_row: NameRow = row_index
 ) -> Encoded:
     """Return the inputs of a table, encoded by the schema.
 
@@ -155,26 +157,26 @@ def encode(
         schema: the encoding.
         table: the table.
         dtype: of the result.
-        rows: the rows' numbers in their file, counted from 0, for messages.
+        name_row: names a row in messages.
 
     Raises:
         TableError: for missing columns, values of another kind than in training, values that are
             infinite (or too large for `dtype`), and missing values unless the schema imputes.
             Missing values are reported last, for all columns together.
     """
-    return encode_columns(schema, ArrowTable(table, rows), dtype)
+    return encode_columns(schema, ArrowTable(table, name_row), dtype)
 
 
 class ArrowTable(Columns):
     """The columns of an Arrow table, as `encode_columns` reads them."""
 
-    def __init__(self, table: pa.Table, rows: Sequence[int] | None = None) -> None:
-        self.table, self.rows = table, rows
+    def __init__(self, table: pa.Table, name_row: NameRow = row_index) -> None:
+        self.table, self.name_row = table, name_row
         self.names, self.n_rows = table.column_names, table.num_rows
 
     def numbers(self, column: Column) -> Float[np.ndarray, " n"]:
         """Return a column of numbers or times as float64, with NaN for missing values."""
-        return float_column(self.table, column.name, self.rows, column.origin)
+        return float_column(self.table, column.name, self.name_row, column.origin)
 
     def codes(self, column: Column) -> tuple[Int[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
         """Return the number of each row's category, -1 if unseen, and where values are missing."""
@@ -182,9 +184,13 @@ class ArrowTable(Columns):
         code = pc.index_in(values, value_set=categories).fill_null(-1).to_numpy()
         return code, values.is_null().to_numpy()
 
+    def values(self, column: Column, rows: Int[np.ndarray, " k"]) -> list[Any]:
+        """Return a column's values in some rows, given by their indices, for messages."""
+        return plain_column(self.table, column.name).take(rows).to_pylist()
+
 
 def encode_target(
-    schema: Schema, table: pa.Table, rows: Sequence[int] | None = None
+    schema: Schema, table: pa.Table, name_row: NameRow = row_index
 ) -> Shaped[np.ndarray, " n"]:
     """Return a table's targets: float64 for regression, labels as they were read for classes.
 
@@ -198,14 +204,14 @@ def encode_target(
     check_names(table, [name], "the target column")
     if schema.task == REGRESSION:
         _refuse_times(name, plain_column(table, name).type)
-        y = float_column(table, name, rows)
-        _refuse_missing_target(name, np.isnan(y), rows)
+        y = float_column(table, name, name_row)
+        _refuse_missing_target(name, np.isnan(y), name_row)
         return y
     values = plain_column(table, name)
     _refuse_times(name, values.type)
     if schema.classes is not None:
         values, _ = comparable_column(table, name, schema.classes)
-    _refuse_missing_target(name, values.is_null().to_numpy(), rows)
+    _refuse_missing_target(name, values.is_null().to_numpy(), name_row)
     # NumPy may make floats of a list of whole numbers, so convert whole numbers without a list.
     return values.to_numpy() if is_number(values.type) else np.asarray(values.to_pylist())
 
@@ -217,7 +223,7 @@ def _fit_column(
     is_code: bool,
     max_categories: int,
     coded: bool,
-    rows: Sequence[int] | None,
+    name_row: NameRow,
 ) -> Column:
     values = plain_column(table, name)
     if values.null_count == len(values):
@@ -225,10 +231,10 @@ def _fit_column(
     time = pa.types.is_temporal(values.type)
     if time or (is_number(values.type) and not is_code):
         origin = microseconds(values).drop_null()[0].as_py() if time else None
-        fill = _median(float_column(table, name, rows, origin)) if impute else None
+        fill = _median(float_column(table, name, name_row, origin)) if impute else None
         return Column(name, None, fill, origin)
     if not is_code:
-        _refuse_texts_like_numbers(name, values, rows, "name the column as one of codes")
+        _refuse_texts_like_numbers(name, values, name_row, "name the column as one of codes")
         _refuse_texts_like_dates(name, values)
     distinct = values.unique().drop_null()
     if len(distinct) > max_categories:
@@ -265,7 +271,7 @@ def _refuse_texts_like_dates(name: str, values: pa.ChunkedArray) -> None:
 
 
 def _refuse_texts_like_numbers(
-    name: str, values: pa.ChunkedArray, rows: Sequence[int] | None, advice: str
+    name: str, values: pa.ChunkedArray, name_row: NameRow, advice: str
 ) -> None:
     """Raise if most of the distinct texts of a column look like numbers."""
     if not is_text(values.type):
@@ -276,7 +282,7 @@ def _refuse_texts_like_numbers(
         text = distinct[int(np.argmin(alike))]  # if any, a text that does not look like a number
         raise TableError(
             f"column {name!r}: expected numbers, as most of its texts look like numbers, got "
-            f"{text.as_py()!r:.80} in row {row_number(rows, pc.index(values, text).as_py())}; turn "
+            f"{text.as_py()!r:.80} in {name_row(pc.index(values, text).as_py())}; turn "
             "the column into numbers. In a CSV file, name the texts that mean a missing value "
             "(null_values, --missing) and the decimal mark (decimal, --decimal). If the texts are "
             f"categories, {advice} (categorical, --categorical; task, --task)"
@@ -289,12 +295,9 @@ def _median(values: Float[np.ndarray, " n"]) -> float:
     return float(np.nanmedian(half * values) / half)
 
 
-def _refuse_missing_target(
-    name: str, missing: Bool[np.ndarray, " n"], rows: Sequence[int] | None
-) -> None:
+def _refuse_missing_target(name: str, missing: Bool[np.ndarray, " n"], name_row: NameRow) -> None:
     if np.any(missing):
         raise TableError(
             f"target column {name!r}: missing in {int(missing.sum())} of {len(missing)} rows, the "
-            f"first is row {row_number(rows, int(np.argmax(missing)))}; leave out rows without a "
-            "target"
+            f"first is {name_row(int(np.argmax(missing)))}; leave out rows without a target"
         )

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int, Shaped
 
 from .._arguments import on_host
 from .._repr import short_repr
+from ..predictor.checks import row_index
 from .schema import Schema
 
 
@@ -123,8 +124,13 @@ class Frame:
                     f"{values.shape}"
                 )
             table = table.append_column(target, [_column(values)])
-        if rows is not None and len(rows) < table.num_rows:
-            table = table.take(rows)
+        numbers = range(table.num_rows) if rows is None else rows
+        if len(numbers) < table.num_rows:
+            table = table.take(numbers)
+
+        def name_row(index: int) -> str:
+            return row_index(int(numbers[index]))
+
         schema = fit_schema(
             table,
             target,
@@ -134,10 +140,11 @@ class Frame:
             drop=self.drop,
             max_categories=self.max_categories,
             coded=self.categories == "kernel",
+            name_row=name_row,
         )
-        X = encode(schema, table).X
+        X = encode(schema, table, name_row=name_row).X
         if named:
-            return X, encode_target(schema, table), schema
+            return X, encode_target(schema, table, name_row), schema
         return X, np.asarray(y) if rows is None else np.asarray(y)[rows], schema
 
     def encoded(
@@ -157,10 +164,23 @@ class Frame:
 
         Raises:
             ValueError: naming a column that is missing or cannot be encoded.
+
+        Warns:
+            UnseenCategoryWarning: naming the categories that training did not see.
         """
         from .encoding import encode
 
-        return encode(schema, _arrow(self.table), dtype=dtype).X
+        return encode(schema, _arrow(self.table), dtype=dtype).with_warning()
+
+    def targets(self, schema: Schema, name: str) -> Shaped[np.ndarray, " n"]:
+        """Return a column as targets, or as labels of the classes of training.
+
+        Raises:
+            ValueError: if there is no such column, or it does not suit the task.
+        """
+        from .encoding import encode_target
+
+        return encode_target(schema._replace(target=name), _arrow(self.table))
 
 
 @dataclasses.dataclass(frozen=True)

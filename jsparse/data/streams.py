@@ -9,6 +9,7 @@ from jaxtyping import Float, Int, Shaped
 
 from .._arguments import check_held, on_host, whole_number
 from .._repr import short_repr
+from ..predictor.checks import row_index
 
 BATCH_ROWS = 65536
 SHARD_ROWS = 2**40  # upper limit of the rows of a shard, so that numbers of rows are unique
@@ -200,8 +201,8 @@ class ReplayableStream:
                 start, n_rows = start + len(batch.X), n_rows + len(batch.X)
                 if self.rows is not None and n_rows > self.rows:
                     raise StreamError(
-                        f"{name}rows {start - len(batch.X)} to {start - 1}: expected {self.rows} "
-                        "rows as in the first pass"
+                        f"{name}row indices {start - len(batch.X)} to {start - 1}: expected "
+                        f"{self.rows} rows as in the first pass"
                     )
                 if len(batch.X):
                     yield shard, batch
@@ -220,21 +221,24 @@ class ReplayableStream:
             batch = Batch(*part)
         except TypeError as error:
             raise StreamError(
-                f"{name}rows from {start}: expected batches (X, y) or (X, y, weights); {error}"
+                f"{name}row indices from {start}: expected batches (X, y) or (X, y, weights); "
+                f"{error}"
             ) from error
         X, y = on_host("X", batch.X), on_host("y", batch.y)
         weights = None if batch.weights is None else on_host("weights", batch.weights)
-        where = f"{name}rows {start} to {start + len(X) - 1}"
+        where = f"{name}row indices {start} to {start + len(X) - 1}"
         self._check_form(X, y, weights, where)
         self.columns = X.shape[1]
         for what, a in (("X", X), ("y", y), ("weights", weights)):
             missing = None if a is None else _missing(a)
             if missing is not None and missing.any():
                 row = start + int(np.argwhere(missing)[0][0])
-                raise StreamError(f"{where}: {what} is not finite at row {row}")
+                raise StreamError(f"{where}: {what} is not finite at {row_index(row)}")
         if weights is not None and (weights < 0).any():
             row = start + int(np.argmax(weights < 0))
-            raise StreamError(f"{where}: expected weights of at least 0, not so at row {row}")
+            raise StreamError(
+                f"{where}: expected weights of at least 0, not so at {row_index(row)}"
+            )
         return Batch(X, y, weights)
 
     def _check_form(
@@ -256,6 +260,17 @@ class ReplayableStream:
             raise StreamError(f"{where}: {len(X)} rows of X, {len(y)} of y, {len(w)} weights")
         if weights is not None and (weights.ndim != 1 or weights.dtype.kind not in "biuf"):
             raise StreamError(f"{where}: weights: expected numbers of shape (n,)")
+
+
+def indices_in_words(rows: np.ndarray) -> str:
+    """Return the first and last row indices of a batch, and their shard, for a message.
+
+    Args:
+        rows: the numbers of the rows, see `Located`.
+    """
+    shard, first = divmod(int(rows[0]), SHARD_ROWS)
+    words = f"row indices {first} to {int(rows[-1]) % SHARD_ROWS}"
+    return f"shard {shard}: {words}" if shard else words
 
 
 def shards_of(stream: RowStream) -> Mapping[int, RowStream]:

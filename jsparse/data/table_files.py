@@ -11,7 +11,7 @@ from typing import Any
 from .arrow import pa, pa_csv, pa_dataset, pa_parquet
 from .schema import CsvFormat, Schema, Value
 from .streams import BATCH_ROWS
-from .tables import TableError, check_names, listing
+from .tables import TableError, check_names, file_row, listing
 
 _BLOCK = 1 << 24  # bytes of a CSV file read at a time; the first block decides a stream's types
 _NOT_TABLES = {
@@ -118,7 +118,9 @@ class TableFile:
                     yield part
                     n_rows += part.num_rows
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise TableError(f"{self.name}: unreadable after row {n_rows}: {error}") from error
+            raise TableError(
+                f"{self.name}: unreadable after {n_rows} data rows: {error}"
+            ) from error
         if n_rows == 0:
             raise TableError(f"{self.name}: expected at least one row of data; it has none")
 
@@ -250,13 +252,13 @@ class TableFile:
         )
 
     def _in_words(self, error: pa.ArrowInvalid) -> str:
-        """Return Arrow's message with the name of the column, and the row without the header."""
+        """Return Arrow's message with the names of the column and of the row."""
         place = re.search(r"In CSV column #(\d+): (?:Row #(\d+): )?", str(error))
         if not place:
             return str(error)
         words = f"column {self._open_csv({}).schema.names[int(place[1])]!r}: "
         if place[2]:
-            words += f"row {int(place[2]) - 1}: "
+            words += f"{file_row(int(place[2]) - 2)}: "  # Arrow counts the header as row 1
         return str(error).replace(place[0], words)
 
     def _csv_options(self, types: dict[str, pa.DataType], **convert: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from .encoding import encode, encode_target, fit_schema, infer_task
 from .schema import REGRESSION, Schema
 from .streams import Batch
 from .table_files import TableFile, row_groups
-from .tables import TableError, check_names
+from .tables import TableError, check_names, file_row, rows_of_file
 
 SAMPLE_ROWS = 65536  # rows from which the medians are computed that replace missing values
 
@@ -38,10 +38,10 @@ class TableStream:
         """
         imputed, n_rows = Counter[str](), 0
         for table in self.file:
-            rows = range(n_rows, n_rows + table.num_rows)
-            encoded = encode(self.schema, table, self.dtype, rows)
+            name_row = rows_of_file(range(n_rows, n_rows + table.num_rows))
+            encoded = encode(self.schema, table, self.dtype, name_row)
             imputed.update(encoded.imputed)
-            yield Batch(encoded.X, encode_target(self.schema, table, rows))
+            yield Batch(encoded.X, encode_target(self.schema, table, name_row))
             n_rows += table.num_rows
         self.imputed = dict(imputed)
 
@@ -101,9 +101,9 @@ def stream_schema(
             check_names(table, [target], "the target column")
             check_names(table, categorical, "the categorical columns")
         if table[target].null_count:
-            row = n_rows + pc.index(table[target].is_null(), True).as_py() + 1
+            row = file_row(n_rows + pc.index(table[target].is_null(), True).as_py())
             raise TableError(
-                f"target column {target!r}: missing in row {row}; leave out rows without a target"
+                f"target column {target!r}: missing in {row}; leave out rows without a target"
             )
         new = {0} if not new_parts else set()
         for name in table.column_names:
@@ -123,7 +123,8 @@ def stream_schema(
     parts = [*new_parts, *([_smallest_keys(sample)[:2]] if sample else [])]
     rows, first = np.unique(np.concatenate([numbers for _, numbers in parts]), return_index=True)
     table = pa.concat_tables([part for part, _ in parts], promote_options="default").take(first)
-    inferred, reason = infer_task(table, target)
+    name_row = rows_of_file(rows.tolist())
+    inferred, reason = infer_task(table, target, name_row)
     schema = fit_schema(
         table,
         target,
@@ -132,7 +133,7 @@ def stream_schema(
         categorical=categorical,
         max_categories=max_categories,
         csv=file.csv,
-        rows=rows.tolist(),
+        name_row=name_row,
     )
     if task is not None:
         reason = "as asked"

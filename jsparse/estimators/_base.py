@@ -21,6 +21,7 @@ from ..kernels import Kernel
 from ..machines.method import Method, Shape, Task
 from ..model import Model
 from ..prediction import scores_of
+from ..predictor.checks import row_index
 from ..search.gradient import Automatic, Gradient
 from ..search.recursive import Recursive
 from ..search.run import Progress, Tuning
@@ -78,7 +79,8 @@ class Machine(BaseEstimator):
     Inputs are arrays or tables, as for `train`: pandas, Arrow, or a `data.frames.Frame` with
     settings for its columns. `model_.columns` describes the encoding of a table. `prototypes_` and
     lengthscales refer to the encoded columns. A category not seen in training has no indicator. A
-    kernel that compares categories treats it as different from all others. `model_` accepts the
+    kernel that compares categories treats it as different from all others. Both cases cause an
+    `UnseenCategoryWarning`. `model_` accepts the
     columns in any order. An estimator needs them in the order of training, as scikit-learn demands.
     """
 
@@ -329,7 +331,7 @@ class Machine(BaseEstimator):
         if np.any(assignment < 0):
             raise ValueError(
                 "cv: expected splits that hold out each row once, as KFold's do, got none that "
-                f"holds out row {row_numbers[np.argmax(assignment < 0)]}"
+                f"holds out {row_index(row_numbers[np.argmax(assignment < 0)])}"
             )
         # Renumber the folds, as a fold may have only rows of weight 0.
         _, assignment = np.unique(assignment, return_inverse=True)
@@ -398,7 +400,9 @@ def _assignment(splits: Any, n: int) -> np.ndarray:
         if len(test) == 0:
             raise ValueError(f"{expected} no row to hold out in split {number}")
         if np.any(repeated := assignment[test] >= 0):
-            raise ValueError(f"{expected} several splits with row {test[np.argmax(repeated)]}")
+            raise ValueError(
+                f"{expected} several splits with {row_index(test[np.argmax(repeated)])}"
+            )
         assignment[test] = number
     return assignment
 

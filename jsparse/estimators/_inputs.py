@@ -50,6 +50,11 @@ def training_rows(
         ValueError: for arrays that are not finite numbers, tables that cannot be encoded, or
             targets of a length other than the inputs'.
     """
+    if isinstance(y, str):
+        raise ValueError(
+            f"y: expected targets, one for each row, as scikit-learn takes them, got the name "
+            f"{y!r}; give table[{y!r}], without this column in X, or see jsparse.train"
+        )
     frame = as_table(X, categories)
     if frame is None:
         return (*cast(Any, validate_data(estimator, X, y, dtype=FLOATS, **checks)), None)

@@ -9,6 +9,7 @@ with a `machine.Machine`, whose kernel is a tree of the nodes in `kernels`.
 
 from .checks import NumericalError as NumericalError
 from .checks import TableError as TableError
+from .checks import UnseenCategoryWarning as UnseenCategoryWarning
 from .contents import load as load
 from .files import ModelFileError as ModelFileError
 from .predictor import Predictor as Predictor

@@ -68,6 +68,9 @@ class Answers(abc.ABC):
         Raises:
             ValueError: for inputs that are not finite, or that have other columns.
             NumericalError: if a value of the model is not finite; the message names the row.
+
+        Warns:
+            UnseenCategoryWarning: once for a table with categories that training did not see.
         """
         return self._answer(self, X, lambda scores, xp: scores)
 

@@ -3,9 +3,18 @@
 import dataclasses
 import math
 import reprlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+# Returns the name of a row in a message, such as "row index 4", from its index in the array.
+NameRow = Callable[[int], str]
+
+
+def row_index(index: int) -> str:
+    """Return the name of a row of an array, or of a table in memory: its index, as in NumPy."""
+    return f"row index {index}"
 
 
 class NumericalError(ArithmeticError):
@@ -14,6 +23,10 @@ class NumericalError(ArithmeticError):
 
 class TableError(ValueError):
     """A table is not what was expected; the message names the file, column or row."""
+
+
+class UnseenCategoryWarning(UserWarning):
+    """A table has categories that training did not see; the message names columns and values."""
 
 
 def real(name: str, value: Any, least: float, *, above: bool = False, finite: bool = True) -> float:
@@ -84,7 +97,7 @@ def rows_of(X: Any, d: int, widest: Any) -> tuple[np.ndarray, bool]:
     return rows, single
 
 
-def check_scores(scores: np.ndarray, *, first: int = 0) -> None:
+def check_scores(scores: np.ndarray, *, name_row: NameRow = row_index) -> None:
     """Raise NumericalError naming the first row with a score that is not finite.
 
     The check covers the machine's values too: if a value is not finite, neither are its distances
@@ -92,13 +105,14 @@ def check_scores(scores: np.ndarray, *, first: int = 0) -> None:
 
     Args:
         scores: shape `n` or `n ..`.
-        first: number of the first row in the message.
+        name_row: names the row in the message.
     """
     usable = np.isfinite(scores)
     if not usable.all():
-        row = int(np.argmin(usable.reshape(len(scores), -1).all(axis=1))) + first
+        row = int(np.argmin(usable.reshape(len(scores), -1).all(axis=1)))
         raise NumericalError(
-            f"the model's value at row {row} is not finite, or too large; look for huge inputs"
+            f"the model's value at {name_row(row)} is not finite, or too large; look for huge "
+            "inputs"
         )
 
 

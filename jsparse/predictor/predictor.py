@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .answers import Answers
-from .checks import check_scores, rows_of
+from .checks import NameRow, check_scores, row_index, rows_of
 from .codes import distances
 from .conformal import ConformalScores
 from .machine import Machine
@@ -82,12 +82,14 @@ class Predictor(Answers):
             return self.conformal.machines
         return self.machine
 
-    def scores(self, inputs: np.ndarray, *, first: int = 0, by_fold: bool = False) -> np.ndarray:
+    def scores(
+        self, inputs: np.ndarray, *, name_row: NameRow = row_index, by_fold: bool = False
+    ) -> np.ndarray:
         """Return the scores of an array of finite inputs, shape `n *k`.
 
         Args:
             inputs: raw inputs, shape `n d`.
-            first: number of the first row in error messages.
+            name_row: names a row in error messages, given its index; by default "row index 4".
             by_fold: return the scores of each fold's machine, shape `n v *k`, if there are any.
 
         Raises:
@@ -104,7 +106,7 @@ class Predictor(Answers):
                 values = np.sort(values, axis=-1)
             if self.code is not None:
                 values = -distances(self.code.astype(self.dtype), values, self.decoding)
-        check_scores(values, first=first)
+        check_scores(values, name_row=name_row)
         return values
 
     @staticmethod

@@ -4,12 +4,14 @@ import abc
 import datetime
 import decimal
 import difflib
+import inspect
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .checks import TableError, short_repr
+from .checks import NameRow, TableError, UnseenCategoryWarning, row_index, short_repr
 from .schema import Column, Schema
 
 _IMPUTE = (
@@ -26,13 +28,43 @@ class Encoded(NamedTuple):
         X: inputs, shape `n d`; the columns are in the order of `Schema.features`.
         unseen: for each column, the number of rows whose category training did not see.
         imputed: for each column, the number of rows whose missing value was filled in.
+        unseen_values: for each column, the distinct categories that training did not see.
     """
 
     X: np.ndarray
     unseen: dict[str, int]
     imputed: dict[str, int]
+    unseen_values: dict[str, list[Any]]
 
     __repr__ = short_repr
+
+    def with_warning(self) -> np.ndarray:
+        """Return `X`; warn once of all categories that training did not see.
+
+        Warns:
+            UnseenCategoryWarning: at the line that called this package.
+        """
+        if self.unseen:
+            places = [
+                f"column {name!r}: {listing(self.unseen_values[name], 5)} (rows: {count})"
+                for name, count in self.unseen.items()
+            ]
+            message = (
+                f"categories that training did not see: {'; '.join(places)}; each is predicted as "
+                "different from all known categories. Correct the spelling, or train with rows of "
+                "these categories; to predict them in silence, ignore UnseenCategoryWarning"
+            )
+            warnings.warn(message, UnseenCategoryWarning, stacklevel=_level_of_caller())
+        return self.X
+
+
+def _level_of_caller() -> int:
+    """Return the `stacklevel` of a warning for the first caller outside of this package."""
+    package, frame = __name__.partition(".")[0], inspect.currentframe()
+    level = 0  # of this function; its caller, which warns, has level 1
+    while frame and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 class Columns(abc.ABC):
@@ -41,12 +73,12 @@ class Columns(abc.ABC):
     Attributes:
         names: the names of the columns.
         n_rows: number of rows.
-        rows: the rows' numbers in their file, counted from 0, for messages; or None.
+        name_row: names a row in messages.
     """
 
     names: Sequence[str]
     n_rows: int
-    rows: Sequence[int] | None
+    name_row: NameRow
 
     @abc.abstractmethod
     def numbers(self, column: Column) -> np.ndarray:
@@ -55,6 +87,10 @@ class Columns(abc.ABC):
     @abc.abstractmethod
     def codes(self, column: Column) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of each row's category, -1 if unseen, and where values are missing."""
+
+    @abc.abstractmethod
+    def values(self, column: Column, rows: np.ndarray) -> list[Any]:
+        """Return a column's values in some rows, given by their indices, for messages."""
 
 
 def encode_columns(schema: Schema, table: Columns, dtype: Any = "float64") -> Encoded:
@@ -70,7 +106,7 @@ def encode_columns(schema: Schema, table: Columns, dtype: Any = "float64") -> En
     """
     check_names(table.names, [column.name for column in schema.columns], "the columns")
     X = np.zeros((table.n_rows, len(schema.features)), dtype)
-    unseen, imputed, first_missing = {}, {}, {}
+    unseen, unseen_values, imputed, first_missing = {}, {}, {}, {}
     offset = 0  # number of encoded columns before this column
     for column in schema.columns:
         name, width = column.name, len(column.features)
@@ -85,7 +121,7 @@ def encode_columns(schema: Schema, table: Columns, dtype: Any = "float64") -> En
                 row = int(np.argmax(np.isinf(X[:, offset])))
                 raise TableError(
                     f"column {name!r}: expected numbers that fit {np.dtype(dtype)}, got "
-                    f"{values[row]} in row {row_number(table.rows, row)}"
+                    f"{values[row]} in {table.name_row(row)}"
                 )
         else:
             code, missing = table.codes(column)
@@ -94,32 +130,22 @@ def encode_columns(schema: Schema, table: Columns, dtype: Any = "float64") -> En
             else:
                 known = np.flatnonzero(code >= 0)
                 X[known, offset + code[known]] = 1
-            n_unseen = int(np.sum((code < 0) & ~missing))
-            if n_unseen:
-                unseen[name] = n_unseen
+            unseen_rows = np.flatnonzero((code < 0) & ~missing)
+            if len(unseen_rows):
+                unseen[name] = len(unseen_rows)
+                unseen_values[name] = list(dict.fromkeys(table.values(column, unseen_rows)))
         offset += width
         if np.any(missing):
             imputed[name] = int(missing.sum())
-            first_missing[name] = row_number(table.rows, int(np.argmax(missing)))
+            first_missing[name] = table.name_row(int(np.argmax(missing)))
     if imputed and not schema.impute:
         places = [
-            f"column {name!r} has {imputed[name]} in {len(X)} rows, the first in row {row}"
+            f"column {name!r} has {imputed[name]} in {len(X)} rows, the first in {row}"
             for name, row in list(first_missing.items())[:5]
         ]
         more = f"; and {len(imputed) - 5} more columns" if len(imputed) > 5 else ""
         raise TableError(f"missing values: {'; '.join(places)}{more}: {_IMPUTE}")
-    return Encoded(X, unseen, imputed)
-
-
-def row_number(rows: Sequence[int] | None, index: int) -> int:
-    """Return the number of a row in its file, counted from 1, for a message.
-
-    Args:
-        rows: the numbers of the table's rows in their file, counted from 0; by default the table
-            is the whole file.
-        index: the row's index in the table.
-    """
-    return 1 + (index if rows is None else int(rows[index]))
+    return Encoded(X, unseen, imputed, unseen_values)
 
 
 def check_names(names: Sequence[str], wanted: Iterable[str], what: str) -> None:
@@ -167,8 +193,8 @@ def is_table(X: Any) -> bool:
 
 
 def encode_table(schema: Schema, table: Any, dtype: Any) -> np.ndarray:
-    """Return the inputs of a table in memory; raises as `encode_columns`."""
-    return encode_columns(schema, TableInMemory(table), dtype).X
+    """Return the inputs of a table in memory; raises as `encode_columns`, warns of categories."""
+    return encode_columns(schema, TableInMemory(table), dtype).with_warning()
 
 
 Kind = Literal["number", "text", "boolean", "time", "nothing"]
@@ -198,9 +224,8 @@ class TableInMemory(Columns):
         ValueError: for columns of different lengths or with equal names.
     """
 
-    rows = None
-
     def __init__(self, table: Any) -> None:
+        self.name_row = row_index
         if isinstance(table, Mapping):
             columns = {str(name): values for name, values in table.items()}
         elif hasattr(table, "dtypes"):  # pandas
@@ -237,8 +262,8 @@ class TableInMemory(Columns):
             expected = "dates or times" if times else "numbers"
             advice = "; turn texts into times, as pandas.to_datetime does" if times else ""
             raise TableError(
-                f"column {name!r}: expected {expected}, got {raw[row]!r:.80} in row {row + 1}"
-                f"{advice}"
+                f"column {name!r}: expected {expected}, got {raw[row]!r:.80} in "
+                f"{self.name_row(row)}{advice}"
             )
         if times:
             array = array - column.origin
@@ -251,7 +276,8 @@ class TableInMemory(Columns):
         if infinite.any():
             row = int(np.argmax(infinite))
             raise TableError(
-                f"column {name!r}: expected finite numbers, got {numbers[row]} in row {row + 1}"
+                f"column {name!r}: expected finite numbers, got {numbers[row]} in "
+                f"{self.name_row(row)}"
             )
         return numbers
 
@@ -279,6 +305,10 @@ class TableInMemory(Columns):
         number_of = {value: number for number, value in enumerate(known)}
         codes = [number_of.get(value, -1) for value in present]
         return np.where(missing, number_of.get(None, -1), np.array(codes, int)), missing
+
+    def values(self, column: Column, rows: np.ndarray) -> list[Any]:
+        """See `Columns.values`."""
+        return _array(self._columns[column.name])[rows].tolist()
 
 
 def _as_text(value: Any) -> str:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from .._arguments import as_key
+from .._arguments import as_key, whole_number
 from .._numerics import as_array
 from .._runtime import check_runtime
 from .._types import Key, KeyLike
@@ -32,6 +32,9 @@ from .trained import Trained
 HELD_OUT = 5  # one of so many parts of the rows decides whether moved prototypes are better
 # Factors of the large machine's `C`, among which the held-out rows choose for moved prototypes.
 FACTORS_OF_C = np.array([0.1, 1.0, 10.0, 100.0])
+NO_NUMBER = (
+    "n_prototypes: expected None with a method, which has its own number of prototypes, got {!r}"
+)
 _TERMS = (("total", "moving"), ("compile", "compile"))  # seconds, and what the move adds to them
 
 
@@ -41,7 +44,8 @@ def distil(
     y: Any = None,
     *,
     key: KeyLike,
-    method: Method = SCDP(),
+    n_prototypes: int | None = None,
+    method: Method | None = None,
     C: ArrayLike | None = None,
     move_prototypes: bool = False,
     **options: Any,
@@ -58,9 +62,11 @@ def distil(
         X: the rows, as for `train`.
         y: the targets, as for `train`.
         key: random seed of the folds and of the method.
+        n_prototypes: the largest number of prototypes; cross-validation chooses the size on the
+            path of `SCDP`. Only without a method.
         method: `SCDP`, `SpSVM`, `KSP`, `KMP` or `KBP`, which select from the large machine's
             prototypes; or `SparseReduction`, which chooses as many rows as the large machine has
-            prototypes, and prunes them.
+            prototypes, and prunes them. None for `SCDP` with at most `n_prototypes`.
         C: values of the weight of the data-fit term; by default the `C` of the large machine, if
             the method has a `C`.
         move_prototypes: after the method, move its prototypes until a fixed-size machine on them
@@ -88,6 +94,10 @@ def distil(
     model = trained.model if isinstance(trained, Trained) else trained
     if not isinstance(model, Model):
         raise ValueError(f"trained: expected a result of train, or a Model, got {trained!r}")
+    if method is None:
+        method = SCDP(max_prototypes=_longest(trained, n_prototypes))
+    elif n_prototypes is not None:
+        raise ValueError(NO_NUMBER.format(n_prototypes))
     if not isinstance(method, Method):
         raise ValueError(f"method: expected a method, such as SCDP(..), got {method!r}")
     if excluded := sorted({"kernel", "search"} & set(options)):
@@ -144,6 +154,21 @@ def distil(
         best = moved if moved.cv_error < selected.cv_error else small
     total = {name: small.seconds[name] + seconds[term] for name, term in _TERMS}
     return dataclasses.replace(best, seconds=small.seconds | seconds | total)
+
+
+def _longest(large: Trained | Model, n_prototypes: int | None) -> int | None:
+    """Return the largest number of prototypes to select, or None for the default of the method.
+
+    Raises:
+        ValueError: if `n_prototypes` is not a number of at least 1.
+    """
+    if n_prototypes is None:
+        return None
+    most = whole_number("n_prototypes", n_prototypes, 1)
+    if isinstance(large, Model):
+        return min(most, large.size)
+    rows_without_fold = large.n_rows - int(np.asarray(large.folds.valid).sum(axis=1).max())
+    return min(most, large.model.size, rows_without_fold)
 
 
 def _moved(

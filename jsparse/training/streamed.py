@@ -15,7 +15,7 @@ from .._agreement import summed_in_all_processes
 from .._mesh import from_first_process, on_default_device, sum_over_rows
 from .._programs import compiled
 from .._repr import short_repr
-from ..data.streams import Located, ReplayableStream, StreamError
+from ..data.streams import Located, ReplayableStream, StreamError, indices_in_words
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
@@ -163,7 +163,7 @@ class Reader(NamedTuple):
     def _encoded(self, part: Located, rows: slice) -> tuple[np.ndarray, ...]:
         """Return some rows as a batch, see `batches`."""
         (X, y, weights), numbers, places = part
-        where, code, dtype = f"rows {numbers[0]} to {numbers[-1]}", self.encoding.code, self.dtype
+        where, code, dtype = indices_in_words(numbers), self.encoding.code, self.dtype
         y, weights = y[rows], None if weights is None else weights[rows]
         targets, w, class_numbers = self.encode(y, weights, where)
         n, group = len(y), self.split(places[rows])

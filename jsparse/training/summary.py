@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from .._arguments import labels_of
 from .._repr import short_repr
-from ..data.streams import Batch, StreamError, located
+from ..data.streams import Batch, StreamError, indices_in_words, located
 from ..scaling import Standardization
 from .draws import random_numbers
 from .inputs import check_label_count
@@ -162,7 +162,7 @@ class Summarizer:
             StreamError: if targets of a regression are not numbers, or labels have several types.
             ValueError: if there are nearly as many classes as rows.
         """
-        (X, y, weights), where = batch, f"rows {rows[0]} to {rows[-1]}"
+        (X, y, weights), where = batch, indices_in_words(rows)
         batch_rows = len(X)
         w = np.ones(batch_rows) if weights is None else np.asarray(weights, float)
         self.low, self.high = (

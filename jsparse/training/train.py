@@ -20,7 +20,7 @@ from ..validation.folds import Folds
 from .budget import Budget, within_budget
 from .checkpoint import resumable
 from .choices import KernelLike
-from .distil import distil
+from .distil import NO_NUMBER, distil
 from .inputs import ClassWeight
 from .presets import Preset, Situation, completed
 from .run import run
@@ -174,10 +174,7 @@ def train(
 
         return within_budget(budget, trained, smaller)
     if method is not None:
-        raise ValueError(
-            "n_prototypes: expected None with a method, which has its own number of prototypes, "
-            f"got {n_prototypes!r}"
-        )
+        raise ValueError(NO_NUMBER.format(n_prototypes))
     m = LARGEST_DISTILLED if n_prototypes is None else whole_number("n_prototypes", n_prototypes, 1)
     # Refuse output codes that the pursuit cannot fit before the large machine is trained.
     large = run_with(settings=settings, out_of_fold=False, student=SCDP())
@@ -193,11 +190,8 @@ def _distilled(large: Trained, X: Any, y: Any, m: int, **options: Any) -> Traine
 
     "accurate" also moves the prototypes, which takes some ten seconds and leaves no `curve`.
     """
-    rows_without_fold = large.n_rows - int(np.asarray(large.folds.valid).sum(axis=1).max())
-    pursuit = SCDP(max_prototypes=min(m, large.model.size, rows_without_fold))
-    small = distil(
-        large, X, y, method=pursuit, move_prototypes=large.preset == "accurate", **options
-    )
+    move = large.preset == "accurate"
+    small = distil(large, X, y, n_prototypes=m, move_prototypes=move, **options)
     seconds = small.seconds | {"large machine": large.seconds["total"]}
     for name in ("total", "compile"):
         seconds[name] += large.seconds[name]

@@ -222,11 +222,14 @@ class Trained:
         return self.model.decoding
 
     def save(self, path: PathLike) -> None:
-        """Write the model to one file that `jsparse.load` reads, see `Model.save`."""
+        """Write the model, with all its sizes, to one file for `jsparse.load`, see `Model.save`.
+
+        `trained.at(size).save(path)` writes one size alone.
+        """
         self.model.save(path)
 
     def at(self, size: int) -> Model:
-        """Return the model with `size` prototypes and its error, see `Model.at`."""
+        """Return the model with `size` prototypes alone, and its error, see `Model.at`."""
         model = self.model.at(size)
         if self.curve is None or size not in self.curve.sizes:
             return model

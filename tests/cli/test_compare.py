@@ -174,8 +174,8 @@ def test_methods_are_named_run_in_order_and_refused_if_unknown(tmp_path, stubs, 
     assert names == ["fixed-size LS-SVM", "LS-SVM", "constant"]
     assert "without" not in out
     assert [line for line in err.splitlines() if "training" in line] == [
-        "jsparse: training fixed-size LS-SVM (1 of 2)",
-        "jsparse: training LS-SVM (2 of 2)",
+        "jsparse: training 1 of 2: fixed-size LS-SVM",
+        "jsparse: training 2 of 2: LS-SVM",
     ]
     assert compared(tmp_path, "--methods", "dual,lasso") == 2
     said = capsys.readouterr().err
@@ -285,8 +285,8 @@ def test_lines_come_one_by_one_through_a_pipe(tmp_path):
     assert process.wait() == 0
     assert lines[3:6] == ["fixed-size LS-SVM", "LS-SVM", "constant"]
     assert [line for line in said if "evaluations" not in line] == [
-        "jsparse: training fixed-size LS-SVM (1 of 2)",
-        "jsparse: training LS-SVM (2 of 2)",
+        "jsparse: training 1 of 2: fixed-size LS-SVM",
+        "jsparse: training 2 of 2: LS-SVM",
     ]
     process.stdout.close()
     process.stderr.close()
@@ -430,6 +430,34 @@ def test_what_takes_long_says_how_far_it_is(monkeypatch, capsys):
     assert said[0] == "jsparse: training"  # at once
     assert said[1].startswith("jsparse: tuning: ")
     assert "of 6 evaluations, best CV score 0.25, " in said[1]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_terminal_shows_the_progress_in_one_line(monkeypatch, capsys, width):
+    for name, value in (("COLUMNS", str(width)), ("FORCE_COLOR", "1"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    longest = max((method.title for method in METHODS.values()), key=len)
+    with report.progress(quiet=False, method=f"15 of 16: {longest}") as show:
+        show(100, 160, 1.234e-5)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    lines = [line for line in re.split(r"[\r\n]+", shown) if line.strip()]
+    assert all(len(line) <= width for line in lines)
+    last = next(line for line in reversed(lines) if "100/160" in line)
+    assert last.startswith("15 of 16: sparse")
+    assert "CV score 1.234e-05 0:00:00" in last
+
+
+def test_the_report_continues_below_its_values_in_a_terminal(monkeypatch, capsys):
+    words = "complete: as long as was asked, by atoms, prototypes, steps or evaluations."
+    report.line("status", words)
+    assert capsys.readouterr().out == f"status          {words}\n"  # one line for programs
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    report.line("status", words)
+    assert capsys.readouterr().out.splitlines() == [
+        "status          complete: as long as was asked, by atoms,",
+        "                prototypes, steps or evaluations.",
+    ]
 
 
 def test_an_error_of_the_arguments_is_one_line(capsys):

@@ -22,7 +22,7 @@ from jsparse.data.encoding import encode, encode_target, fit_schema
 from jsparse.data.schema import NULL_VALUES
 from jsparse.data.table_files import TableFile, read_table
 from jsparse.data.table_streams import TableStream, stream_schema
-from jsparse.data.tables import TableError
+from jsparse.data.tables import TableError, rows_of_file
 
 small = st.integers(-99, 99).map(str)
 floats = st.floats(-1e300, 1e300, allow_nan=False).map(repr)
@@ -88,8 +88,9 @@ def as_csv(cells, delimiter, bom, end):
 
 def read_whole(path):
     table = read_table(path)
-    schema = fit_schema(table, "y", task="regression", impute=True)
-    return schema, encode(schema, table).X, encode_target(schema, table)
+    names = {"name_row": rows_of_file(range(table.num_rows))}
+    schema = fit_schema(table, "y", task="regression", impute=True, **names)
+    return schema, encode(schema, table, **names).X, encode_target(schema, table, **names)
 
 
 def read_stream(path):
@@ -235,8 +236,11 @@ def test_files_are_refused_alike_whole_and_in_batches(content, words, tmp_path):
         (pa.array([{"a": 1}] * 3), "struct"),
         (pa.array([b"a"] * 3), "binary"),
         (pa.nulls(3), "all are missing"),
-        (pa.array([1.0, float("inf"), 2.0]), "finite numbers, got inf in row 2"),
-        (pa.array(["1", "inf", "2"]), "got 'inf' in row 2"),
+        (
+            pa.array([1.0, float("inf"), 2.0]),
+            "finite numbers, got inf in data row 2 (the first is 1)",
+        ),
+        (pa.array(["1", "inf", "2"]), "got 'inf' in data row 2 (the first is 1)"),
     ],
 )
 def test_types_of_parquet(cells, expected, tmp_path):

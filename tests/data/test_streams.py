@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from jsparse.data.streams import ArrayStream, Batch, ReplayableStream, StreamError
+from jsparse.data.streams import (
+    SHARD_ROWS,
+    ArrayStream,
+    Batch,
+    ReplayableStream,
+    StreamError,
+    indices_in_words,
+)
 
 
 def data(n=23):
@@ -50,24 +57,30 @@ def with_nan(batches):
     ("second", "message"),
     [
         (lambda b: b[:-1], "ended after 20 rows; expected 23"),
-        (lambda b: [*b, b[-1]], "rows 23 to 25: expected 23 rows"),
-        (lambda b: [b[0], b[1]._replace(X=b[1].X[:, :2])], "rows 10 to 19: expected 3 columns"),
-        (with_nan, "rows 20 to 22: X is not finite at row 22"),
-        (lambda b: [b[0]._replace(y=b[0].y[:-1])], "rows 0 to 9: 10 rows of X, 9 of y"),
+        (lambda b: [*b, b[-1]], "row indices 23 to 25: expected 23 rows"),
+        (
+            lambda b: [b[0], b[1]._replace(X=b[1].X[:, :2])],
+            "row indices 10 to 19: expected 3 columns",
+        ),
+        (with_nan, "row indices 20 to 22: X is not finite at row index 22"),
+        (lambda b: [b[0]._replace(y=b[0].y[:-1])], "row indices 0 to 9: 10 rows of X, 9 of y"),
         (lambda b: [], "ended after 0 rows"),
         (
             lambda b: [part._replace(X=part.X[:, :1]) for part in b],
-            "rows 0 to 9: expected 3 columns",
+            "row indices 0 to 9: expected 3 columns",
         ),
         (
             lambda b: [b[0], b[1]._replace(weights=np.where(np.arange(10) == 4, -1.0, 1.0))],
-            "rows 10 to 19: expected weights of at least 0, not so at row 14",
+            "row indices 10 to 19: expected weights of at least 0, not so at row index 14",
         ),
-        (lambda b: [b[0]._replace(y=b[0].y[:, None])], "rows 0 to 9: y: expected .* shape"),
-        (lambda b: [b[0]._replace(X=b[0].X.astype(str))], "rows 0 to 9: X: expected numbers"),
+        (lambda b: [b[0]._replace(y=b[0].y[:, None])], "row indices 0 to 9: y: expected .* shape"),
+        (
+            lambda b: [b[0]._replace(X=b[0].X.astype(str))],
+            "row indices 0 to 9: X: expected numbers",
+        ),
         (
             lambda b: [b[0]._replace(y=np.array(["a", None] * 5, object))],
-            "rows 0 to 9: y is not finite at row 1",
+            "row indices 0 to 9: y is not finite at row index 1",
         ),
     ],
 )
@@ -98,3 +111,9 @@ def test_lengths_must_agree(as_users_call):
         ArrayStream(X, y, np.ones(3))
     with pytest.raises(ValueError, match="batch_rows"):
         ArrayStream(X, y, batch_rows=0)
+
+
+def test_rows_of_a_later_shard_are_named_by_their_index_in_it():
+    rows = np.arange(3, 10)
+    assert indices_in_words(rows) == "row indices 3 to 9"
+    assert indices_in_words(7 * SHARD_ROWS + rows) == "shard 7: row indices 3 to 9"

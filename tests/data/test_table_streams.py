@@ -83,14 +83,20 @@ def test_decimal_commas_and_whole_numbers_that_are_not(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("age", lambda i, v: None if i == 333 else v), "column 'age' has 1 in .*row 334"),
+        (
+            ("age", lambda i, v: None if i == 333 else v),
+            "column 'age' has 1 in .*data row 334 [(]the first is 1[)]",
+        ),
         (
             ("age", lambda i, v: np.inf if i == 70 else float(v)),
-            "'age': expected finite numbers, got inf in row 71",
+            "'age': expected finite numbers, got inf in data row 71 ",
         ),
-        (("owner", lambda i, v: None if i == 99 else v), "'owner': missing in row 100;"),
+        (
+            ("owner", lambda i, v: None if i == 99 else v),
+            "'owner': missing in data row 100 [(]the first is 1[)];",
+        ),
         (("town", lambda i, v: f"t{i}"), "at most 100 categories"),
-        (("town", lambda i, v: "?" if i == 444 else str(i % 50)), "got '[?]' in row 445"),
+        (("town", lambda i, v: "?" if i == 444 else str(i % 50)), "got '[?]' in data row 445 "),
     ],
 )
 def test_what_is_wrong_is_told_with_the_row_of_the_file(change, message, tmp_path):

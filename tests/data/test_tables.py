@@ -20,7 +20,7 @@ from jsparse.data import demo_set
 from jsparse.data.encoding import Schema, encode, encode_target, fit_schema, infer_task
 from jsparse.data.schema import NULL_VALUES, CsvFormat
 from jsparse.data.table_files import read_table
-from jsparse.data.tables import TableError
+from jsparse.data.tables import TableError, rows_of_file
 
 PEOPLE = """age,job,height,member,income
 31,clerk,1.75,true,>50K
@@ -140,6 +140,7 @@ def test_unseen_categories_are_zeros_and_counted(tmp_path):
     encoded = encode(schema, new)
     np.testing.assert_array_equal(encoded.X[:, 1:4], [[0, 0, 0], [0, 0, 1]])
     assert encoded.unseen == {"job": 1}
+    assert encoded.unseen_values == {"job": ["pilot"]}
 
 
 def test_codes_that_look_like_numbers_stay_what_they_were(tmp_path):
@@ -199,7 +200,7 @@ def test_task_may_be_given():
     assert y.tolist() == [1, 0, 1]
     with pytest.raises(TableError, match="'classification' or 'regression', got 'ranking'"):
         fit_schema(table, "y", task="ranking")
-    with pytest.raises(TableError, match=r"'t': expected numbers, got 'a' in row 1"):
+    with pytest.raises(TableError, match=r"'t': expected numbers, got 'a' in row index 0"):
         fit_schema(table.append_column("t", pa.array(list("abc"))), "t", task="regression")
 
 
@@ -210,11 +211,13 @@ def test_missing_values_are_refused_by_row_and_column(tmp_path):
     with pytest.raises(TableError) as caught:
         encode(schema, table)
     message = str(caught.value)
-    assert "'a' has 2 in 4 rows, the first in row 3" in message
-    assert "'b' has 1 in 4 rows, the first in row 2" in message
+    assert "'a' has 2 in 4 rows, the first in row index 2" in message
+    assert "'b' has 1 in 4 rows, the first in row index 1" in message
     assert "--impute" in message
-    with pytest.raises(TableError, match=r"the first in row 102; column 'b'"):
-        encode(schema, table.slice(1), rows=[100, 101, 102])
+    with pytest.raises(
+        TableError, match=r"the first in data row 102 [(]the first is 1[)]; column 'b'"
+    ):
+        encode(schema, table.slice(1), name_row=rows_of_file([100, 101, 102]))
 
 
 def test_missing_values_are_imputed_on_request(tmp_path):
@@ -239,24 +242,26 @@ def test_the_median_of_huge_numbers_does_not_overflow():
 
 def test_nan_is_missing_and_infinity_is_an_error():
     table = pa.table({"x": [1.0, np.nan, 3.0], "y": [1.5, 2.5, 3.5]})
-    with pytest.raises(TableError, match="'x' has 1 in 3 rows, the first in row 2"):
+    with pytest.raises(TableError, match="'x' has 1 in 3 rows, the first in row index 1"):
         encode(fit_schema(table, "y"), table)
     for impute in (False, True):
         infinite = pa.table({"x": [1.0, 2.0, -np.inf], "y": [1.5, 2.5, 3.5]})
-        with pytest.raises(TableError, match="'x': expected finite numbers, got -inf in row 3"):
+        with pytest.raises(
+            TableError, match="'x': expected finite numbers, got -inf in row index 2"
+        ):
             encode(fit_schema(infinite, "y", impute=impute), infinite)
     large = pa.table({"x": [1.0, 1e300], "y": [1.5, 2.5]})
     with pytest.raises(TableError, match=r"'x': expected numbers that fit float32, got 1e\+300"):
         encode(fit_schema(large, "y"), large, "float32")
     target = pa.table({"x": [1, 2], "y": [1.5, np.inf]})
-    with pytest.raises(TableError, match="'y': expected finite numbers, got inf in row 2"):
+    with pytest.raises(TableError, match="'y': expected finite numbers, got inf in row index 1"):
         fit_schema(target, "y")
 
 
 @pytest.mark.parametrize("cells", [[1.5, None, 2.5], ["a", None, "b"], [1.5, np.nan, 2.5]])
 def test_a_missing_target_is_an_error_even_when_imputing(cells):
     table = pa.table({"x": [1, 2, 3], "y": cells})
-    with pytest.raises(TableError, match="'y': missing in 1 of 3 rows, the first is row 2"):
+    with pytest.raises(TableError, match="'y': missing in 1 of 3 rows, the first is row index 1"):
         fit_schema(table, "y", impute=True)
 
 
@@ -274,11 +279,13 @@ def test_a_stray_text_does_not_turn_numbers_into_categories(tmp_path):
     with pytest.raises(TableError) as caught:
         fit_schema(table, "y")
     assert "'a': expected numbers" in str(caught.value)
-    assert "'?' in row 3" in str(caught.value)
+    assert "'?' in row index 2" in str(caught.value)
     forced = fit_schema(table, "y", categorical=["a"])
     assert forced.columns[0].categories == ("1", "2", "4", "?")
     numbers = fit_schema(read(tmp_path, "a,y\n1,1.5\n2,2.5\n", "other.csv"), "y")
-    with pytest.raises(TableError, match=r"'a': row 3: CSV conversion error .* value '\?'"):
+    with pytest.raises(
+        TableError, match=r"'a': data row 3 \(the first is 1\): CSV conversion error .* value '\?'"
+    ):
         read_table(tmp_path / "data.csv", schema=numbers)
 
 
@@ -333,12 +340,16 @@ def test_dates_and_times_are_microseconds(cells, encoded):
     np.testing.assert_array_equal(encode(schema, table).X[:, 0], encoded)
     assert Schema.from_json(schema.to_json()) == schema
     for other in ([1, 2, 3], ["a", "b", "c"]):
-        with pytest.raises(TableError, match=r"'when': expected dates or times, got .* row 1"):
+        with pytest.raises(
+            TableError, match=r"'when': expected dates or times, got .* row index 0"
+        ):
             encode(schema, pa.table({"when": other}))
-    with pytest.raises(TableError, match=r"row 1; turn texts into times, as pandas.to_datetime"):
+    with pytest.raises(
+        TableError, match=r"row index 0; turn texts into times, as pandas.to_datetime"
+    ):
         encode(schema, pa.table({"when": ["2020-01-01"]}))
     numbers = fit_schema(pa.table({"when": [1, 2, 3], "y": [1.5, 2.5, 3.5]}), "y")
-    with pytest.raises(TableError, match=r"'when': expected numbers, got .* row 1"):
+    with pytest.raises(TableError, match=r"'when': expected numbers, got .* row index 0"):
         encode(numbers, table)
     for call in (infer_task, fit_schema):
         with pytest.raises(TableError, match="target column 'when': expected numbers or cl"):
@@ -414,7 +425,9 @@ def test_texts_that_look_like_numbers_are_refused(cells):
 
 def test_decimal_commas_are_read_on_request_and_remembered(tmp_path):
     text = "a;y\n1,5;1\n2,25;2\n"
-    with pytest.raises(TableError, match=r"'a': expected numbers, .* got '1,5' in row 1;.*decimal"):
+    with pytest.raises(
+        TableError, match=r"'a': expected numbers, .* got '1,5' in row index 0;.*decimal"
+    ):
         fit_schema(read(tmp_path, text), "y")
     csv_format = CsvFormat(decimal=",", delimiter=";")
     table = read(tmp_path, text, csv=csv_format)

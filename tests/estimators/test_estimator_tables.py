@@ -1,6 +1,7 @@
 """Estimators on tables with categories, and their intervals and sets."""
 
 import pickle
+import warnings
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from test_estimators import EVERY
 
+import jsparse
 from jsparse.data.frames import Frame
 from jsparse.estimators import (
     FixedSizeLSSVMClassifier,
@@ -68,6 +70,7 @@ def fitted():
         return FixedSizeLSSVMRegressor(20, **OPTIONS).fit(rows, incomes(rows))
 
 
+@pytest.mark.filterwarnings("ignore::jsparse.UnseenCategoryWarning")
 def test_categories_are_scikit_learns_one_hot_columns(fitted):
     rows, new, encode = people(), people(9, 1), one_hot()
     new["town"] = ["Namur", *new["town"][1:]]  # not seen in training
@@ -83,6 +86,40 @@ def test_categories_are_scikit_learns_one_hot_columns(fitted):
     fitted.partial_fit(new, incomes(new))
     by_array.partial_fit(numbers, incomes(new))
     np.testing.assert_allclose(fitted.predict(rows), by_array.predict(encode.transform(rows)))
+
+
+@pytest.mark.parametrize("estimator", [FixedSizeLSSVMRegressor, FixedSizeLSSVMClassifier])
+def test_the_name_of_a_target_is_answered_with_what_to_give(estimator):
+    with pytest.raises(ValueError, match=r"got the name 'age'; give table\['age'\]"):
+        estimator(20).fit(people(), "age")
+
+
+def test_every_predictor_warns_once_in_a_call_of_unseen_categories(fitted):
+    rows, new = people(), people(9, 1)
+    new["town"] = ["Namur", "Huy", "Namur", *new["town"][3:]]
+    classifier = FixedSizeLSSVMClassifier(20, **OPTIONS).fit(rows, rows["zone"].astype(int))
+    model = fitted.model_.with_novelty(rows)
+    regressions = [fitted, model, model.to_numpy()]
+    classifiers = [classifier, classifier.model_, classifier.model_.to_numpy()]
+    calls = [getattr(one, name) for one in regressions for name in ("predict", "interval")]
+    calls += [
+        getattr(one, name)
+        for one in classifiers
+        for name in ("predict", "decision_function", "predict_proba", "predict_set")
+    ]
+    calls += [model.novelty, lambda table: model.calibrated(table, incomes(table))]
+    for call in calls:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call(new)
+        (warning,) = caught
+        assert warning.category is jsparse.UnseenCategoryWarning
+        assert "column 'town': 'Namur', 'Huy' (rows: 3);" in str(warning.message)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call(rows)  # training saw these categories
+            warnings.simplefilter("ignore", jsparse.UnseenCategoryWarning)
+            call(new)
 
 
 def test_columns_are_those_of_training_in_their_order(fitted):

@@ -191,7 +191,7 @@ def test_precision_is_that_of_the_data(cancer):
         assert model.decision_function(X).dtype == dtype
         assert str(model.expansion_.prototypes.dtype) == np.dtype(dtype).name
         if dtype == np.float32:  # where such inputs are infinite
-            with pytest.raises(NumericalError, match="row 0 is not finite"):
+            with pytest.raises(NumericalError, match="row index 0 is not finite"):
                 model.predict(X * 1e300)
 
 
@@ -345,9 +345,9 @@ def test_robust_regression():
         ({"cv": ShuffleSplit(3, random_state=0)}, "cv: expected splits that hold out each row"),
         (
             {"cv": [(np.arange(9), np.arange(9, 19))]},
-            "cv: expected splits that hold .* none that holds out row 0",
+            "cv: expected splits that hold .* none that holds out row index 0",
         ),
-        ({"cv": [([0], [0, 1]), ([0], [1, 2])]}, "cv: .* got several splits with row 1"),
+        ({"cv": [([0], [0, 1]), ([0], [1, 2])]}, "cv: .* got several splits with row index 1"),
         (
             {"cv": [([0], [0, 1]), ([0], np.zeros(0, int))]},
             "cv: .* got no row to hold out in split 1",

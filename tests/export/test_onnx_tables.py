@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import onnx
 import pandas as pd
 import pytest
 from onnx_program import program
@@ -61,6 +62,10 @@ def test_columns_of_every_type_are_inputs(categories, tmp_path):
     frame = table()
     model = learn(frame, targets(frame), categories=categories)
     run = program(model, tmp_path)
+    described = {i.name: i.doc_string for i in onnx.load(tmp_path / "model.onnx").graph.input}
+    assert described["town"] == "categories: 'Bern', 'Köln', 'Łódź'"
+    assert described["since"].startswith("microseconds since 1970 in UTC")
+    assert described["age"] == "numbers"
     assert run.inputs == {
         "town": "tensor(string)",
         "age": "tensor(double)",
@@ -74,7 +79,8 @@ def test_columns_of_every_type_are_inputs(categories, tmp_path):
     check(model, new, run, columns(new))
     # Categories that training did not see, for one row.
     unseen = new.iloc[:1].assign(town="Oslo", floor=99, grade=7.0)
-    check(model, unseen, run, columns(unseen))
+    with pytest.warns(jsparse.UnseenCategoryWarning, match="'town': 'Oslo' .*'floor': 99 "):
+        check(model, unseen, run, columns(unseen))
     # A missing number, which the model refuses, gives NaN.
     inputs = columns(new.iloc[:2])
     inputs["age"][0] = np.nan

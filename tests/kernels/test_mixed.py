@@ -9,7 +9,7 @@ from jax.test_util import check_grads
 from reference import kernels as formulas
 from reference.fixed_size import dual as solve_dual
 
-from jsparse import SLMC, FixedSize, Profile, kernels, load, train
+from jsparse import SLMC, FixedSize, Profile, UnseenCategoryWarning, kernels, load, train
 from jsparse.cli.main import main
 from jsparse.data.frames import Frame
 from jsparse.data.streams import ArrayStream
@@ -163,11 +163,14 @@ def test_an_unseen_category_agrees_with_none(of_table, tmp_path):
     shift, scale = (np.asarray(a) for a in model.expansion.scaling)
     s = ((40.0 - shift[1]) / scale[1] - Z[:, 1]) ** 2 + 2.0 + 2.0 * (Z[:, 2] != 1)
     expected = np.exp(-s / (2 * 1.5**2)) @ beta + float(model.expansion.intercept)
-    np.testing.assert_allclose(model.predict(new), [expected], rtol=1e-9)
     model.save(tmp_path / "model")
     with jax.enable_x64(True):
         again = load(tmp_path / "model")
-    np.testing.assert_array_equal(again.predict(new), model.predict(new))
+    with pytest.warns(UnseenCategoryWarning, match=r"column 'town': 'Namur' \(rows: 1\);"):
+        predicted = model.predict(new)
+    np.testing.assert_allclose(predicted, [expected], rtol=1e-9)
+    with pytest.warns(UnseenCategoryWarning):
+        np.testing.assert_array_equal(again.predict(new), predicted)
     assert again.columns == model.columns
 
 

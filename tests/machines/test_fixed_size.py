@@ -118,7 +118,7 @@ def test_a_weight_of_two_repeats_a_row_and_of_zero_removes_it():
 def test_batches_that_do_not_fit_are_named():
     _, _, Z = problem()
     phi = Nystroem(RBF(1.0), Z)
-    with pytest.raises(ValueError, match="rows 4 to 7: expected columns"):
+    with pytest.raises(ValueError, match="row indices 4 to 7: expected columns"):
         accumulate_batches(phi, [(np.ones((4, 3)), np.ones(4)), (np.ones((4, 2)), np.ones(4))])
     with pytest.raises(ValueError, match="at least one batch"):
         accumulate_batches(phi, [])
@@ -438,9 +438,9 @@ def test_settings_that_make_no_sense_fail_under_jit():
     for C, p in ((-1.0, 0.0), (1.0, -200.0)):
         assert int(fit(C, p)) == _status.NOT_FINITE
     batches = [(X[:5], y[:5]), (X[5:], y[5:, None])]
-    with pytest.raises(ValueError, match="rows 5 to 49"):
+    with pytest.raises(ValueError, match="row indices 5 to 49"):
         accumulate_batches(Nystroem(RBF(1.0), Z), batches)
-    with pytest.raises(ValueError, match="X is not finite at row 7"):
+    with pytest.raises(ValueError, match="X is not finite at row index 7"):
         accumulate_batches(
             Nystroem(RBF(1.0), Z), [(X[:5], y[:5]), (X[5:10].at[2, 0].set(jnp.nan), y[5:10])]
         )

@@ -7,9 +7,22 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import safetensors
 from jax import export
 
-from jsparse import SCDP, Dual, FixedSize, Model, Profile, Robust, load, save, train
+from jsparse import (
+    SCDP,
+    Dual,
+    FixedSize,
+    Model,
+    Profile,
+    Robust,
+    UnseenCategoryWarning,
+    load,
+    save,
+    train,
+)
+from jsparse.cli.main import main
 from jsparse.data.encoding import encode
 from jsparse.data.frames import Frame
 from jsparse.data.tables import TableError
@@ -200,15 +213,39 @@ def test_sizes_of_a_path_and_of_none(models):
     model = models["path"]
     for size in range(1, 7):
         assert model.at(size).size == size
-        assert model.at(size).at(6)(ROWS).shape == (N, 3)  # the path goes with it
-        np.testing.assert_array_equal(model.at(size).at(2)(ROWS), model.at(2)(ROWS))
+        with pytest.raises(ValueError, match="came from `at`, take the model before"):
+            model.at(size).at(7)
     np.testing.assert_array_equal(model.at(model.size)(ROWS), model(ROWS))
+    np.testing.assert_array_equal(  # the selected size keeps its calibration
+        model.at(model.size).predict_proba(ROWS), model.predict_proba(ROWS)
+    )
     for size in (0, 7):
         with pytest.raises(ValueError, match=f"expected one of 1 to 6, got {size}"):
             model.at(size)
     assert models["two"].at(12) is models["two"]
     with pytest.raises(ValueError, match="the only size of this model"):
         models["two"].at(5)
+
+
+def test_the_file_of_one_size_holds_this_size_alone(models, tmp_path):
+    model, d = models["path"], ROWS.shape[1]
+    bytes_of = {}
+    for size in (1, 2, model.size):
+        path = tmp_path / f"{size}"
+        model.at(size).save(path)
+        with safetensors.safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        assert arrays["prototypes"] == [size, d]
+        assert not [name for name in arrays if name.startswith("path.")]
+        bytes_of[size] = path.stat().st_size
+    model.save(tmp_path / "all")
+    assert bytes_of[1] < bytes_of[2] < bytes_of[model.size] < (tmp_path / "all").stat().st_size
+    assert load(tmp_path / "all").path is not None
+    # A folder for NumPy serves one size.
+    folder = tmp_path / "served"
+    assert main(["export", str(tmp_path / "all"), "--to", "numpy", "--out", str(folder)]) == 0
+    assert load(folder / "model.jsparse").path is None
+    assert (folder / "model.jsparse").stat().st_size < (tmp_path / "all").stat().st_size
 
 
 def test_where_jax_has_float32_a_model_of_float64_keeps_its_digits(models, tmp_path):
@@ -272,10 +309,12 @@ def test_what_is_wrong_with_a_table_is_named(of_table):
         of_table.predict(table.rename(columns={"town": "towns"}))
     with pytest.raises(TableError, match=r"missing values: column 'size' has 2 in 80 rows"):
         of_table.predict(table.assign(size=table["size"].where(table.index > 1)))
-    with pytest.raises(TableError, match="column 'size': expected numbers, got 'large' in row 1"):
+    with pytest.raises(
+        TableError, match="column 'size': expected numbers, got 'large' in row index 0"
+    ):
         of_table.predict(table.assign(size="large"))
     with pytest.raises(
-        TableError, match="column 'size': expected finite numbers, got inf in row 1"
+        TableError, match="column 'size': expected finite numbers, got inf in row index 0"
     ):
         of_table.predict(table.assign(size=np.inf))
     twice = pd.concat([table, table[["town"]]], axis=1)
@@ -289,7 +328,17 @@ def test_a_category_that_was_not_seen_is_none_of_those_that_were(of_table):
     towns = [name.startswith("town=") for name in of_table.columns.features]
     assert sum(towns) == 3
     np.testing.assert_array_equal(inputs[:, towns], 0)
-    np.testing.assert_allclose(of_table(inputs), of_table.decision_function(table), rtol=1e-10)
+    with pytest.warns(UnseenCategoryWarning, match="column 'town': 'Hasselt'"):
+        values = of_table.decision_function(table)
+    np.testing.assert_allclose(of_table(inputs), values, rtol=1e-10)
+
+
+def test_rows_are_named_by_their_index_in_the_callers_table():
+    table = a_table()
+    table.loc[7, "size"] = np.nan
+    weights = np.append(np.zeros(3), np.ones(N - 3))  # rows without weight are left out
+    with pytest.raises(TableError, match="1 in 77 rows, the first in row index 7"):
+        trained(Frame(table, drop=["id"]), NUMBERS, "regression", weights=weights)
 
 
 def test_missing_values_are_filled_in_as_asked():

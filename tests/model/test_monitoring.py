@@ -5,11 +5,14 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from scipy.stats import binomtest
 
 import jsparse
 from jsparse import monitoring
+from jsparse.data.frames import Frame
 from jsparse.kernels import RBF, Laplacian, Linear
 
 SETTINGS = {
@@ -160,6 +163,29 @@ def test_errors_come_one_by_one():
     assert wrong.tolist() == (trained("labels").predict(X) != labels).astype(float).tolist()
 
 
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_the_name_of_a_column_of_a_table_stands_for_the_targets(task):
+    X, y = data(150)
+    if task == "classification":
+        y = np.where(y > 0, "high", "low")
+    table = pd.DataFrame({"target": y, "a": X[:, 0], "b": X[:, 1]})
+    with jax.enable_x64(True):
+        model = jsparse.train(table[:100], "target", task=task, **SETTINGS).model
+    for rows in (table[100:], pa.Table.from_pandas(table[100:]), Frame(table[100:])):
+        by_name, by_values = model.calibrated(rows, "target"), model.calibrated(rows, y[100:])
+        np.testing.assert_array_equal(by_name.conformal.errors, by_values.conformal.errors)
+        covered = monitoring.coverage(by_name, rows, "target", 0.8)
+        assert covered == monitoring.coverage(by_name, rows, y[100:], 0.8)
+        errors = monitoring.row_errors(model, rows, "target")
+        np.testing.assert_array_equal(errors, monitoring.row_errors(model, rows, y[100:]))
+        assert list(monitoring.error_stream(model, [(rows, "target")])) == errors.tolist()
+    for door in (model.calibrated, lambda *rows: monitoring.row_errors(model, *rows)):
+        with pytest.raises(ValueError, match="the target column 'prise', not found"):
+            door(table, "prise")
+        with pytest.raises(ValueError, match="one for each row, as X is an array, got the name 't"):
+            door(X, "target")
+
+
 def test_bad_arguments_are_named(as_users_call):
     X, y = data(20)
     model, labels = trained("numbers"), trained("labels")
@@ -167,6 +193,8 @@ def test_bad_arguments_are_named(as_users_call):
         (lambda: monitoring.coverage(model, X, y[:3]), "y: expected numbers of shape"),
         (lambda: monitoring.coverage(model, X, y, confidence=1), "confidence: expected a number"),
         (lambda: monitoring.coverage(model, X, y, 1.5), "coverage: expected above 0"),
+        (lambda: monitoring.coverage(model, X, "y"), "y: expected targets, one for each row"),
+        (lambda: monitoring.row_errors(model.predict, X, y), "model: expected a Model, such as"),
         (lambda: monitoring.coverage(labels, X, y), "y: expected 20 labels among"),
         (lambda: monitoring.row_errors(labels, X, ["low"] * 3), "y: expected 20 labels among"),
         (lambda: monitoring.row_errors(model, X, y * np.nan), "y: expected finite values"),

@@ -13,6 +13,7 @@ from test_model import LABELS, NUMBERS, ROWS, trained
 from jsparse import Model, NumericalError, load
 from jsparse._blocks import batch_capacities, row_batches
 from jsparse.compilation import count_compilations
+from jsparse.data.tables import rows_of_file
 from jsparse.estimators import SparseOneClassSVM
 from jsparse.expansion import KernelExpansion
 from jsparse.kernels import RBF
@@ -109,8 +110,8 @@ def test_any_number_of_rows_takes_six_programs():
     model = dataclasses.replace(
         model, expansion=dataclasses.replace(model.expansion, intercept=broken)
     )
-    with pytest.raises(NumericalError, match="row 7 is not finite"):
-        model.scores(X[:3], first=7)
+    with pytest.raises(NumericalError, match=r"at data row 8 \(the first is 1\) is not finite"):
+        model.scores(X[:3], name_row=rows_of_file([7, 8, 9]))
 
 
 def test_models_are_warmed_up_in_silence(capsys):

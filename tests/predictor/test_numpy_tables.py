@@ -2,6 +2,9 @@
 
 import datetime
 import decimal
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pandas as pd
@@ -14,7 +17,7 @@ from jsparse import Model, kernels
 from jsparse.data.encoding import encode, fit_schema
 from jsparse.data.frames import Frame
 from jsparse.expansion import KernelExpansion
-from jsparse.predictor import TableError
+from jsparse.predictor import TableError, UnseenCategoryWarning
 from jsparse.predictor.tables import encode_table, is_table
 
 UTC = datetime.UTC
@@ -122,7 +125,8 @@ def test_unseen_categories_and_missing_columns_and_values():
     schema = a_schema()
     unseen = TABLE.set_column(8, "text", pa.array(["z", "v", None, "u"]))
     for kind in ("arrow", "lists", "pandas"):
-        X = encode_table(schema, KINDS[kind](unseen), "float64")
+        with pytest.warns(UnseenCategoryWarning, match=r"column 'text': 'z' \(rows: 1\);"):
+            X = encode_table(schema, KINDS[kind](unseen), "float64")
         np.testing.assert_array_equal(X, encode(schema, unseen).X)
     strict = fit_schema(TABLE.select(["whole", "text", "y"]), "y", task="classification")
     for table in (TABLE.drop_columns(["text"]), unseen):
@@ -132,6 +136,22 @@ def test_unseen_categories_and_missing_columns_and_values():
             with pytest.raises(TableError) as caught:
                 encode_table(strict, KINDS[kind](table), "float64")
             assert str(caught.value) == str(expected.value)
+
+
+def test_the_warning_points_at_the_line_of_the_caller(tmp_path):
+    """In another process, as the type checks of this suite put frames of theirs between."""
+    program = """
+        from jsparse.predictor.schema import Column, Schema
+        from jsparse.predictor.tables import encode_table
+        schema = Schema((Column("town", ("Bern", "Oslo")),), "y", "regression", None, False)
+        encode_table(schema, {"town": ["Rome"]}, "float64")  # this is line 5
+    """
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(program))
+    run = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert run.stderr.startswith(f"{path}:5: UnseenCategoryWarning: categories that training did")
 
 
 def test_tables_of_no_sense():
@@ -145,6 +165,7 @@ def test_tables_of_no_sense():
         encode_table(schema, lists(TABLE) | {"whole": np.ones((4, 2))}, "float64")
 
 
+@pytest.mark.filterwarnings("ignore::jsparse.UnseenCategoryWarning")
 def test_a_model_of_a_table_and_its_predictor_take_the_same_tables(tmp_path):
     schema = fit_schema(
         TABLE.select(["single", "text", "y"]), "y", task="classification", impute=True

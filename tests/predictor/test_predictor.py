@@ -114,7 +114,7 @@ def test_errors_are_those_of_the_model():
     for name, bad in broken.items():
         model = cubic if name == "huge" else regression
         assert message(model.to_numpy().predict, bad) == message(model.predict, bad)
-    with pytest.raises(NumericalError, match="row 1"):
+    with pytest.raises(NumericalError, match="at row index 1 is"):
         cubic.to_numpy().predict([X[0], np.full(D, 1e200)])
     for call in (
         lambda m: m.predict_proba(X),

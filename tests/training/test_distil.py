@@ -62,6 +62,24 @@ def test_few_of_the_prototypes_do_nearly_as_well(dtype, saved, tmp_path):
     assert small.at(5).about["cv_error"] == small.curve.errors[4] > small.cv_error
 
 
+def test_n_prototypes_limits_the_path_of_scdp(as_users_call):
+    X, y = rows(80)
+    large = trained(X, y, 72)
+    by_number, by_method = (
+        jsparse.distil(large, X, y, key=1, folds=4, **stated)
+        for stated in ({"n_prototypes": 12}, {"method": jsparse.SCDP(max_prototypes=12)})
+    )
+    assert by_number.curve.sizes.tolist() == list(range(1, 13))
+    np.testing.assert_array_equal(by_number.predict(X), by_method.predict(X))
+    # More than the large machine, or the rows outside of a fold, have is no error.
+    assert jsparse.distil(large, X, y, key=1, n_prototypes=500).curve.sizes[-1] <= 72
+    assert jsparse.distil(large.model, X, y, key=1, n_prototypes=500).curve.sizes[-1] <= 72
+    with pytest.raises(ValueError, match=r"n_prototypes: expected None with a method.* got 12"):
+        jsparse.distil(large, X, y, key=1, n_prototypes=12, method=jsparse.SCDP())
+    with pytest.raises(ValueError, match="n_prototypes: expected a whole number of at least 1"):
+        jsparse.distil(large, X, y, key=1, n_prototypes=0)
+
+
 @pytest.fixture(scope="module")
 def table():
     X, _ = rows(90)

@@ -367,7 +367,7 @@ def test_a_value_that_is_not_finite_is_no_decision(cancer):
     tuned = small(X, y, folds=3, kernel="polynomial")
     with pytest.raises(ValueError, match="X: expected finite"):
         tuned.predict(np.full((1, 3), np.nan))
-    with pytest.raises(NumericalError, match="row 0 is not finite"):
+    with pytest.raises(NumericalError, match="row index 0 is not finite"):
         tuned.predict(np.full((1, 3), 1e200))
 
 
@@ -503,7 +503,7 @@ def test_a_stray_text_among_numbers_to_predict(tmp_path, capsys, monkeypatch):
     assert main(["fit", str(table), "--target", "y", "--quiet", "--out", str(tmp_path / "m")]) == 2
     message = capsys.readouterr().err
     assert "column 'y'" in message
-    assert "row 8" in message
+    assert "in data row 8 (the first is 1)" in message
     assert "--missing" in message
 
 

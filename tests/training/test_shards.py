@@ -141,6 +141,8 @@ def test_shards_are_checked(as_users_call):
     with pytest.raises(ValueError, match="process: expected"):
         Shards.dealt([stream], process=2, processes=2)
     broken = ArrayStream(np.array([[1.0], [np.nan]]), np.zeros(2))
-    with pytest.raises(StreamError, match="shard 7: rows 0 to 1: X is not finite at row 1"):
+    with pytest.raises(
+        StreamError, match="shard 7: row indices 0 to 1: X is not finite at row index 1"
+    ):
         list(ReplayableStream(Shards({0: stream, 7: broken})))
     assert list(ReplayableStream(Shards({}))) == []

@@ -294,15 +294,15 @@ def _with_nan(batches):
             for change, message in [
                 (
                     lambda b: [*b[:2], *(part._replace(X=part.X[:, :2]) for part in b[2:])],
-                    "rows 100 to 149: expected 3 columns",
+                    "row indices 100 to 149: expected 3 columns",
                 ),
-                (_with_nan, "rows 200 to 239: X is not finite at row 203"),
+                (_with_nan, "row indices 200 to 239: X is not finite at row index 203"),
             ]
         ),
         (
             2,
             lambda b: [*b[:-1], b[-1]._replace(y=np.full(40, "new"))],
-            "rows 200 to 239: expected the labels of the first pass, got .*new",
+            "row indices 200 to 239: expected the labels of the first pass, got .*new",
         ),
     ],
 )

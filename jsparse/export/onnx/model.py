@@ -47,7 +47,8 @@ def model_proto(
     """Return a predictor as an ONNX model that `onnx.checker` accepts; see `Model.to_onnx`."""
     schema, dtype = predictor.columns, predictor.dtype
     if schema is None:
-        inputs = [Input("X", dtype, predictor.machine.prototypes.shape[1])]
+        width = predictor.machine.prototypes.shape[1]
+        inputs = [Input("X", dtype, width, "the columns of training, in their order")]
     else:
         inputs = [input_of(column, dtype) for column in schema.columns]
     graph = Graph(dtype, {i.name for i in inputs})
@@ -59,7 +60,7 @@ def model_proto(
     proto = helper.make_graph(
         graph.nodes,
         "jsparse",
-        [_value_info(i.name, i.dtype, i.width) for i in inputs],
+        [_value_info(*i) for i in inputs],
         [_value_info(free[o.name], o.dtype, o.width) for o in outputs],
         graph.initializers(),
     )
@@ -147,7 +148,10 @@ def ascending(f: Tensor, width: int) -> Tensor:
     return f.graph.concatenated(columns)
 
 
-def _value_info(name: str, dtype: np.dtype, width: int | None) -> onnx.ValueInfoProto:
+def _value_info(
+    name: str, dtype: np.dtype, width: int | None, contents: str = ""
+) -> onnx.ValueInfoProto:
     """Return ONNX's description of an input or output; `width` is as in `Output`."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(object) if dtype.kind == "U" else dtype)
-    return helper.make_tensor_value_info(name, kind, [ROWS] if width is None else [ROWS, width])
+    shape = [ROWS] if width is None else [ROWS, width]
+    return helper.make_tensor_value_info(name, kind, shape, doc_string=contents)

@@ -6,6 +6,7 @@ import numpy as np
 
 from ..._repr import short_repr
 from ...predictor.schema import Column, Schema
+from ...predictor.tables import listing
 from .graph import ML, Graph, Tensor
 
 _NOT_A_TIME = np.iinfo(np.int64).min  # NumPy's NaT as a whole number
@@ -17,6 +18,7 @@ class Input(NamedTuple):
     name: str
     dtype: np.dtype
     width: int
+    contents: str  # in words, for readers of the file
 
     __repr__ = short_repr
 
@@ -30,15 +32,17 @@ def input_of(column: Column, dtype: np.dtype) -> Input:
     - Categories are texts, whole numbers, booleans or float64 as in training. With a category of
       missing values, texts have "" for it; numbers and booleans are float64 and have NaN.
     """
-    kind = np.dtype(dtype)
+    kind, contents = np.dtype(dtype), "numbers"
     if column.origin is not None:
         kind = np.dtype(np.int64)
+        contents = "microseconds since 1970 in UTC, or since midnight for times of a day"
     elif column.categories is not None:
+        contents = f"categories: {listing('' if c is None else c for c in column.categories)}"
         known = np.array([value for value in column.categories if value is not None])
         kind = np.dtype({"U": "U", "i": "int64", "b": "bool"}.get(known.dtype.kind, "float64"))
         if None in column.categories and kind.kind != "U":
             kind = np.dtype(np.float64)
-    return Input(column.name, kind, 1)
+    return Input(column.name, kind, 1, contents)
 
 
 def encoded(schema: Schema, graph: Graph) -> Tensor:
