@@ -344,6 +344,8 @@ def _export(options: argparse.Namespace) -> int:
             raise ValueError(f"--{name}: expected together with --to {formats}, got {options.to}")
     path = options.out or f"{Path(options.model).with_suffix('')}{exporter.suffix}"
     model = load(options.model, dtype=options.precision)
+    if options.size is not None:
+        model = model.at(options.size)
     with _failures_of_output():
         exporter.write(model, path, options)
     report.line(options.to, path)

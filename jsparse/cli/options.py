@@ -125,6 +125,7 @@ def _export_options(
     formats = "; ".join(f"{name}: {exporter.what}" for name, exporter in EXPORTERS.items())
     add("--to", required=True, choices=list(EXPORTERS), help=formats)
     add("--out", metavar="PATH", help="what to write; default: MODEL with the format's suffix")
+    add("--size", type=types.count, metavar="M", help="the model of M prototypes, of its sizes")
     add("--prefix", default="model", metavar="NAME", help="of names in C; default: model")
     add("--function", choices=FUNCTIONS, default=FUNCTIONS[0], help="in StableHLO")
     add(

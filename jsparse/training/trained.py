@@ -266,6 +266,17 @@ class Trained:
         """
         return self.model.predict_set(X, coverage)
 
+    def calibrated(self, X: Any, y: Any) -> Model:
+        """Return the model with intervals and sets calibrated on other rows.
+
+        See `Model.calibrated`.
+        """
+        return self.model.calibrated(X, y)
+
+    def with_novelty(self, X: Any) -> Model:
+        """Return the model with the distribution of novelty, see `Model.with_novelty`."""
+        return self.model.with_novelty(X)
+
     def relevance(self, names: Sequence[Any] | None = None) -> Relevance:
         """Return the relevance of each column in the kernel, see `Model.relevance`."""
         return self.model.relevance(names)

@@ -26,6 +26,7 @@ from families import KINDS, LONGEST, SIZES, family
 
 from jsparse import Model, kernels, load, save, serialization
 from jsparse._status import PrecisionWarning
+from jsparse.cli.main import main
 from jsparse.expansion import KernelExpansion
 from jsparse.multiclass import output_code
 from jsparse.scaling import standardize
@@ -661,6 +662,10 @@ def test_machines_of_all_sizes_are_saved(tmp_path, kind):
     for size in (0, 7):
         with pytest.raises(ValueError, match=re.escape(f"expected one of {words}, got {size}")):
             loaded.at(size)
+    exported = ["export", str(tmp_path / "m"), "--to", "numpy", "--size", str(sizes[-1])]
+    assert main([*exported, "--out", str(tmp_path / "folder")]) == 0
+    last = load(tmp_path / "folder" / "model.jsparse")
+    np.testing.assert_array_equal(last(X), ours.at(sizes[-1])(X))
     # A single size may be saved too, and what is loaded again.
     loaded.at(2).save(tmp_path / "two")
     np.testing.assert_array_equal(load(tmp_path / "two")(X), ours.at(2)(X))
