@@ -1,4 +1,9 @@
-"""Strict mode for the whole suite: any silent promotion, broadcast or warning is an error."""
+"""Strict mode for the whole suite: any silent promotion, broadcast or warning is an error.
+
+With `--check-types`, and whenever slow tests run, the types and shapes of all annotations are
+checked at each call. As this takes two fifths of the time, the fast suite checks them in the one
+process that `package/test_annotations.py` starts.
+"""
 # ruff: noqa: E402 (JAX reads the environment when it is imported)
 
 import gc
@@ -14,9 +19,17 @@ import jaxtyping
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-jaxtyping.install_import_hook("jsparse", "beartype.beartype")
 # Each collection of garbage goes through all that was imported: a sixth of the time.
 gc.set_threshold(200_000, 50, 100)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--check-types", action="store_true", help="check annotations at each call")
+
+
+def pytest_configure(config):
+    if config.getoption("--check-types") or config.option.markexpr != "not slow":
+        jaxtyping.install_import_hook("jsparse", "beartype.beartype")
 
 
 def pytest_collection_finish(session):

@@ -1,0 +1,31 @@
+"""The annotations of functions are true: types and shapes, for every method and pure function."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+from beartype.roar import BeartypeCallHintViolation
+from jaxtyping import TypeCheckError
+
+from jsparse import RBF
+
+CONTRACTS = Path(__file__).parents[1] / "contracts"
+
+
+def test_arguments_and_results_are_as_annotated():
+    files = [CONTRACTS / "test_contracts.py", CONTRACTS / "test_relations.py", __file__]
+    which = "trains_predicts or pure_functions or wrong_shape"
+    options = ["--check-types", "-q", "-n", "0", "-p", "no:cacheprovider", "-k", which]
+    command = [sys.executable, "-m", "pytest", *options, *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=CONTRACTS.parents[1])
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert "skipped" not in done.stdout
+
+
+def test_a_wrong_shape_is_an_error(request):
+    if not request.config.getoption("--check-types"):
+        pytest.skip("runs in the process that checks types")
+    with pytest.raises((TypeCheckError, BeartypeCallHintViolation)):
+        RBF(1.0).gram(jax.numpy.ones((2, 3, 4)))
