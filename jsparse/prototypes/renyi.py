@@ -212,7 +212,7 @@ def init(
     points = (X[indices] - centre[None]) * scale[None]
     log_constant = jnp.where(valid, -jnp.log(width) - float(np.log(4 * np.pi) / 2), 0)
     zero = jnp.zeros((), jnp.int32)
-    # Each empty slot has a stratum of its own, so that no kernel value and no swap involves it.
+    # Each empty slot is alone in a stratum, so that no kernel value and no swap involves it.
     empty = -2 - jnp.arange(indices.shape[0], dtype=jnp.int32)
     state = RenyiState(
         key=key,

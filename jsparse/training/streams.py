@@ -147,8 +147,8 @@ class _FirstPass:
         """Return the summary of the rows; add the batches to `checksums`, if there are any.
 
         Raises:
-            ValueError: if the run does not fit into memory, or the first batch is not that of the
-                checkpoint.
+            ValueError: if the run does not fit into memory, or the first batch differs from the
+                first batch of the call that wrote the checkpoint.
         """
         config, state, known = self.config, self.state, self.state.known("first_pass")
         summarizer = Summarizer(

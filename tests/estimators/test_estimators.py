@@ -1,4 +1,4 @@
-"""The scikit-learn face: its own checks, and what its users expect."""
+"""The estimators: scikit-learn's checks of estimators, and what users of scikit-learn expect."""
 
 import pickle
 

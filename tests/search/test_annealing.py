@@ -1,4 +1,4 @@
-"""Coupled simulated annealing against a loop, its own claims, and its contracts."""
+"""Coupled simulated annealing against a loop; the claims of the paper; contracts."""
 
 import jax
 import jax.numpy as jnp

@@ -125,8 +125,8 @@ def test_finds_minima_on_faces_and_never_collapses_onto_one(p):
         state, _ = simplex.run(ellipsoid, (H, centre), start, low, high, 300)
         return state.best_value
 
-    found = jax.jit(jax.vmap(best))(jnp.asarray(H), jnp.asarray(centre), jnp.asarray(start))
-    excess = np.asarray(found) - np.array(least)
+    reached = jax.jit(jax.vmap(best))(jnp.asarray(H), jnp.asarray(centre), jnp.asarray(start))
+    excess = np.asarray(reached) - np.array(least)
     assert excess.min() > -1e-9
     assert np.quantile(excess, 0.9) < 1e-4
     assert excess.max() < 5e-2  # of values that span about ten
