@@ -158,7 +158,11 @@ class ReplayableStream:
     """A stream whose columns, number of rows and finite values are checked in every pass.
 
     Args:
-        stream: any stream.
+        stream: any stream. A stream that is no `Shards` is one shard, which every process reads.
+
+    Attributes:
+        shards: the shards that this process reads, by number.
+        replicated: whether every process of a mesh reads all rows, not only some shards.
     """
 
     def __init__(self, stream: RowStream) -> None:
@@ -171,7 +175,9 @@ class ReplayableStream:
                 "stream: expected something that can be read several times, such as a list or a "
                 f"class with __iter__, got {type(stream).__name__}, which can be read once"
             )
-        self.stream = stream
+        self.shards, self.replicated = {0: stream}, True
+        if isinstance(stream, Shards):
+            self.shards, self.replicated = stream.shards, False
         self.rows: int | None = None  # known after the first pass
         self.columns: int | None = None
         self.passes = 0
@@ -193,8 +199,8 @@ class ReplayableStream:
     def _checked(self) -> Iterator[tuple[int, Batch]]:
         """Yield each batch with the number of its shard; see `__iter__`."""
         n_rows = 0
-        for shard, stream in shards_of(self.stream).items():
-            start, name = 0, f"shard {shard}: " if isinstance(self.stream, Shards) else ""
+        for shard, stream in self.shards.items():
+            start, name = 0, "" if self.replicated else f"shard {shard}: "
             for part in stream:
                 batch = self._batch(part, start, name)
                 start, n_rows = start + len(batch.X), n_rows + len(batch.X)
@@ -209,7 +215,7 @@ class ReplayableStream:
             raise StreamError(
                 f"the stream ended after {n_rows} rows; expected {self.rows} as in the first pass"
             )
-        if n_rows == 0 and not isinstance(self.stream, Shards):
+        if n_rows == 0 and self.replicated:
             raise StreamError("expected a stream with at least one row; it has none")
         self.rows = n_rows
         self.passes += 1
@@ -256,11 +262,6 @@ class ReplayableStream:
             raise StreamError(f"{where}: {len(X)} rows of X, {len(y)} of y, {len(w)} weights")
         if weights is not None and (weights.ndim != 1 or weights.dtype.kind not in "biuf"):
             raise StreamError(f"{where}: weights: expected numbers of shape (n,)")
-
-
-def shards_of(stream: RowStream) -> Mapping[int, RowStream]:
-    """Return the shards of a stream by number; a stream that is no `Shards` is shard 0."""
-    return stream.shards if isinstance(stream, Shards) else {0: stream}
 
 
 def located(batches: Iterable[tuple[int, Batch]]) -> Iterator[Located]:
