@@ -275,7 +275,7 @@ def test_cap_and_tolerance():
     assert float(tight.entropy) > float(loose.entropy)
 
 
-def test_a_step_keeps_the_form_of_the_state_and_leaves_a_stopped_one(dtype):
+def test_a_step_keeps_the_form_of_the_state(dtype):
     X, codes = jnp.asarray(cloud(), dtype), jnp.zeros(60, jnp.int32)
     h = jnp.asarray([0.3, 0.3], dtype)
     state = init(jax.random.key(0), X, uniform(jax.random.key(1), 60, 8), h, codes)
@@ -287,9 +287,6 @@ def test_a_step_keeps_the_form_of_the_state_and_leaves_a_stopped_one(dtype):
 
     assert form(after) == form(state)
     assert float(after.entropy) >= float(state.entropy)
-    while int(after.status) == RUNNING:
-        after = step(after, X, codes)
-    chex.assert_trees_all_equal(step(after, X, codes), after)
 
 
 def test_vmap_over_keys_is_a_loop_and_values_do_not_recompile():
