@@ -194,7 +194,17 @@ class ReplayableStream:
 
     def located(self) -> Iterator[Located]:
         """Yield the batches without their rows of weight 0, with the numbers of their rows."""
-        return located(self._checked())
+        shard, start, place = -1, 0, 0
+        for number, (X, y, weights) in self._checked():
+            if number != shard:
+                shard, start, place = number, number * SHARD_ROWS, number * SHARD_ROWS
+            rows = np.arange(start, start + len(X))
+            start += len(X)
+            if weights is not None and not (positive := weights > 0).all():
+                X, y, weights, rows = X[positive], y[positive], weights[positive], rows[positive]
+            if len(rows):
+                yield Located(Batch(X, y, weights), rows, np.arange(place, place + len(rows)))
+                place += len(rows)
 
     def _checked(self) -> Iterator[tuple[int, Batch]]:
         """Yield each batch with the number of its shard; see `__iter__`."""
@@ -262,25 +272,6 @@ class ReplayableStream:
             raise StreamError(f"{where}: {len(X)} rows of X, {len(y)} of y, {len(w)} weights")
         if weights is not None and (weights.ndim != 1 or weights.dtype.kind not in "biuf"):
             raise StreamError(f"{where}: weights: expected numbers of shape (n,)")
-
-
-def located(batches: Iterable[tuple[int, Batch]]) -> Iterator[Located]:
-    """Yield each batch without its rows of weight 0, with the numbers of its rows.
-
-    Args:
-        batches: pairs of a shard's number and a batch, shard after shard.
-    """
-    shard, start, place = -1, 0, 0
-    for number, (X, y, weights) in batches:
-        if number != shard:
-            shard, start, place = number, number * SHARD_ROWS, number * SHARD_ROWS
-        rows = np.arange(start, start + len(X))
-        start += len(X)
-        if weights is not None and not (positive := weights > 0).all():
-            X, y, weights, rows = X[positive], y[positive], weights[positive], rows[positive]
-        if len(rows):
-            yield Located(Batch(X, y, weights), rows, np.arange(place, place + len(rows)))
-            place += len(rows)
 
 
 def _missing(a: np.ndarray) -> np.ndarray | None:

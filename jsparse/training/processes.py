@@ -17,8 +17,9 @@ from .summary import Columns, Moments, Summarizer, lowest_numbers
 def join_processes(mesh: Mesh | None, summarizer: Summarizer, shards: list[int]) -> None:
     """Turn the summary of this process's rows into the summary of the rows of all processes.
 
-    On a mesh of several processes this is a collective operation; otherwise do nothing. The result depends on the numbers of the shards, but not on the
-    processes that read them, except for rounding.
+    On a mesh of several processes this is a collective operation; otherwise it does nothing. The
+    result depends on the numbers of the shards, but not on the processes that read them, except for
+    rounding.
 
     Args:
         mesh: the devices of the run.

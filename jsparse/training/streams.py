@@ -170,7 +170,7 @@ class _FirstPass:
                 checksums.add(batch)
             if number >= batches:
                 summarizer.add(batch, *numbers)
-                state.tick(first_pass=lambda done=number + 1: _state_of(summarizer, done, None))
+                state.tick(first_pass=lambda count=number + 1: _state_of(summarizer, count, None))
         if finished is None:
             state.keep("first_pass", _state_of(summarizer, batches, self.rows.rows))
         return summarizer
