@@ -365,10 +365,6 @@ def test_bad_parameters_are_named(as_users_call, cancer, options, message):
         model.fit(X, y)
 
 
-def parts_of(splits):
-    return [sorted(np.asarray(test).tolist()) for _, test in splits]
-
-
 @pytest.mark.parametrize("form", ["KFold", "list", "masks", "stratified"])
 def test_folds_of_the_users_own(form, cancer):
     """The error is that by loops over the splits."""
