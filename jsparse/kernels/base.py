@@ -260,9 +260,10 @@ class Custom(Kernel):
         params = _floating_leaves(lambda leaf: leaf.astype(x.dtype))(self.params)
         value = self.fn(params, x, z)
         if not _is_array(value) or jnp.shape(value) != () or jnp.iscomplexobj(value):
-            got = f"{jnp.result_type(value)}{list(jnp.shape(value))}" if _is_array(value) else value
+            if _is_array(value):
+                value = f"{jnp.result_type(value)}{list(jnp.shape(value))}"
             raise ValueError(
                 f"fn: expected a real scalar from fn(params, x, z) for points of shape {x.shape}, "
-                f"got {got}"
+                f"got {value}"
             )
         return as_float(value).astype(x.dtype)

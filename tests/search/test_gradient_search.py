@@ -269,9 +269,9 @@ def test_nothing_compiles_again_for_other_rows_starts_and_steps():
     jsparse.train(X, y, search=SEARCH, key=0, **OPTIONS)
     more = dataclasses.replace(SEARCH, starts=2, max_evaluations=4, prior_strength=0.3)
     X, y = rows(1, n=43)
-    with count_compilations() as found:
+    with count_compilations() as counts:
         trained = jsparse.train(X, y, search=more, key=1, **OPTIONS)
-    assert found.programs == 0
+    assert counts.programs == 0
     assert trained.kernel.lengthscale.shape == (3,)
 
 
@@ -422,10 +422,10 @@ def test_directions_and_moved_prototypes_of_streams_histories_and_starts(more):
     np.testing.assert_allclose(
         np.mean((streamed.predict(X) - y) ** 2), np.mean((first.predict(X) - y) ** 2), rtol=0.3
     )
-    with count_compilations() as found:
+    with count_compilations() as counts:
         resumed = dataclasses.replace(search, history=first.tuning.history)
         again = jsparse.train(X, y, search=resumed, **options)
-    assert found.programs == 0
+    assert counts.programs == 0
     np.testing.assert_array_equal(again.predict(X), first.predict(X))
     begun = dataclasses.replace(search, start=first.tuning)
     local = jsparse.train(X, y, search=begun, **options)
