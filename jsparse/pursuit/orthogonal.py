@@ -15,7 +15,7 @@ from .._repr import short_repr
 from .._runtime import check_runtime
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
-from .path import Path, assemble, ended, norm, take, unbatched
+from .path import Path, assemble, directions_of, ended, norm, take, unbatched
 from .system import check_atoms, check_nonnegative, dictionary_system
 
 
@@ -168,7 +168,7 @@ def run(
     )
     return assemble(
         state.support,
-        state.factor,
+        directions_of(state.factor, state.size),
         state.along,
         state.square,
         state.residual_norm,
