@@ -114,13 +114,13 @@ _distances = compiled(distances, static_argnames="decoding")
 
 
 def scores_of(
-    values: Float[np.ndarray, " n *l"], code: Code | None, decoding: Decoding, *, first: int = 0
+    values: Float[np.ndarray, " n *l"], code: Code | None, decoding: Decoding
 ) -> np.ndarray:
     """Return the scores of the classes from the values of the machine.
 
     Raises:
-        NumericalError: if a value is not finite, or too large to be compared with a code. The
-            message names the row, counted from `first`.
+        NumericalError: naming the row, if a value is not finite, or too large to be compared with a
+            code.
     """
     scores = values
     if code is not None:
@@ -128,5 +128,5 @@ def scores_of(
             rows = padded(values, capacity(len(values)))
             matrix = np.asarray(code.matrix, values.dtype)
             scores = -np.asarray(_distances(matrix, rows, decoding))[: len(values)]
-    check_scores(scores, first=first)
+    check_scores(scores)
     return scores

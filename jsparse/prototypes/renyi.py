@@ -122,7 +122,7 @@ def renyi(
         ValueError: unless 1 <= m <= n, m is at least the number of classes, the shapes agree, the
             counts are positive and (outside `jit`) X is finite and the bandwidths finite and >= 0.
     """
-    X = check_table(as_float(X))
+    X = check_table(X)
     rows = X.shape[0]
     n = rows if n_rows is None else whole_number("n_rows", n_rows, 1, rows, "the rows of X")
     key = as_key(key)

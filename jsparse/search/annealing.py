@@ -65,7 +65,6 @@ def init(
     *,
     members: int = 5,
     max_evaluations: int = 90,
-    initial: Float[Array, "q p"] | None = None,
     schedule: Schedule | None = None,
 ) -> AnnealingState:
     """Return the state before any evaluation; the first round evaluates the first ensemble.
@@ -76,19 +75,16 @@ def init(
         high: upper bounds, shape `p`.
         members: q, the number of solutions in the ensemble.
         max_evaluations: the budget; it is rounded down to whole rounds of q evaluations.
-        initial: first solutions, shape `q p`, which also decide q; by default `members` solutions
-            are drawn uniformly from the box.
         schedule: temperatures and their control.
 
     Raises:
-        ValueError: for bounds, counts or a schedule out of range, or `initial` out of bounds.
+        ValueError: for bounds, counts or a schedule out of range.
     """
     lower, upper = box.bounds(low, high)
-    q = members if initial is None else initial.shape[0]
-    if q < 1 or max_evaluations < q:
+    if members < 1 or max_evaluations < members:
         raise ValueError(
             "members, max_evaluations: expected at least one member and one evaluation of each, "
-            f"got {q} and {max_evaluations}"
+            f"got {members} and {max_evaluations}"
         )
     schedule = schedule or Schedule()
     if all(is_concrete(a) for a in schedule):
@@ -98,15 +94,7 @@ def init(
                 "schedule: expected positive temperatures, rate in (0, 1), target in (0, 1], "
                 f"inner >= 1, got {schedule}"
             )
-    if initial is not None:
-        if initial.shape[1:] != lower.shape:
-            raise ValueError(
-                f"initial: expected shape (q, {lower.size}) to match the bounds, got "
-                f"{initial.shape}"
-            )
-        initial = initial.astype(lower.dtype)
-        box.check_inside("initial", initial, lower, upper)
-    return _initial_state(key, lower, upper, initial, schedule, max_evaluations, q)
+    return _initial_state(key, lower, upper, schedule, max_evaluations, members)
 
 
 @functools.partial(compiled, static_argnames="q")
@@ -114,15 +102,13 @@ def _initial_state(
     key: Key,
     lower: Float[Array, " p"],
     upper: Float[Array, " p"],
-    initial: Float[Array, "q p"] | None,
     schedule: Schedule,
     max_evaluations: ArrayLike,
     q: int,
 ) -> AnnealingState:
     dtype, p = lower.dtype, len(lower)
-    if initial is None:
-        uniform = jax.random.uniform(jax.random.fold_in(key, 0), (q, p), dtype)
-        initial = lower[None] + (upper - lower)[None] * uniform
+    uniform = jax.random.uniform(jax.random.fold_in(key, 0), (q, p), dtype)
+    initial = lower[None] + (upper - lower)[None] * uniform
     zero = jnp.zeros((), dtype)
     return AnnealingState(
         key=key,

@@ -103,8 +103,8 @@ def test_values_that_cannot_be_compared_decide_for_no_class(decoding, value):
     f[2, 1] = value
     expected = np.where(np.arange(5) == 2, -1, classes)
     np.testing.assert_array_equal(decode(jnp.asarray(OWN), jnp.asarray(f), decoding), expected)
-    with pytest.raises(NumericalError, match="value at row 12 is not finite, or too large"):
-        scores_of(f, code, decoding, first=10)
+    with pytest.raises(NumericalError, match="value at row 2 is not finite, or too large"):
+        scores_of(f, code, decoding)
 
 
 @pytest.mark.slow

@@ -428,16 +428,6 @@ def test_nothing_recompiles_when_values_change():
         assert len(traces) == 2
 
 
-@pytest.mark.slow
-def test_given_first_solutions_are_evaluated_first():
-    low, high = box()
-    first = jnp.asarray([[0.0, 0.0], [1.0, 1.0], [-1.0, 2.0]])
-    state, record = run(bowl, jnp.zeros(2), jax.random.key(0), low, high, initial=first)
-    np.testing.assert_array_equal(record.thetas[:3], first)
-    assert state.evaluations == 90
-    assert state.best_value == 0
-
-
 @given(st.floats(-1e6, 1e6), st.floats(-10, 10), st.floats(0.1, 10))
 @settings(max_examples=40, deadline=None)
 def test_fold_matches_bouncing_off_the_walls(x, low, width):
@@ -459,8 +449,6 @@ def test_fold_matches_bouncing_off_the_walls(x, low, width):
         ({"max_evaluations": 4}, "one evaluation of each"),
         ({"schedule": Schedule(rate=1.5)}, "rate in"),
         ({"schedule": Schedule(generation=0.0)}, "positive temperatures"),
-        ({"initial": jnp.zeros((3, 4))}, "match the bounds"),
-        ({"initial": jnp.full((3, 2), 9.0)}, "within the bounds"),
     ],
 )
 def test_refuses(change, message):
