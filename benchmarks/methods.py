@@ -136,12 +136,12 @@ def _process(name: str, task: str, n: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.methods", name, task, str(n)]
     failure = None
     try:
-        done = subprocess.run(command, capture_output=True, timeout=WALL_SECONDS)
-        output = done.stdout
-        if done.returncode == -signal.SIGXCPU or done.returncode == -signal.SIGKILL:
+        process = subprocess.run(command, capture_output=True, timeout=WALL_SECONDS)
+        output = process.stdout
+        if process.returncode == -signal.SIGXCPU or process.returncode == -signal.SIGKILL:
             failure = f"not done in {SECONDS} s"
-        elif done.returncode:
-            failure = "failed: " + done.stderr.decode().strip().splitlines()[-1]
+        elif process.returncode:
+            failure = "failed: " + process.stderr.decode().strip().splitlines()[-1]
     except subprocess.TimeoutExpired as end:
         output, failure = end.stdout or b"", f"not done in {WALL_SECONDS} s of wall time"
     steps = [json.loads(line) for line in output.decode().splitlines() if line.startswith("[")]

@@ -77,8 +77,8 @@ NOTES = [
     "randomisation; the first one compiles too. Waiting threads count: the seconds of cpu-2core "
     "are of one thread, on a busy machine.",
     "letter with the RBF kernel is tuned by 3 folds instead of 10, but for the problems apart.",
-    "`apart`: every problem is a machine of its own, with the share of the m prototypes that falls "
-    "to its classes and with its own kernel and C. The paper seems to do so for 1vs1: Table 11 "
+    "`apart`: every binary problem has a separate machine, kernel and C, and the share of the m "
+    "prototypes that falls to its classes. The paper seems to do so for 1vs1: Table 11 "
     "over problems and 160 evaluations is 0.07 to 0.8 s, which by Tables 3 and 4 and the ratio of "
     "MOC's times to them is what about 2 m / k prototypes take, and a tenth of what m take.",
     "The code for MOC is the paper's, the binary digits of the class number: with the linear "

@@ -43,7 +43,7 @@ PAPER = (
           "Table III has 60 prototypes, Table V 58."),
     Paper("breast_wisconsin", 153, (0.023, 0.021, 0.023, 0.02, 0.0256), (153, 26, 27, 153, 8), 10,
           "26 of 153 prototypes are a sparsity of 0.83, where Table VI has 0.63; SSD's fractional "
-          "change of 0.50 is of errors rounded to two digits, its own are 0.02 and 0.0256 (0.28)."),
+          "change of 0.50 is of errors rounded to two digits; from 0.02 and 0.0256 it is 0.28."),
     Paper("pima", 167, (0.21, 0.273, 0.27, 0.22, 0.227), (167, 8, 39, 167, 6), 10,
           "Table VI's change of 0.35 is of rounded errors; the errors of Table IV give 0.30."),
     Paper("spambase", 204, (0.08, 0.082, 0.127, 0.15, 0.0836), (204, 169, 152, 204, 63), 4,

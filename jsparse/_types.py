@@ -5,7 +5,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 Scalar = Float[Array, ""]
 ScalarLike = float | int | Scalar
 CountLike = int | Int[Array, ""]
-Status = Int[Array, "*batch"]
 CLike = ScalarLike | Float[Array, " l"]  # weight of the data fit; for a code, one per problem
 PointTable = Float[Array, "m d"] | None  # None if every row is a point
 Key = PRNGKeyArray

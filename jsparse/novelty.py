@@ -100,9 +100,9 @@ def _equal(a: Float[Array, "r d"], b: Float[Array, "r d"]) -> Bool[Array, " r"]:
     return jnp.all(jnp.abs(a - b) <= tolerance, axis=1)
 
 
-def _share(part: Float[Array, " n"], whole: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Return `part / whole`, clipped to the range from 0 to 1; 0 where `whole` is 0."""
-    return jnp.clip(jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1), 0), 0, 1)
+def _share(part: Float[Array, " n"], total: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Return `part / total`, clipped to the range from 0 to 1; 0 where `total` is 0."""
+    return jnp.clip(jnp.where(total > 0, part / jnp.where(total > 0, total, 1), 0), 0, 1)
 
 
 @compiled

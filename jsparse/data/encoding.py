@@ -13,7 +13,7 @@
 - Binary and nested types are refused with the name of the type, and so is a target of dates.
 - A missing value (null, or NaN) is refused with its column and row. On request, a missing number is
   replaced by its column's median in the training table and a missing category becomes a category
-  of its own. An infinite value is always refused, and so is a missing target.
+  for missing values. An infinite value is always refused, and so is a missing target.
 - Constant columns are kept; standardisation gives them scale 1.
 """
 

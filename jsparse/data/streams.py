@@ -159,7 +159,11 @@ class ReplayableStream:
     """A stream whose columns, number of rows and finite values are checked in every pass.
 
     Args:
-        stream: any stream.
+        stream: any stream. A stream that is no `Shards` is one shard, which every process reads.
+
+    Attributes:
+        shards: the shards that this process reads, by number.
+        replicated: whether every process of a mesh reads all rows, not only some shards.
     """
 
     def __init__(self, stream: RowStream) -> None:
@@ -172,7 +176,9 @@ class ReplayableStream:
                 "stream: expected something that can be read several times, such as a list or a "
                 f"class with __iter__, got {type(stream).__name__}, which can be read once"
             )
-        self.stream = stream
+        self.shards, self.replicated = {0: stream}, True
+        if isinstance(stream, Shards):
+            self.shards, self.replicated = stream.shards, False
         self.rows: int | None = None  # known after the first pass
         self.columns: int | None = None
         self.passes = 0
@@ -189,13 +195,23 @@ class ReplayableStream:
 
     def located(self) -> Iterator[Located]:
         """Yield the batches without their rows of weight 0, with the numbers of their rows."""
-        return located(self._checked())
+        shard, start, place = -1, 0, 0
+        for number, (X, y, weights) in self._checked():
+            if number != shard:
+                shard, start, place = number, number * SHARD_ROWS, number * SHARD_ROWS
+            rows = np.arange(start, start + len(X))
+            start += len(X)
+            if weights is not None and not (positive := weights > 0).all():
+                X, y, weights, rows = X[positive], y[positive], weights[positive], rows[positive]
+            if len(rows):
+                yield Located(Batch(X, y, weights), rows, np.arange(place, place + len(rows)))
+                place += len(rows)
 
     def _checked(self) -> Iterator[tuple[int, Batch]]:
         """Yield each batch with the number of its shard; see `__iter__`."""
         n_rows = 0
-        for shard, stream in shards_of(self.stream).items():
-            start, name = 0, f"shard {shard}: " if isinstance(self.stream, Shards) else ""
+        for shard, stream in self.shards.items():
+            start, name = 0, "" if self.replicated else f"shard {shard}: "
             for part in stream:
                 batch = self._batch(part, start, name)
                 start, n_rows = start + len(batch.X), n_rows + len(batch.X)
@@ -210,7 +226,7 @@ class ReplayableStream:
             raise StreamError(
                 f"the stream ended after {n_rows} rows; expected {self.rows} as in the first pass"
             )
-        if n_rows == 0 and not isinstance(self.stream, Shards):
+        if n_rows == 0 and self.replicated:
             raise StreamError("expected a stream with at least one row; it has none")
         self.rows = n_rows
         self.passes += 1
@@ -271,30 +287,6 @@ def indices_in_words(rows: np.ndarray) -> str:
     shard, first = divmod(int(rows[0]), SHARD_ROWS)
     words = f"row indices {first} to {int(rows[-1]) % SHARD_ROWS}"
     return f"shard {shard}: {words}" if shard else words
-
-
-def shards_of(stream: RowStream) -> Mapping[int, RowStream]:
-    """Return the shards of a stream by number; a stream that is no `Shards` is shard 0."""
-    return stream.shards if isinstance(stream, Shards) else {0: stream}
-
-
-def located(batches: Iterable[tuple[int, Batch]]) -> Iterator[Located]:
-    """Yield each batch without its rows of weight 0, with the numbers of its rows.
-
-    Args:
-        batches: pairs of a shard's number and a batch, shard after shard.
-    """
-    shard, start, place = -1, 0, 0
-    for number, (X, y, weights) in batches:
-        if number != shard:
-            shard, start, place = number, number * SHARD_ROWS, number * SHARD_ROWS
-        rows = np.arange(start, start + len(X))
-        start += len(X)
-        if weights is not None and not (positive := weights > 0).all():
-            X, y, weights, rows = X[positive], y[positive], weights[positive], rows[positive]
-        if len(rows):
-            yield Located(Batch(X, y, weights), rows, np.arange(place, place + len(rows)))
-            place += len(rows)
 
 
 def _missing(a: np.ndarray) -> np.ndarray | None:

@@ -1,7 +1,6 @@
 """Base classes of the estimators, which pass parameters to `train` and publish its result."""
 
 import dataclasses
-import reprlib
 import sys
 import time
 import warnings
@@ -10,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 import jax
 import numpy as np
 
-from .._arguments import as_key, labels_of, numbers, real, whole_number
+from .._arguments import as_key, labels_of, numbers, real
 from .._numerics import as_array
 from .._runtime import check_runtime
 from .._status import check
@@ -21,7 +20,6 @@ from ..kernels import Kernel
 from ..machines.method import Method, Shape, Task
 from ..model import Model
 from ..prediction import scores_of
-from ..predictor.checks import row_index
 from ..search.gradient import Automatic, Gradient
 from ..search.recursive import Recursive
 from ..search.run import Progress, Tuning
@@ -31,7 +29,7 @@ from ..training.inputs import WeightedRows, check_labels, weighted_rows
 from ..training.settings import Multiclass, Resources
 from ..training.train import train
 from ..training.trained import Sums, Trained
-from ..validation.folds import Folds, folds_from_assignment
+from ..validation.folds import Folds
 from ._declaration import (
     Parameter,
     constructor,
@@ -39,6 +37,7 @@ from ._declaration import (
     method_parameters,
     shared_parameters,
 )
+from ._folds import folds_of
 from ._inputs import Categories, encoded_rows, training_rows
 from ._sklearn import (
     BaseEstimator,
@@ -181,7 +180,7 @@ class Machine(BaseEstimator):
         if sample_weight is not None and not np.any(numbers("sample_weight", sample_weight)):
             raise ValueError("sample_weight: expected some above 0, got weights of zero only")
         weighted = weighted_rows(sample_weight, len(X))
-        folds = self._folds(X, y, weighted)
+        folds = folds_of(self.cv, X, y, weighted)
         n_classes = None
         if task == "classification":
             present = np.unique(weighted.select(y))
@@ -306,37 +305,6 @@ class Machine(BaseEstimator):
             changes["start"] = self._tuning
         return dataclasses.replace(search, **changes)
 
-    def _folds(
-        self, X: np.ndarray, y: np.ndarray, weighted: WeightedRows
-    ) -> int | Folds | Literal["auto"]:
-        """Return the number of folds, or the folds of a splitter or a list of splits.
-
-        A splitter gets only the rows of positive weight.
-
-        Raises:
-            ValueError: unless the splits hold out each row of positive weight once.
-        """
-        if isinstance(self.cv, str):
-            return "auto"
-        cv: Any = self.cv
-        if not (hasattr(cv, "split") or isinstance(cv, list | tuple)):
-            return whole_number("cv", cv, 2, len(weighted.index), "the number of rows")
-        split: Any = getattr(cv, "split", None)
-        if split is None:
-            assignment = _assignment(cv, len(X))[weighted.index]
-            row_numbers = weighted.index
-        else:
-            X, y = weighted.select(X), weighted.select(y)
-            assignment, row_numbers = _assignment(split(X, y), len(X)), np.arange(len(X))
-        if np.any(assignment < 0):
-            raise ValueError(
-                "cv: expected splits that hold out each row once, as KFold's do, got none that "
-                f"holds out {row_index(row_numbers[np.argmax(assignment < 0)])}"
-            )
-        # Renumber the folds, as a fold may have only rows of weight 0.
-        _, assignment = np.unique(assignment, return_inverse=True)
-        return weighted.folds_of_caller(folds_from_assignment(assignment))
-
     def _kernel(self, d: int) -> KernelLike | None:
         if self.lengthscale is None or isinstance(self.lengthscale, str):
             return self.kernel
@@ -389,34 +357,6 @@ def limited_to_rows(method: Method, shape: Shape) -> Method:
                 stacklevel=4,
             )
     return capped
-
-
-def _assignment(splits: Any, n: int) -> np.ndarray:
-    """Return the fold of every row; -1 for a row that no split holds out."""
-    assignment = np.full(n, -1)
-    for number, parts in enumerate(splits):
-        test = _held_out(parts, n)
-        expected = "cv: expected splits that hold out each row once, as KFold's do, got"
-        if len(test) == 0:
-            raise ValueError(f"{expected} no row to hold out in split {number}")
-        if np.any(repeated := assignment[test] >= 0):
-            raise ValueError(
-                f"{expected} several splits with {row_index(test[np.argmax(repeated)])}"
-            )
-        assignment[test] = number
-    return assignment
-
-
-def _held_out(parts: Any, n: int) -> np.ndarray:
-    """Return the numbers of the rows that a split holds out."""
-    try:
-        _, test = parts
-        return np.atleast_1d(np.arange(n)[np.asarray(test)])
-    except (TypeError, ValueError, IndexError) as error:
-        raise ValueError(
-            "cv: expected a number, a splitter or pairs (rows to train on, rows to hold out), got "
-            f"{reprlib.repr(parts)}"
-        ) from error
 
 
 def _reporter() -> Progress:

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from .._arguments import numbers
-from ..data.frames import EncodedFrame
 from ..expansion import KernelExpansion
 from ..kernels import RBF
 from ..machines import (
@@ -29,7 +28,7 @@ from ..machines import (
     SparseRidge,
     SpSVM,
 )
-from ..machines.method import Shape, Task
+from ..machines.method import Shape
 from ..search.recursive import Recursive
 from ..search.strategies import Profile, Search
 from ..training.choices import make_kernel
@@ -298,13 +297,7 @@ class _ShareOfSupportVectors(Classifier):
     _n_support: float  # mean number of support vectors of the binary problems
 
     def _fit(
-        self,
-        X: np.ndarray,
-        y: np.ndarray,
-        sample_weight: Any,
-        task: Task,
-        table: EncodedFrame | None = None,
-        **options: Any,
+        self, X: np.ndarray, y: np.ndarray, sample_weight: Any, *more: Any, **options: Any
     ) -> Trained:
         if isinstance(self.n_prototypes, float):
             if not 0 < self.n_prototypes < 1:
@@ -314,7 +307,7 @@ class _ShareOfSupportVectors(Classifier):
                 )
             self._check_parameters()
             self._n_support = self._count_support_vectors(X, y, sample_weight)
-        return super()._fit(X, y, sample_weight, task, table, **options)
+        return super()._fit(X, y, sample_weight, *more, **options)
 
     def make_method(self) -> Method:
         """See `Machine.make_method`."""

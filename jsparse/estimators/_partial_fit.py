@@ -242,8 +242,8 @@ class MoreRowsRegressor(_MoreRows, Regressor):
 
         Raises:
             ValueError: for columns or numbers of targets that differ from the first call; if
-                several of `forget`, `half_life` and `window` are stated, or the window is not that
-                of the first call.
+                several of `forget`, `half_life` and `window` are stated, or the window differs
+                from the window of the first call.
         """
         forgotten = forgetting(forget, half_life, window)
         if not hasattr(self, "model_"):

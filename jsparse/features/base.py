@@ -33,9 +33,9 @@ class FeatureMap(eqx.Module):
         """
         return jnp.zeros(C.shape, bool)
 
-    @abc.abstractmethod
     def penalty(self) -> Float[Array, "p p"] | None:
-        """Return the penalty matrix `R`, or None for the identity."""
+        """Return the penalty matrix `R`; by default None, the identity."""
+        return None
 
     @abc.abstractmethod
     def expansion(

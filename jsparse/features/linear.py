@@ -30,10 +30,6 @@ class Linear(FeatureMap):
         """Return the number of columns `d`."""
         return self.shift.shape[0]
 
-    def penalty(self) -> Float[Array, "p p"] | None:
-        """Return None, the identity."""
-        return None
-
     def expansion(
         self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:

@@ -9,16 +9,15 @@ from jaxtyping import Array, Bool, Float, Int
 from .._numerics import dot, eigh, rank_cutoff, with_derivative
 from .._programs import compiled
 from .._types import Scalar
-from ..expansion import KernelExpansion
 from ..kernels import Kernel
-from .base import FeatureMap
+from .whitened import Whitened
 
 # The number of smallest features that estimate the energy of dropped features. One feature may be
 # small by chance.
 _LAST = 4
 
 
-class Nystroem(FeatureMap):
+class Nystroem(Whitened):
     """`Phi = K(X, Z) T - shift`, `R = I`, with `T = U Lambda^(-1/2)` (De Brabanter 2010, eq. 5).
 
     Eigenvalues of `K(Z, Z)` below `rank_cutoff` are noise, and their features are dropped; `rank`
@@ -35,10 +34,6 @@ class Nystroem(FeatureMap):
         cutoff: bound below which eigenvalues are dropped.
     """
 
-    kernel: Kernel
-    prototypes: Float[Array, "m d"]
-    transform: Float[Array, "m m"]
-    shift: Float[Array, " m"]
     present: Int[Array, ""]
     cutoff: Scalar
 
@@ -49,15 +44,6 @@ class Nystroem(FeatureMap):
         self.prototypes = prototypes
         whitened = _whitened(kernel, prototypes, center)
         self.transform, self.shift, self.present, self.cutoff = whitened
-
-    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
-        """Return `K(X, Z) T - shift`, shape `n m`."""
-        return dot(self.kernel.cross_gram(X, self.prototypes), self.transform) - self.shift[None, :]
-
-    @property
-    def n_features(self) -> int:
-        """Return the number of features, `m`. It includes dropped features, which are zero."""
-        return self.prototypes.shape[0]
 
     @property
     def rank(self) -> Int[Array, ""]:
@@ -78,21 +64,6 @@ class Nystroem(FeatureMap):
         smallest = (numbers < self.rank) & (numbers >= self.rank - _LAST)
         dropped_energy = self.cutoff * jnp.max(jnp.where(smallest, energy * inverse, 0))
         return (self.rank < self.present) & (C * dropped_energy > 1)
-
-    def penalty(self) -> Float[Array, "p p"] | None:
-        """Return None, the identity."""
-        return None
-
-    def expansion(
-        self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
-    ) -> KernelExpansion:
-        """Return the expansion with coefficients `T w`; the shift moves into the intercept."""
-        return KernelExpansion(
-            self.kernel,
-            self.prototypes,
-            dot(self.transform, weights),
-            intercept - dot(self.shift, weights),
-        )
 
 
 @functools.partial(compiled, static_argnames="center")

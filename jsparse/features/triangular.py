@@ -5,12 +5,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._numerics import cholesky_shift, dot
-from ..expansion import KernelExpansion
 from ..kernels import Kernel
-from .base import FeatureMap
+from .whitened import Whitened
 
 
-class Triangular(FeatureMap):
+class Triangular(Whitened):
     """`Phi = K(X, Z) L^-T - shift`, `R = I`, with `K(Z, Z) + noise I = L L'`.
 
     The machines equal the machines of `Nystroem` up to the noise. The noise is the rounding error
@@ -26,11 +25,6 @@ class Triangular(FeatureMap):
     Differentiable as `Nystroem` is.
     """
 
-    kernel: Kernel
-    prototypes: Float[Array, "m d"]
-    transform: Float[Array, "m m"]
-    shift: Float[Array, " m"]
-
     def __init__(self, kernel: Kernel, prototypes: Float[Array, "m d"]) -> None:
         gram = kernel.gram(prototypes)
         m = len(gram)
@@ -39,27 +33,3 @@ class Triangular(FeatureMap):
         self.kernel, self.prototypes = kernel, prototypes
         self.transform = jax.scipy.linalg.solve_triangular(lower, identity, lower=True).T
         self.shift = dot(jnp.mean(gram, axis=0), self.transform)
-
-    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
-        """Return `K(X, Z) L^-T - shift`, shape `n m`."""
-        return dot(self.kernel.cross_gram(X, self.prototypes), self.transform) - self.shift[None, :]
-
-    @property
-    def n_features(self) -> int:
-        """Return the number of features, `m`."""
-        return self.prototypes.shape[0]
-
-    def penalty(self) -> Float[Array, "p p"] | None:
-        """Return None, the identity."""
-        return None
-
-    def expansion(
-        self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
-    ) -> KernelExpansion:
-        """Return the expansion with coefficients `L^-T w`; the shift moves into the intercept."""
-        return KernelExpansion(
-            self.kernel,
-            self.prototypes,
-            dot(self.transform, weights),
-            intercept - dot(self.shift, weights),
-        )

@@ -24,18 +24,18 @@ class WithAbsent(Kernel):
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
         """Return the Gram matrix, with rows and columns of 0 for absent points."""
-        here, X = _present(X)
-        return jnp.where(here[:, None] & here[None], self.kernel.gram(X), 0)
+        present_X, X = _present(X)
+        return jnp.where(present_X[:, None] & present_X[None], self.kernel.gram(X), 0)
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
         """Return the cross-Gram matrix, with rows and columns of 0 for absent points."""
-        (here, X), (there, Z) = _present(X), _present(Z)
-        return jnp.where(here[:, None] & there[None], self.kernel.cross_gram(X, Z), 0)
+        (present_X, X), (present_Z, Z) = _present(X), _present(Z)
+        return jnp.where(present_X[:, None] & present_Z[None], self.kernel.cross_gram(X, Z), 0)
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
         """Return the diagonal of the Gram matrix."""
-        here, X = _present(X)
-        return jnp.where(here, self.kernel.diagonal(X), 0)
+        present_X, X = _present(X)
+        return jnp.where(present_X, self.kernel.diagonal(X), 0)
 
 
 def _present(X: Float[Array, "n d"]) -> tuple[Bool[Array, " n"], Float[Array, "n d"]]:
@@ -43,5 +43,5 @@ def _present(X: Float[Array, "n d"]) -> tuple[Bool[Array, " n"], Float[Array, "n
 
     The first point must be present, if any is.
     """
-    here = ~jnp.isnan(X[:, 0])
-    return here, jnp.where(here[:, None], X, X[:1])
+    present = ~jnp.isnan(X[:, 0])
+    return present, jnp.where(present[:, None], X, X[:1])

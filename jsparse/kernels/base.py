@@ -118,68 +118,59 @@ def mirrored(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return jnp.where(row[:, None] >= row[None, :], gram, gram.T)
 
 
-class Sum(Kernel):
+class Pair(Kernel):
+    """A kernel whose values combine the values of two kernels."""
+
+    left: Kernel
+    right: Kernel
+
+    def __check_init__(self) -> None:
+        check_kernel("left", self.left)
+        check_kernel("right", self.right)
+
+    @staticmethod
+    @abc.abstractmethod
+    def combine(left: Array, right: Array) -> Array:
+        """Return the values of the kernel, given the values of the two kernels."""
+
+    @property
+    def ignores_zero_columns(self) -> bool:
+        """See `Kernel.ignores_zero_columns`."""
+        return self.left.ignores_zero_columns and self.right.ignores_zero_columns
+
+    def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
+        """Return `k(x, z)`."""
+        return self.combine(self.left(x, z), self.right(x, z))
+
+    def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
+        """Return the combined Gram matrices."""
+        return self.combine(self.left.gram(X), self.right.gram(X))
+
+    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """Return the combined cross-Gram matrices."""
+        return self.combine(self.left.cross_gram(X, Z), self.right.cross_gram(X, Z))
+
+    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """Return the combined diagonals."""
+        return self.combine(self.left.diagonal(X), self.right.diagonal(X))
+
+
+class Sum(Pair):
     """`k(x, z) = left(x, z) + right(x, z)`."""
 
-    left: Kernel
-    right: Kernel
-
-    def __check_init__(self) -> None:
-        check_kernel("left", self.left)
-        check_kernel("right", self.right)
-
-    @property
-    def ignores_zero_columns(self) -> bool:
-        """See `Kernel.ignores_zero_columns`."""
-        return self.left.ignores_zero_columns and self.right.ignores_zero_columns
-
-    def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """Return `left(x, z) + right(x, z)`."""
-        return self.left(x, z) + self.right(x, z)
-
-    def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """Return the sum of the Gram matrices."""
-        return self.left.gram(X) + self.right.gram(X)
-
-    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Return the sum of the cross-Gram matrices."""
-        return self.left.cross_gram(X, Z) + self.right.cross_gram(X, Z)
-
-    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Return the sum of the diagonals."""
-        return self.left.diagonal(X) + self.right.diagonal(X)
+    @staticmethod
+    def combine(left: Array, right: Array) -> Array:
+        """Return the sum."""
+        return left + right
 
 
-class Product(Kernel):
+class Product(Pair):
     """`k(x, z) = left(x, z) right(x, z)`."""
 
-    left: Kernel
-    right: Kernel
-
-    def __check_init__(self) -> None:
-        check_kernel("left", self.left)
-        check_kernel("right", self.right)
-
-    @property
-    def ignores_zero_columns(self) -> bool:
-        """See `Kernel.ignores_zero_columns`."""
-        return self.left.ignores_zero_columns and self.right.ignores_zero_columns
-
-    def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """Return `left(x, z) right(x, z)`."""
-        return self.left(x, z) * self.right(x, z)
-
-    def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """Return the elementwise product of the Gram matrices."""
-        return self.left.gram(X) * self.right.gram(X)
-
-    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Return the elementwise product of the cross-Gram matrices."""
-        return self.left.cross_gram(X, Z) * self.right.cross_gram(X, Z)
-
-    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Return the product of the diagonals."""
-        return self.left.diagonal(X) * self.right.diagonal(X)
+    @staticmethod
+    def combine(left: Array, right: Array) -> Array:
+        """Return the elementwise product."""
+        return left * right
 
 
 class Scaled(Kernel):
@@ -269,9 +260,10 @@ class Custom(Kernel):
         params = _floating_leaves(lambda leaf: leaf.astype(x.dtype))(self.params)
         value = self.fn(params, x, z)
         if not _is_array(value) or jnp.shape(value) != () or jnp.iscomplexobj(value):
-            got = f"{jnp.result_type(value)}{list(jnp.shape(value))}" if _is_array(value) else value
+            if _is_array(value):
+                value = f"{jnp.result_type(value)}{list(jnp.shape(value))}"
             raise ValueError(
                 f"fn: expected a real scalar from fn(params, x, z) for points of shape {x.shape}, "
-                f"got {got}"
+                f"got {value}"
             )
         return as_float(value).astype(x.dtype)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._types import Scalar
 from ._arguments import one_table, two_points, two_tables
-from .base import Kernel, Product, Scaled, Sum, mirrored
+from .base import Kernel, Pair, Scaled, mirrored
 from .distances import matching, squared_distances
 from .stationary import Stationary
 
@@ -124,7 +124,7 @@ def with_categories(kernel: Kernel, columns: tuple[int, ...]) -> Kernel:
             return Mixed(kernel, columns)
         case Scaled():
             return Scaled(with_categories(kernel.kernel, columns), kernel.variance)
-        case Sum() | Product():
+        case Pair():
             parts = (with_categories(part, columns) for part in (kernel.left, kernel.right))
             return type(kernel)(*parts)
     what = type(kernel).__name__
@@ -159,7 +159,7 @@ def _code_columns(kernel: Any) -> tuple[int, ...]:
             return kernel.columns
         case Scaled():
             return _code_columns(kernel.kernel)
-        case Sum() | Product():
+        case Pair():
             return _code_columns(kernel.left) or _code_columns(kernel.right)
     return ()
 
@@ -168,6 +168,6 @@ def _parts(kernel: Kernel) -> list[Kernel]:
     match kernel:
         case Scaled():
             return _parts(kernel.kernel)
-        case Sum() | Product():
+        case Pair():
             return _parts(kernel.left) + _parts(kernel.right)
     return [kernel]

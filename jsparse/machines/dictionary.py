@@ -40,10 +40,6 @@ class DictionaryColumns(FeatureMap):
         """The number of atoms."""
         return len(self.shift)
 
-    def penalty(self) -> Float[Array, "p p"] | None:
-        """Return None: the penalty is the sum of squared coefficients."""
-        return None
-
     def expansion(
         self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:

@@ -1,6 +1,7 @@
 """Settings of methods with a fixed, small number of prototypes, and of the direct method."""
 
 import abc
+from collections.abc import Generator
 from typing import Any, ClassVar, Literal, cast
 
 import jax
@@ -21,9 +22,10 @@ from .checks import check_choice, columns_in_one_dtype
 from .direct import DirectFit
 from .family import Family, diagnostics, single
 from .inner_problems import InnerProblem
-from .method import Points, Task, TrainingRows, check_number, rows_at, setting
+from .method import Method, Points, Task, TrainingRows, check_number, rows_at, setting
 from .rows import Rows
 from .sized import Sized
+from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 Selection = Literal["k_means", "renyi", "uniform"]
 Sharing = Literal["shared", "separate"]
@@ -97,6 +99,20 @@ class FewPrototypes(Sized):
         weights[np.delete(present, first)] *= _REPEATED
         numbers, status = choose_rows(key, selection, rows.X, m, rows.labels, weights, rows.n)
         return Points(rows_at(rows.X, numbers), numbers, status)
+
+    @property
+    def surrogate(self) -> Method | None:
+        """The cheaper method for which the kernel is tuned; None to tune it for this method."""
+        return None
+
+    def stages_of_one_size(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages_of_one_size`: tune the kernel for the `surrogate`, then `C`."""
+        surrogate = self.surrogate
+        if surrogate is None:
+            return (yield from super().stages_of_one_size(problem, search))
+        return (yield from surrogate_stages(problem.with_method(surrogate), problem, search))
 
     @abc.abstractmethod
     def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> Any:

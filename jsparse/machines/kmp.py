@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from .._numerics import epsilon, times_power
 from .._types import Key
 from ..pursuit import conjugate, matching, probabilistic
-from ..pursuit.path import LOST, Path, assemble
+from ..pursuit.path import LOST, Path, assemble, directions_of
 from ..pursuit.system import Columns, scaled
 from .checks import check_choice
 from .dictionary import Design, System, of_unit_length
@@ -127,6 +127,6 @@ def _with_coefficients_from_rows(path: Path, design: Design, ridge: Array) -> Pa
 
     factor, along = jax.lax.map(factors, (path.support, design.y.T))
     return assemble(
-        path.support, factor, along, jnp.sum(jnp.square(factor), axis=1), path.residual_norm,
-        path.size, path.status, on_rows=True,
+        path.support, directions_of(factor, path.size), along, jnp.sum(jnp.square(factor), axis=1),
+        path.residual_norm, path.size, path.status, on_rows=True,
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Generator
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -36,7 +35,6 @@ from .inner_problems import (
 )
 from .method import Task, setting
 from .reduced_svm import ReducedSVM
-from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 Approach = Literal["fixed_point", "gradient"]
 _GAP = 300  # duality gap of the large machine, in epsilons: float32 does not always reach 40
@@ -110,14 +108,12 @@ class ReducedSetSVM(FewPrototypes):
         status = jnp.maximum(status, solved.status).astype(jnp.int32)
         return ReducedSet(problem.expansion(Z, solved), reduced.error, status)
 
-    def stages_of_one_size(
-        self, problem: Any, search: Any
-    ) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages_of_one_size`: tune the kernel for `ReducedSVM`, then `C`."""
-        surrogate = ReducedSVM(
+    @property
+    def surrogate(self) -> ReducedSVM:
+        """See `FewPrototypes.surrogate`."""
+        return ReducedSVM(
             self.n_prototypes, selection=self.selection, starts=self.starts, loss=self.loss
         )
-        return (yield from surrogate_stages(problem.with_method(surrogate), problem, search))
 
 
 def fit(

@@ -22,7 +22,7 @@ from .rows import FoldLayout, Rows
 
 TOLERANCE = 1e-4  # length of the last step: far below the noise of held-out errors
 STEPS = 300  # limit of the steps of one machine
-FREE_STEPS = 20  # steps in which the threshold is that of the present residuals
+FREE_STEPS = 20  # steps in which the threshold is computed from the present residuals
 START_DISTANCE = 5.0  # in thresholds from the median: farther targets start from there
 
 

@@ -21,7 +21,7 @@ from .._status import CONVERGED, RUNNING
 from .._types import Key
 from ..kernels import Kernel
 from ..pursuit import probabilistic
-from ..pursuit.path import Path, assemble, from_directions
+from ..pursuit.path import Path, assemble, directions_of
 from ..solvers.nested_systems import inverse_factor, nested_solutions
 from ..solvers.streaming_qr import streaming_qr
 
@@ -98,7 +98,7 @@ def pursue(
     )
     last = state.pursuit
     blank = jnp.zeros((1, max_prototypes + 1), dtype)
-    path = from_directions(
+    path = assemble(
         last.support, last.directions, last.along, last.square, blank, last.size, last.status
     )
     path = path._replace(coefficients=times_power(path.coefficients, exponent))
@@ -181,7 +181,8 @@ def solve_again(
     k = path.support.shape[0]
     R = _triangular_factor(path.support, targets, problem, block_rows)
     factor, along = R[1 : 1 + k, 1 : 1 + k], R[1 : 1 + k, 1 + k :]
-    parts = path.support, factor, along, jnp.sum(jnp.square(factor), axis=0)
+    directions = directions_of(factor[None], path.size[None])[0]
+    parts = path.support, directions, along, jnp.sum(jnp.square(factor), axis=0)
     batch = (a[None] for a in (*parts, path.residual_norm, path.size, path.status))
     return jax.tree.map(lambda a: a[0], assemble(*batch, on_rows=True))
 

@@ -1,7 +1,6 @@
 """Sparse large margin classifiers (Wu et al. 2006)."""
 
-from collections.abc import Generator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jaxtyping import Array, Float
 
@@ -15,7 +14,6 @@ from .few_prototypes import DirectMethod, fit_arrays
 from .inner_problems import InnerProblem, LargeMargin
 from .method import Task, setting
 from .reduced_svm import ReducedSVM
-from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 
 class SLMC(DirectMethod):
@@ -44,14 +42,12 @@ class SLMC(DirectMethod):
         """See `DirectMethod.problem`."""
         return LargeMargin(kernel, *data, loss=self.loss)
 
-    def stages_of_one_size(
-        self, problem: Any, search: Any
-    ) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages_of_one_size`: tune the kernel for `ReducedSVM`, then `C`."""
-        surrogate = ReducedSVM(
+    @property
+    def surrogate(self) -> ReducedSVM:
+        """See `FewPrototypes.surrogate`."""
+        return ReducedSVM(
             self.n_prototypes, selection=self.selection, starts=self.starts, loss=self.loss
         )
-        return (yield from surrogate_stages(problem.with_method(surrogate), problem, search))
 
 
 def fit(

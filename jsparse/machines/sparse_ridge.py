@@ -1,7 +1,6 @@
 """Kernel ridge regression with optimised prototypes: the direct method (Wu et al. 2006)."""
 
-from collections.abc import Generator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -15,7 +14,6 @@ from .few_prototypes import DirectMethod, fit_arrays
 from .fixed_size import FixedSize
 from .inner_problems import LeastSquares
 from .method import FEW_C, Task
-from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 
 class SparseRidge(DirectMethod):
@@ -35,12 +33,10 @@ class SparseRidge(DirectMethod):
         """See `DirectMethod.problem`."""
         return LeastSquares(kernel, *data)
 
-    def stages_of_one_size(
-        self, problem: Any, search: Any
-    ) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages_of_one_size`: tune the kernel for the fixed-size LS-SVM, then `C`."""
-        surrogate = _FirstStart(self.n_prototypes)
-        return (yield from surrogate_stages(problem.with_method(surrogate), problem, search))
+    @property
+    def surrogate(self) -> FixedSize:
+        """See `FewPrototypes.surrogate`."""
+        return _FirstStart(self.n_prototypes)
 
 
 class _FirstStart(FixedSize):

@@ -74,8 +74,8 @@ class SpSVM(Candidates):
         beginning = problem.with_method(self.shortened(length))
         tuned = yield from super().stages(beginning, search)
         outcome = tuned.outcome
-        whole = outcome.problem.with_method(self)
-        return tuned._replace(outcome=outcome._replace(problem=whole))
+        problem = outcome.problem.with_method(self)
+        return tuned._replace(outcome=outcome._replace(problem=problem))
 
     def stages_of_one_size(
         self, problem: Any, search: Any
@@ -181,8 +181,8 @@ def _check_classes(y: Float[Array, " n *c"], weights: Float[Array, " n"] | None)
     classes = np.unique(np.asarray(y)[present])
     expected = ([-1, 1], "-1 and +1") if y.ndim == 1 else ([-1, 0, 1], "-1, 0 and +1")
     if not np.isin(classes, expected[0]).all():
-        got = np.array2string(classes, threshold=6)
-        raise ValueError(f"y: expected {expected[1]}, got {got}")
+        listed = np.array2string(classes, threshold=6)
+        raise ValueError(f"y: expected {expected[1]}, got {listed}")
 
 
 @functools.partial(compiled, static_argnames=("max_prototypes", "subset"))

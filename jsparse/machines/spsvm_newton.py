@@ -67,9 +67,9 @@ def line_search(
         t, low, high, steps, _ = bracket
         # Sums over the leading axis run over all directions at once. Matrix products would read
         # the rows several times more often.
-        behind = jnp.maximum(margins - t[None] * along, 0)
-        first = square * t + slope - C * jnp.sum(weighted * behind, axis=0)
-        second = square + C * jnp.sum(jnp.where(behind > 0, weighted * along, 0), axis=0)
+        deficits = jnp.maximum(margins - t[None] * along, 0)
+        first = square * t + slope - C * jnp.sum(weighted * deficits, axis=0)
+        second = square + C * jnp.sum(jnp.where(deficits > 0, weighted * along, 0), axis=0)
         low, high = jnp.where(first < 0, t, low), jnp.where(first < 0, high, t)
         newton_t = t - first / jnp.where(second > 0, second, 1)
         outside = (newton_t < low) | (newton_t > high)

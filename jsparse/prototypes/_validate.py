@@ -1,15 +1,17 @@
 """Checks of arguments that all selections of prototypes take."""
 
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from .._arguments import check_finite, whole_number
+from .._numerics import as_float
 
 
-def check_table(X: Float[Array, "n d"], name: str = "X") -> Float[Array, "n d"]:
-    """Return `X`; raise ValueError if it has no rows or, if it is concrete, is not finite."""
+def check_table(X: ArrayLike) -> Float[Array, "n d"]:
+    """Return `X` in floats; raise ValueError without rows or, if it is concrete, if not finite."""
+    X = as_float(X)
     if X.ndim != 2 or X.shape[0] == 0:
-        raise ValueError(f"{name}: expected shape (n, d) with at least one row, got {X.shape}")
-    check_finite(name, X)
+        raise ValueError(f"X: expected shape (n, d) with at least one row, got {X.shape}")
+    check_finite("X", X)
     return X
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._arguments import whole_number
-from .._numerics import as_float, epsilon, is_concrete
+from .._numerics import epsilon, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE
@@ -90,7 +90,7 @@ def normal_reference_bandwidth(
     Raises:
         ValueError: if `X` has no rows or (outside `jit`) is not finite.
     """
-    X = check_table(as_float(X))
+    X = check_table(X)
     return _normal_reference(X, spread)
 
 
@@ -137,7 +137,7 @@ def plug_in_bandwidth(
     """
     if method not in ("auto", "exact", "binned"):
         raise ValueError(f"method: expected 'auto', 'exact' or 'binned', got {method!r}")
-    X = check_table(as_float(X))
+    X = check_table(X)
     use_exact = method == "exact" or (method == "auto" and counts_pairs(X.shape[0]))
     rows: Any = len(X) if n_rows is None else n_rows
     if is_concrete(rows):

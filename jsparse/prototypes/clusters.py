@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import as_key, whole_number
 from .._blocks import default_block_rows, map_row_blocks
-from .._numerics import as_float, dot, exponents, is_concrete, present_rows, times_power
+from .._numerics import dot, exponents, is_concrete, present_rows, times_power
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
@@ -80,7 +80,7 @@ def k_center(
     Raises:
         ValueError: unless 1 <= m <= n, or if X is concrete and not finite.
     """
-    X = check_table(as_float(X))
+    X = check_table(X)
     key = as_key(key)
     m, weights = _check(n_prototypes, X, weights)
     return _k_center(key, X, m, weights)
@@ -177,7 +177,7 @@ def k_means(
     Raises:
         ValueError: unless 1 <= m <= n, or if X is concrete and not finite.
     """
-    X = check_table(as_float(X))
+    X = check_table(X)
     key = as_key(key)
     m, weights = _check(n_prototypes, X, weights)
     return _k_means(key, X, m, weights, whole_number("max_iterations", max_iterations, 1))

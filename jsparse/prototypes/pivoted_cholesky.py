@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._arguments import as_key
-from .._numerics import as_float, dot, epsilon, is_concrete
+from .._numerics import dot, epsilon, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
 from .._types import Key, KeyLike
@@ -60,7 +60,7 @@ def pivoted_cholesky(
     Raises:
         ValueError: unless 1 <= m <= n, or if X is concrete and not finite.
     """
-    X, key = check_table(as_float(X)), as_key(key)
+    X, key = check_table(X), as_key(key)
     n = len(X)
     if weights is not None and weights.shape != (n,):
         raise ValueError(f"weights: expected shape ({n},), got {weights.shape}")

@@ -122,7 +122,7 @@ def renyi(
         ValueError: unless 1 <= m <= n, m is at least the number of classes, the shapes agree, the
             counts are positive and (outside `jit`) X is finite and the bandwidths finite and >= 0.
     """
-    X = check_table(as_float(X))
+    X = check_table(X)
     rows = X.shape[0]
     n = rows if n_rows is None else whole_number("n_rows", n_rows, 1, rows, "the rows of X")
     key = as_key(key)
@@ -212,7 +212,7 @@ def init(
     points = (X[indices] - centre[None]) * scale[None]
     log_constant = jnp.where(valid, -jnp.log(width) - float(np.log(4 * np.pi) / 2), 0)
     zero = jnp.zeros((), jnp.int32)
-    # Each empty slot has a stratum of its own, so that no kernel value and no swap involves it.
+    # Each empty slot is alone in a stratum, so that no kernel value and no swap involves it.
     empty = -2 - jnp.arange(indices.shape[0], dtype=jnp.int32)
     state = RenyiState(
         key=key,
@@ -242,6 +242,8 @@ def step(
     state: RenyiState,
     X: Float[Array, "n d"],
     codes: Int[Array, " n"],
+    cumulative: Float[Array, " n"] | None = None,
+    n_rows: Int[Array, ""] | None = None,
     *,
     candidates: int = CANDIDATES,
 ) -> RenyiState:
@@ -261,45 +263,17 @@ def step(
     are recomputed by blocks of rows, so rounding does not accumulate and the entropy is exact.
 
     Step 9: stop when a sweep raises the entropy by at most `tolerance`. A swap must raise it by
-    more than `tolerance` divided by the number of steps. A stopped state is returned unchanged.
+    more than `tolerance` divided by the number of steps.
+
+    Args:
+        state: from `init` or `step`.
+        X: inputs, shape `n d`.
+        codes: stratum of every row, shape `n`.
+        cumulative: sums of the weights with which rows are drawn, see `Draws`; None for equal
+            weights.
+        n_rows: number of rows to draw from; None for all rows.
+        candidates: number of trials in each step (static).
     """
-    return jax.lax.cond(
-        state.status == RUNNING, lambda s: _sweep(s, X, codes, candidates), lambda s: s, state
-    )
-
-
-@functools.partial(compiled, static_argnames="candidates")
-def _run(
-    key: Key,
-    X: Float[Array, "n d"],
-    indices: Int[Array, " m"],
-    h: Float[Array, " d"],
-    draws: Draws,
-    tolerance: ScalarLike,
-    max_trials: int | Int[Array, ""] | None,
-    candidates: int,
-) -> RenyiState:
-    codes = draws.codes
-    return jax.lax.while_loop(
-        lambda state: state.status == RUNNING,
-        lambda state: _sweep(state, X, codes, candidates, draws.cumulative, draws.n_rows),
-        init(key, X, indices, h, codes, tolerance=tolerance, max_trials=max_trials),
-    )
-
-
-def _steps_in_sweep(m: Float[Array, ""]) -> Float[Array, ""]:
-    """Return the number of steps, about `m / 4`; recomputing sums then costs a tenth of a sweep."""
-    return jnp.clip(jnp.floor(m / 4), 8, MOST_STEPS)
-
-
-def _sweep(
-    state: RenyiState,
-    X: Float[Array, "n d"],
-    codes: Int[Array, " n"],
-    candidates: int,
-    cumulative: Float[Array, " n"] | None = None,
-    n_rows: Int[Array, ""] | None = None,
-) -> RenyiState:
     n = X.shape[0] if n_rows is None else n_rows
     most = min(max(len(state.indices) // 4, 8), MOST_STEPS)
     steps = _steps_in_sweep(state.size).astype(jnp.int32)
@@ -320,6 +294,30 @@ def _sweep(
     status = jnp.where(state.entropy - entropy_before <= state.tolerance, CONVERGED, status)
     status = jnp.where(jnp.isfinite(state.entropy), status, NOT_FINITE).astype(jnp.int32)
     return state._replace(trials=trials, sweeps=state.sweeps + 1, status=status)
+
+
+@functools.partial(compiled, static_argnames="candidates")
+def _run(
+    key: Key,
+    X: Float[Array, "n d"],
+    indices: Int[Array, " m"],
+    h: Float[Array, " d"],
+    draws: Draws,
+    tolerance: ScalarLike,
+    max_trials: int | Int[Array, ""] | None,
+    candidates: int,
+) -> RenyiState:
+    codes = draws.codes
+    return jax.lax.while_loop(
+        lambda state: state.status == RUNNING,
+        lambda state: step(state, X, codes, draws.cumulative, draws.n_rows, candidates=candidates),
+        init(key, X, indices, h, codes, tolerance=tolerance, max_trials=max_trials),
+    )
+
+
+def _steps_in_sweep(m: Float[Array, ""]) -> Float[Array, ""]:
+    """Return the number of steps, about `m / 4`; recomputing sums then costs a tenth of a sweep."""
+    return jnp.clip(jnp.floor(m / 4), 8, MOST_STEPS)
 
 
 def _swap(

@@ -15,7 +15,7 @@ from .._repr import short_repr
 from .._runtime import on_cpu
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
-from .path import Path, assemble, ended, norm, passed_over, take
+from .path import Path, assemble, directions_of, ended, norm, passed_over, take
 from .system import (
     Column,
     Columns,
@@ -196,7 +196,7 @@ def path(
     factor = jnp.take_along_axis(state.images[:, :max_atoms], atoms[:, None, :], axis=2)
     return assemble(
         support,
-        factor,
+        directions_of(factor, state.size),
         along,
         jnp.take_along_axis(diagonal, atoms, axis=1),
         state.residual_norm,

@@ -15,8 +15,8 @@ from .._repr import short_repr
 from .._runtime import check_runtime
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
-from .path import Path, assemble, ended, norm, take, unbatched
-from .system import check_atoms, check_nonnegative, in_finer_dtype
+from .path import Path, assemble, directions_of, ended, norm, take, unbatched
+from .system import check_atoms, check_nonnegative, dictionary_system
 
 
 class State(NamedTuple):
@@ -168,7 +168,7 @@ def run(
     )
     return assemble(
         state.support,
-        state.factor,
+        directions_of(state.factor, state.size),
         state.along,
         state.square,
         state.residual_norm,
@@ -260,12 +260,7 @@ def _pursue(
     max_stages: int,
 ) -> Path:
     check_runtime()
-    X, y = in_finer_dtype(X, y)
-    if X.ndim not in (2, 3):
-        raise ValueError(f"X: expected shape (n, D) or (v, n, D), got {X.shape}")
-    lead = X.shape[:-1]
-    if y.shape[: len(lead)] != lead or y.ndim > len(lead) + 1:
-        raise ValueError(f"y: expected shape {lead} or with one more axis, got {y.shape}")
+    X, y = dictionary_system(X, y)
     max_atoms = check_atoms(max_atoms, min(X.shape[-2:]), what="rows or atoms")
     check_nonnegative("tolerance", tolerance)
     tolerance = jnp.asarray(tolerance, X.dtype)

@@ -79,43 +79,22 @@ def _dense(
     return dense if batched else dense[0]
 
 
-def assemble(
-    support: Int[Array, "v k"],
-    factor: Float[Array, "v k k"],
-    along: Float[Array, "v k c"],
-    diagonal: Float[Array, "v k"],
-    residual_norm: Float[Array, "v e"],
-    size: Int[Array, " v"],
-    status: Int[Array, " v"],
-    on_rows: bool = False,
-) -> Path:
-    """Assemble the path from `A_SS = R'R` of the selected atoms.
+def directions_of(factor: Float[Array, "v k k"], size: Int[Array, " v"]) -> Float[Array, "v k k"]:
+    """Return the directions `p_j` of the selected atoms, given `R` with `A_SS = R'R`.
 
     Args:
-        support: atoms, -1 from `size` on.
         factor: upper triangular `R`; entries beyond `size` are ignored.
-        along: the solution along each direction, `p_j'b` with `p_i'A p_j = (i == j)`.
-        diagonal: of `A` at the support.
-        residual_norm: norms with 0 to k atoms.
         size: number of selected atoms.
-        status: status of the pursuit.
-        on_rows: whether `R` comes from X, not from `A = X'X`. The errors of the coefficients then
-            grow with the root of the condition number of A.
     """
-    k = support.shape[1]
+    k = factor.shape[1]
     inside = jnp.arange(k, dtype=jnp.int32)[None, :] < size[:, None]
     unit = jnp.eye(k, dtype=factor.dtype)
     upper = jnp.where(inside[:, :, None] & inside[:, None, :], jnp.triu(factor), unit)
     # Column j of R^(-1) is the direction p_j, in the order of the support.
-    directions = jax.lax.map(
-        lambda R: jax.scipy.linalg.solve_triangular(R, unit, lower=False).T, upper
-    )
-    return from_directions(
-        support, directions, along, diagonal, residual_norm, size, status, on_rows
-    )
+    return jax.lax.map(lambda R: jax.scipy.linalg.solve_triangular(R, unit, lower=False).T, upper)
 
 
-def from_directions(
+def assemble(
     support: Int[Array, "v k"],
     directions: Float[Array, "v k k"],
     along: Float[Array, "v k c"],
@@ -125,7 +104,19 @@ def from_directions(
     status: Int[Array, " v"],
     on_rows: bool = False,
 ) -> Path:
-    """Assemble the path from directions: row j is `p_j`, over the first j + 1 atoms."""
+    """Assemble the path.
+
+    Args:
+        support: atoms, -1 from `size` on.
+        directions: row j is `p_j`, over the first j + 1 atoms, with `p_i'A p_j = (i == j)`.
+        along: the solution along each direction, `p_j'b`.
+        diagonal: of `A` at the support.
+        residual_norm: norms with 0 to k atoms.
+        size: number of selected atoms.
+        status: status of the pursuit.
+        on_rows: whether the directions come from X, not from `A = X'X`. The errors of the
+            coefficients then grow with the root of the condition number of A.
+    """
     k = support.shape[1]
     inside = jnp.arange(k, dtype=jnp.int32)[None, :] < size[:, None]
     directions = jnp.where(inside[:, :, None], directions, 0)

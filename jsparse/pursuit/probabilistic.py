@@ -14,7 +14,7 @@ from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import Key
 from .conjugate import NOISE
-from .path import Path, ended, from_directions, norm, passed_over
+from .path import Path, assemble, ended, norm, passed_over
 from .system import Columns, check_atoms, system
 
 # With probability 0.95, the best of 59 random atoms is among the best 5 % of all atoms.
@@ -202,7 +202,7 @@ def run(
         init(b, diagonal, max_atoms=max_atoms),
     )
     no_norms = jnp.zeros((b.shape[0], max_atoms + 1), b.dtype)
-    path = from_directions(
+    path = assemble(
         state.support,
         state.directions,
         state.along,

@@ -3,7 +3,7 @@
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from .._runtime import check_runtime, on_cpu
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import CountLike, ScalarLike
 from .on_atoms import Gram, Rows
-from .system import check_atoms, check_nonnegative, in_finer_dtype
+from .system import check_atoms, check_nonnegative, dictionary_system, square_system
 
 # Sizes of the least-squares problems for which code is compiled, in eighths of the largest.
 _EIGHTHS = (1, 2, 3, 4, 6, 8)
@@ -405,37 +405,20 @@ def subspace_pursuit_gram(
     if rule not in ("subspace", "cosamp"):
         raise ValueError(f"rule: expected 'subspace' or 'cosamp', got {rule!r}")
     check_runtime()
-    A, b = in_finer_dtype(A, b)
-    if A.ndim not in (2, 3) or A.shape[-1] != A.shape[-2]:
-        raise ValueError(f"A: expected shape (D, D) or (v, D, D), got {A.shape}")
+    A, b = square_system(A, b)
     if is_concrete(A) and np.any(np.diagonal(np.asarray(A), axis1=-2, axis2=-1) < 0):
         raise ValueError("A: expected a positive semi-definite matrix, got one with diagonal < 0")
-    options = (n_atoms, max_atoms, max_iterations, tolerance, ridge, rule)
-    return _solutions(A, b, "b", *options, gram=True)
+    return _solutions(A, b, n_atoms, max_atoms, max_iterations, tolerance, ridge, rule, gram=True)
 
 
-def _of_rows(
-    X: Float[ArrayLike, "..."],
-    y: Float[ArrayLike, "..."],
-    n_atoms: Counts,
-    max_atoms: int | None,
-    max_iterations: CountLike,
-    tolerance: ScalarLike,
-    ridge: ScalarLike,
-    rule: Rule,
-) -> Subspace:
+def _of_rows(X: Float[ArrayLike, "..."], y: Float[ArrayLike, "..."], *options: Any) -> Subspace:
     check_runtime()
-    X, y = in_finer_dtype(X, y)
-    if X.ndim not in (2, 3):
-        raise ValueError(f"X: expected shape (n, D) or (v, n, D), got {X.shape}")
-    options = (n_atoms, max_atoms, max_iterations, tolerance, ridge, rule)
-    return _solutions(X, y, "y", *options, gram=False)
+    return _solutions(*dictionary_system(X, y), *options, gram=False)
 
 
 def _solutions(
     matrix: Float[Array, "..."],
     target: Float[Array, "..."],
-    name: str,
     n_atoms: Counts,
     max_atoms: int | None,
     max_iterations: CountLike,
@@ -446,15 +429,12 @@ def _solutions(
     gram: bool,
 ) -> Subspace:
     """Check the arguments, scale by powers of two, solve, and undo the scaling."""
-    lead, batched, D = matrix.shape[:-1], matrix.ndim == 3, matrix.shape[-1]
-    if target.shape[: len(lead)] != lead or target.ndim > len(lead) + 1:
-        raise ValueError(f"{name}: expected shape {lead} or with one more axis, got {target.shape}")
-    counts, limit, single_count = _counts(n_atoms, max_atoms, D)
+    batched, several = matrix.ndim == 3, target.ndim == matrix.ndim
+    counts, limit, single_count = _counts(n_atoms, max_atoms, matrix.shape[-1])
     check_nonnegative("tolerance", tolerance)
     check_nonnegative("ridge", ridge)
     if is_concrete(max_iterations):
         whole_number("max_iterations", max_iterations, 1)
-    several = target.ndim > len(lead)
     target = target if several else target[..., None]
     matrix, matrix_exponent = _scaled(matrix, batched)
     target, target_exponent = _scaled(target, batched)

@@ -177,14 +177,8 @@ def system(
     else:
         if diagonal is not None:
             raise ValueError("diagonal: expected None with a matrix, which has its own")
-        A, b = in_finer_dtype(A, b)
-        if A.ndim not in (2, 3) or A.shape[-1] != A.shape[-2]:
-            raise ValueError(f"A: expected shape (D, D) or (v, D, D), got {A.shape}")
-        batched = A.ndim == 3
-        lead = A.shape[:-1]
-        if b.shape[: len(lead)] != lead or b.ndim > len(lead) + 1:
-            raise ValueError(f"b: expected shape {lead} or with one more axis, got {b.shape}")
-        columns, diagonals = Columns(A), None
+        A, b = square_system(A, b)
+        columns, batched, diagonals = Columns(A), A.ndim == 3, None
     lead = 2 if batched else 1
     several = b.ndim > lead
     targets, diagonals, scale = _scaled_sides(columns.matrix, b, diagonals, batched, several)
@@ -197,6 +191,30 @@ def in_finer_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
     floating = [x.dtype for x in (a, b) if jnp.issubdtype(x.dtype, jnp.floating)]
     dtype = max(floating, key=lambda d: jnp.finfo(d).bits) if floating else jnp.result_type(float)
     return a.astype(dtype), b.astype(dtype)
+
+
+def square_system(A: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
+    """Return `A` and `b` in one dtype; raise ValueError unless `A` is square and `b` fits."""
+    A, b = in_finer_dtype(A, b)
+    if A.ndim not in (2, 3) or A.shape[-1] != A.shape[-2]:
+        raise ValueError(f"A: expected shape (D, D) or (v, D, D), got {A.shape}")
+    _check_sides("b", b, A.shape[:-1])
+    return A, b
+
+
+def dictionary_system(X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
+    """Return `X` and `y` in one dtype; raise ValueError unless `X` is a table and `y` fits."""
+    X, y = in_finer_dtype(X, y)
+    if X.ndim not in (2, 3):
+        raise ValueError(f"X: expected shape (n, D) or (v, n, D), got {X.shape}")
+    _check_sides("y", y, X.shape[:-1])
+    return X, y
+
+
+def _check_sides(name: str, sides: Array, lead: tuple[int, ...]) -> None:
+    """Raise ValueError unless the right-hand sides have the shape `lead`, or one more axis."""
+    if sides.shape[: len(lead)] != lead or sides.ndim > len(lead) + 1:
+        raise ValueError(f"{name}: expected shape {lead} or with one more axis, got {sides.shape}")
 
 
 class GramColumns(eqx.Module):

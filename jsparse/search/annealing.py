@@ -1,13 +1,15 @@
-"""Coupled simulated annealing with variance control, for any objective."""
+"""Coupled simulated annealing with variance control, for any objective.
+
+While `status` is RUNNING, evaluate the points of `ask` and pass the values to `tell`.
+"""
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._numerics import is_concrete
 from .._programs import compiled
@@ -15,9 +17,6 @@ from .._repr import short_repr
 from .._status import COMPLETED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
 from . import box
-from .box import Evaluations, Objective
-
-Batch = Callable[[Callable[[Array], Array]], Callable[[Array], Array]]
 
 
 class Schedule(NamedTuple):
@@ -38,14 +37,11 @@ class Schedule(NamedTuple):
 
 
 class AnnealingState(NamedTuple):
-    """The state of a search, with the points and values of the last round."""
+    """The state of a search."""
 
     key: Key  # PRNG key of the search; round r draws from fold_in(key, r)
     thetas: Float[Array, "q p"]  # x_i, the current solutions
     values: Float[Array, " q"]  # E(x_i); infinity if not finite or not yet known
-    probes: Float[Array, "q p"]  # y_i, the points evaluated in the last round
-    probe_values: Float[Array, " q"]  # E(y_i), as the objective returned them
-    accepted: Bool[Array, " q"]  # which y_i became x_i
     best_theta: Float[Array, " p"]  # the best finite point ever evaluated
     best_value: Float[Array, ""]
     scale: Float[Array, ""]  # unit of T^ac: spread of the first unequal values; 0 before them
@@ -61,16 +57,6 @@ class AnnealingState(NamedTuple):
 
     __repr__ = short_repr
 
-    @property
-    def evaluated(self) -> Evaluations:
-        """The points and values of the last round."""
-        return Evaluations(self.probes, self.probe_values)
-
-
-def in_turn(objective: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Return a `batch` that evaluates one point after another, for large objectives."""
-    return functools.partial(jax.lax.map, objective)
-
 
 def init(
     key: Key,
@@ -79,10 +65,9 @@ def init(
     *,
     members: int = 5,
     max_evaluations: int = 90,
-    initial: Float[Array, "q p"] | None = None,
     schedule: Schedule | None = None,
 ) -> AnnealingState:
-    """Return the state before any evaluation; the first `step` evaluates the first ensemble.
+    """Return the state before any evaluation; the first round evaluates the first ensemble.
 
     Args:
         key: PRNG key of the whole search.
@@ -90,19 +75,16 @@ def init(
         high: upper bounds, shape `p`.
         members: q, the number of solutions in the ensemble.
         max_evaluations: the budget; it is rounded down to whole rounds of q evaluations.
-        initial: first solutions, shape `q p`, which also decide q; by default `members` solutions
-            are drawn uniformly from the box.
         schedule: temperatures and their control.
 
     Raises:
-        ValueError: for bounds, counts or a schedule out of range, or `initial` out of bounds.
+        ValueError: for bounds, counts or a schedule out of range.
     """
     lower, upper = box.bounds(low, high)
-    q = members if initial is None else initial.shape[0]
-    if q < 1 or max_evaluations < q:
+    if members < 1 or max_evaluations < members:
         raise ValueError(
             "members, max_evaluations: expected at least one member and one evaluation of each, "
-            f"got {q} and {max_evaluations}"
+            f"got {members} and {max_evaluations}"
         )
     schedule = schedule or Schedule()
     if all(is_concrete(a) for a in schedule):
@@ -112,15 +94,7 @@ def init(
                 "schedule: expected positive temperatures, rate in (0, 1), target in (0, 1], "
                 f"inner >= 1, got {schedule}"
             )
-    if initial is not None:
-        if initial.shape[1:] != lower.shape:
-            raise ValueError(
-                f"initial: expected shape (q, {lower.size}) to match the bounds, got "
-                f"{initial.shape}"
-            )
-        initial = initial.astype(lower.dtype)
-        box.check_inside("initial", initial, lower, upper)
-    return _initial_state(key, lower, upper, initial, schedule, max_evaluations, q)
+    return _initial_state(key, lower, upper, schedule, max_evaluations, members)
 
 
 @functools.partial(compiled, static_argnames="q")
@@ -128,23 +102,18 @@ def _initial_state(
     key: Key,
     lower: Float[Array, " p"],
     upper: Float[Array, " p"],
-    initial: Float[Array, "q p"] | None,
     schedule: Schedule,
     max_evaluations: ArrayLike,
     q: int,
 ) -> AnnealingState:
     dtype, p = lower.dtype, len(lower)
-    if initial is None:
-        uniform = jax.random.uniform(jax.random.fold_in(key, 0), (q, p), dtype)
-        initial = lower[None] + (upper - lower)[None] * uniform
+    uniform = jax.random.uniform(jax.random.fold_in(key, 0), (q, p), dtype)
+    initial = lower[None] + (upper - lower)[None] * uniform
     zero = jnp.zeros((), dtype)
     return AnnealingState(
         key=key,
         thetas=initial,
         values=jnp.full(q, jnp.inf, dtype),
-        probes=initial,
-        probe_values=jnp.full(q, jnp.nan, dtype),
-        accepted=jnp.zeros(q, bool),
         best_theta=initial[0],
         best_value=jnp.full((), jnp.inf, dtype),
         scale=zero,
@@ -163,87 +132,14 @@ def _initial_state(
     )
 
 
-def step(
-    objective: Objective, args: Any, state: AnnealingState, *, batch: Batch = jax.vmap
-) -> AnnealingState:
-    """Run one round: probe from every solution, evaluate, accept, adjust the temperatures.
-
-    A round is one inner iteration of De Brabanter 2010, Appendix, Algorithm 6, steps 2-21. The
-    first round evaluates the first ensemble (step 1). A stopped state is returned unchanged.
-
-    Probes are `y = x + T_k w tan(pi (u - 1/2))` per coordinate, w the width of the box and u
-    uniform (Cauchy, as in Xavier de Souza et al. 2010), reflected at the bounds, and
-    `T_k = T_0/(k+1)`.
-
-    **Acceptance.** The Appendix prints `A = exp(-E(y_i)/T) / (exp(-E(y_i)/T) + rho)`, yet its
-    variance `mean(A^2) - 1/q^2` and its target `0.99 (q - 1)/q^2` presuppose `sum A = 1`. As T
-    falls, the printed A tends to 0 for every probe worse than the best solution. The "variance" of
-    the printed A then tends to -1/q^2, so that T^ac falls for ever. The modified form of Xavier de
-    Souza et al. 2010 (CSA-M),
-
-        A_i = exp(E(x_i) / T) / sum_j exp(E(x_j) / T),
-
-    does sum to 1, and is used here. The worst solutions are the most likely to move uphill. With
-    q = 1 the probability is 1: the search is a random walk that records its best point.
-
-    **Units.** The unit of T^ac is the spread (median minus smallest) of the values of the solutions
-    in the first round after which they are not all equal. So the search does not depend on the unit
-    or origin of the objective. The median is used because a cross-validation error can grow by six
-    decades in a corner of the box. While all values are equal, the variance is 0 at any
-    temperature, and T^ac stays constant.
-
-    Values that are not finite are never accepted and never the best. A solution without a finite
-    value accepts the first finite probe. Until then it counts as the worst solution in A.
-
-    Args:
-        objective: `objective(theta (p,), args) -> scalar`, static. To avoid recompilation, pass
-            the same function object again, with changing values in `args`.
-        args: any pytree, traced.
-        state: from `init` or `step`.
-        batch: maps a function of one theta to a function of an ensemble: `jax.vmap`, `in_turn`, or
-            another such function (static).
-
-    Not differentiable in any useful sense.
-    """
-    return box.step(_advance, (objective, batch), args, state)
-
-
-def run(
-    objective: Objective,
-    args: Any,
-    key: Key,
-    low: ArrayLike,
-    high: ArrayLike,
-    *,
-    max_evaluations: int = 90,
-    batch: Batch = jax.vmap,
-    **options: Any,
-) -> tuple[AnnealingState, Evaluations]:
-    """Run the whole search in one compiled loop; arguments as in `init` and `step`.
-
-    `vmap` over keys, bounds and `args` works.
-
-    Returns:
-        The last state, and every evaluation in order. Their number is `max_evaluations`, rounded
-        down to whole rounds.
-    """
-    state = init(key, low, high, max_evaluations=max_evaluations, **options)
-    rounds = max_evaluations // state.values.size
-    return box.run_to_end(_advance, (objective, batch), args, state, rounds)
-
-
-def _advance(options: tuple[Objective, Batch], args: Any, state: AnnealingState) -> AnnealingState:
-    objective, batch = options
-    probes = ask(state)
-    values = batch(lambda theta: box.scalar_value(objective(theta, args), theta))(probes)
-    return tell(state, probes, values)
-
-
 @compiled
 def ask(state: AnnealingState) -> Float[Array, "q p"]:
     """Return the points that the next round evaluates, shape `q p`.
 
-    `ask` and `tell` together are `step` for callers who evaluate the objective themselves.
+    The first round evaluates the first ensemble (De Brabanter 2010, Appendix, Algorithm 6, step 1).
+    Later points are `y = x + T_k w tan(pi (u - 1/2))` per coordinate, w the width of the box and u
+    uniform (Cauchy, as in Xavier de Souza et al. 2010), reflected at the bounds, and
+    `T_k = T_0/(k+1)`.
     """
     thetas, low, high = state.thetas, state.low, state.high
     k = jnp.maximum(state.rounds - 1, 0) // state.schedule.inner
@@ -265,7 +161,30 @@ def _round_keys(state: AnnealingState) -> tuple[Key, Key]:
 def tell(
     state: AnnealingState, probes: Float[Array, "q p"], probe_values: Float[Array, " q"]
 ) -> AnnealingState:
-    """Return the state after a round, from the points of `ask` and their values, shape `q`."""
+    """Return the state after a round, from the points of `ask` and their values, shape `q`.
+
+    A round is one inner iteration of De Brabanter 2010, Appendix, Algorithm 6, steps 2-21.
+
+    **Acceptance.** The Appendix prints `A = exp(-E(y_i)/T) / (exp(-E(y_i)/T) + rho)`, yet its
+    variance `mean(A^2) - 1/q^2` and its target `0.99 (q - 1)/q^2` presuppose `sum A = 1`. As T
+    falls, the printed A tends to 0 for every probe worse than the best solution. The "variance" of
+    the printed A then tends to -1/q^2, so that T^ac falls for ever. The modified form of Xavier de
+    Souza et al. 2010 (CSA-M),
+
+        A_i = exp(E(x_i) / T) / sum_j exp(E(x_j) / T),
+
+    does sum to 1, and is used here. The worst solutions are the most likely to move uphill. With
+    q = 1 the probability is 1: the search is a random walk that records its best point.
+
+    **Units.** The unit of T^ac is the spread (median minus smallest) of the values of the solutions
+    in the first round after which they are not all equal. So the search does not depend on the unit
+    or origin of the objective. The median is used because a cross-validation error can grow by six
+    decades in a corner of the box. While all values are equal, the variance is 0 at any
+    temperature, and T^ac stays constant.
+
+    Values that are not finite are never accepted and never the best. A solution without a finite
+    value accepts the first finite probe. Until then it counts as the worst solution in A.
+    """
     q, dtype, schedule = state.values.size, state.thetas.dtype, state.schedule
     _, key_accept = _round_keys(state)
 
@@ -301,9 +220,6 @@ def tell(
     return state._replace(
         thetas=thetas,
         values=values,
-        probes=probes,
-        probe_values=probe_values,
-        accepted=accepted,
         best_theta=jnp.where(better, probes[leader], state.best_theta),
         best_value=best_value,
         scale=scale,

@@ -1,32 +1,10 @@
-"""Code shared by annealing and simplex: the box, and the loop that records every evaluation."""
+"""The box of annealing and the simplex."""
 
-import functools
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, TypeVar
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._numerics import as_float, is_concrete
-from .._programs import compiled
-from .._repr import short_repr
-from .._status import RUNNING
-
-State = TypeVar("State", bound=Any)  # `AnnealingState` or `SimplexState`
-Advance = Callable[..., Any]
-"""Called as `advance(options, args, state)`, returns the next state; `options` are static."""
-Objective = Callable[[Float[Array, " p"], Any], Float[Array, ""]]
-
-
-class Evaluations(NamedTuple):
-    """Every point evaluated by a search, in order; unused rows hold NaN."""
-
-    thetas: Float[Array, "e p"]
-    values: Float[Array, " e"]  # as the objective returned them, NaN included
-
-    __repr__ = short_repr
 
 
 def bounds(low: ArrayLike, high: ArrayLike) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
@@ -78,42 +56,3 @@ def reflect(
 def finite_or_inf(values: Float[Array, "*b"]) -> Float[Array, "*b"]:
     """Return `values` with NaN and both infinities replaced by infinity."""
     return jnp.where(jnp.isfinite(values), values, jnp.inf)
-
-
-def scalar_value(value: Any, theta: Float[Array, " p"]) -> Float[Array, ""]:
-    """Return the value of an objective in the dtype of `theta`.
-
-    Raises:
-        ValueError: if the value is not a scalar.
-    """
-    value = as_float(value)
-    if value.shape != ():
-        raise ValueError(f"objective: expected a scalar, got shape {value.shape}")
-    return value.astype(theta.dtype)
-
-
-@functools.partial(compiled, static_argnames=("advance", "options"))
-def step(advance: Advance, options: Hashable, args: Any, state: State) -> State:
-    """Return the state after one step; a stopped state is returned unchanged."""
-    advance = functools.partial(advance, options, args)
-    return jax.lax.cond(state.status == RUNNING, advance, lambda state: state, state)
-
-
-@functools.partial(compiled, static_argnames=("advance", "options", "steps"))
-def run_to_end(
-    advance: Advance, options: Hashable, args: Any, state: State, steps: int
-) -> tuple[State, Evaluations]:
-    """Advance while the status is RUNNING; return the last state and every evaluation in order.
-
-    `steps` is the largest possible number of steps; the record has room for all of them.
-    """
-
-    def body(carry: tuple[Any, State, Evaluations]) -> tuple[Any, State, Evaluations]:
-        i, state, record = carry
-        state = advance(options, args, state)
-        return i + 1, state, jax.tree.map(lambda a, b: a.at[i].set(b), record, state.evaluated)
-
-    record = jax.tree.map(lambda a: jnp.full((steps, *a.shape), jnp.nan, a.dtype), state.evaluated)
-    start = jnp.zeros((), jnp.int32), state, record
-    _, state, record = jax.lax.while_loop(lambda carry: carry[1].status == RUNNING, body, start)
-    return state, Evaluations(record.thetas.reshape(-1, state.low.size), record.values.reshape(-1))

@@ -1,7 +1,10 @@
-"""Nelder-Mead simplex search, one evaluation at a time."""
+"""Nelder-Mead simplex search, one evaluation at a time.
+
+While `status` is RUNNING, evaluate the point of `ask` and pass the value to `tell`.
+"""
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +16,6 @@ from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from . import box
-from .box import Evaluations, Objective
 
 # Phases: the role of the point under evaluation.
 FILL = 0  # a vertex of the first simplex, or of a shrunken one
@@ -28,7 +30,7 @@ _SHRINK = 0.5
 
 
 class SimplexState(NamedTuple):
-    """The state of a search, with the last point evaluated and its value.
+    """The state of a search.
 
     Symbols are from Lagarias et al. 1998, Section 2, with indices from 0. Vertices may lie outside
     the box; the objective is evaluated at their reflections into the box.
@@ -41,8 +43,6 @@ class SimplexState(NamedTuple):
     cursor: Int[Array, ""]  # in FILL, the index of the candidate among the vertices
     reflection: Float[Array, " p"]  # x_r
     reflection_value: Float[Array, ""]  # f(x_r)
-    probe: Float[Array, " p"]  # the last point evaluated, in the box
-    probe_value: Float[Array, ""]  # as the objective returned it
     best_theta: Float[Array, " p"]  # the best finite point ever evaluated, in the box
     best_value: Float[Array, ""]
     low: Float[Array, " p"]
@@ -53,11 +53,6 @@ class SimplexState(NamedTuple):
     status: Int[Array, ""]  # RUNNING, EXHAUSTED, CONVERGED, or NOT_FINITE: no vertex was finite
 
     __repr__ = short_repr
-
-    @property
-    def evaluated(self) -> Evaluations:
-        """The last point evaluated and its value."""
-        return Evaluations(self.probe, self.probe_value)
 
 
 def init(
@@ -136,8 +131,6 @@ def _initial_state(
         cursor=jnp.asarray(1 if known else 0, jnp.int32),
         reflection=start,
         reflection_value=jnp.full((), jnp.inf, dtype),
-        probe=start,
-        probe_value=jnp.full((), jnp.nan, dtype),
         best_theta=start,
         best_value=value,
         low=lower,
@@ -149,62 +142,13 @@ def _initial_state(
     )
 
 
-def step(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
-    """Evaluate one point, and decide which point is next.
-
-    Nelder and Mead's method as stated by Lagarias et al. 1998 (cited by De Brabanter 2010, Section
-    6.3): reflection 1, expansion 2, contraction 1/2, shrinkage 1/2, with their strict inequalities
-    and their rule for ties. It evaluates the same points as SciPy. One evaluation per step makes
-    the budget exact and the history complete, and compiles the objective once.
-
-    Each point is reflected into the box when it is evaluated, while the vertices may lie outside.
-    On random quadratics, a simplex that is clipped to the box sometimes collapses onto a face for
-    ever, and a simplex with penalties outside stalls where the minimum lies on a face.
-
-    A value that is not finite counts as infinity. A stopped state is returned unchanged.
-
-    Args:
-        objective: `objective(theta (p,), args) -> scalar`, static. To avoid recompilation, pass
-            the same function object again, with changing values in `args`.
-        args: any pytree, traced.
-        state: from `init` or `step`.
-
-    Not differentiable in any useful sense.
-    """
-    return box.step(_advance, objective, args, state)
-
-
-def run(
-    objective: Objective,
-    args: Any,
-    theta0: ArrayLike,
-    low: ArrayLike,
-    high: ArrayLike,
-    max_evaluations: int = 70,
-    **options: Any,
-) -> tuple[SimplexState, Evaluations]:
-    """Run the whole search in one compiled loop; arguments as in `init` and `step`.
-
-    `vmap` over starts, bounds and `args` works.
-
-    Returns:
-        The last state, and every evaluation in order, shape `max_evaluations`, with NaN in unused
-        rows.
-    """
-    state = init(theta0, low, high, max_evaluations=max_evaluations, **options)
-    return box.run_to_end(_advance, objective, args, state, max_evaluations)
-
-
-def _advance(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
-    probe = ask(state)
-    return tell(state, probe, box.scalar_value(objective(probe, args), probe))
-
-
 @compiled
 def ask(state: SimplexState) -> Float[Array, " p"]:
     """Return the next point to evaluate, shape `p`.
 
-    `ask` and `tell` together are `step` for callers who evaluate the objective themselves.
+    The candidate is reflected into the box, while the vertices may lie outside. On random
+    quadratics, a simplex that is clipped to the box sometimes collapses onto a face for ever, and a
+    simplex with penalties outside stalls where the minimum lies on a face.
     """
     return box.reflect(state.candidate, state.low, state.high)
 
@@ -213,7 +157,13 @@ def ask(state: SimplexState) -> Float[Array, " p"]:
 def tell(
     state: SimplexState, probe: Float[Array, " p"], probe_value: Float[Array, ""]
 ) -> SimplexState:
-    """Return the state after an evaluation, from the point of `ask` and its value."""
+    """Return the state after an evaluation, from the point of `ask` and its value.
+
+    Nelder and Mead's method as stated by Lagarias et al. 1998 (cited by De Brabanter 2010, Section
+    6.3): reflection 1, expansion 2, contraction 1/2, shrinkage 1/2, with their strict inequalities
+    and their rule for ties. It evaluates the same points as SciPy. One evaluation at a time makes
+    the budget exact and the history complete. A value that is not finite counts as infinity.
+    """
     value = box.finite_or_inf(probe_value)
     better = value < state.best_value
     p, f, phase = state.low.size, state.values, state.phase
@@ -263,8 +213,6 @@ def tell(
         cursor=cursor.astype(jnp.int32),
         reflection=jnp.where(phase == REFLECT, candidate, state.reflection),
         reflection_value=f_r,
-        probe=probe,
-        probe_value=probe_value,
         best_theta=jnp.where(better, probe, state.best_theta),
         best_value=jnp.where(better, value, state.best_value),
         evaluations=evaluations,

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, Int
 from .._numerics import epsilon, exponents, is_concrete, times_power
 from .._repr import short_repr
 from .._status import (
-    COMPLETED,
     CONVERGED,
     EXHAUSTED,
     INDEFINITE,
@@ -160,44 +159,6 @@ def solve(
 
     x, diagnostics = jax.lax.custom_linear_solve(matrix, rhs, run, symmetric=True, has_aux=True)
     return Solved(x, *jax.lax.stop_gradient(diagnostics))
-
-
-class Iterates(NamedTuple):
-    """The iterates of conjugate gradients after each step."""
-
-    x: Float[Array, "s+1 n k"]
-    residual_norm: Float[Array, "s+1 k"]
-    status: Int[Array, " k"]
-
-    __repr__ = short_repr
-
-
-def iterates(
-    matrix: Operator, rhs: Float[Array, "n k"], *, steps: int, tolerance: ScalarLike = 0.0
-) -> Iterates:
-    """Return the iterates after 0, 1, .. `steps` steps (Karsmakers 2011, Algorithm 5).
-
-    `steps` is static. A column that has ended repeats its last iterate. Arguments and status are as
-    in `solve`, except that the status is `COMPLETED` if all steps were made.
-
-    Raises:
-        ValueError: if `steps` is below 1.
-    """
-    if steps < 1:
-        raise ValueError(f"steps: expected at least 1, got {steps}")
-
-    def advance(state: State, _: None) -> tuple[State, tuple[Array, Array]]:
-        next_state = step(state, matrix, steps)
-        return next_state, (next_state.x, jnp.linalg.norm(next_state.residual, axis=0))
-
-    first = init(rhs, tolerance)
-    final, (x, norms) = jax.lax.scan(advance, first, length=steps)
-    status = _verified(final, rhs - matrix(final.x))
-    return Iterates(
-        jnp.concatenate([first.x[None], x]),
-        jnp.concatenate([jnp.linalg.norm(rhs, axis=0)[None], norms]),
-        jnp.where(status == EXHAUSTED, COMPLETED, status),
-    )
 
 
 def _status(norm: Float[Array, " k"], target: Float[Array, " k"]) -> Int[Array, " k"]:

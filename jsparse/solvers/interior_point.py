@@ -243,8 +243,6 @@ def solve_one_class(
     weights: Float[Array, " n"] | None = None,
     *,
     tolerance: ScalarLike | None = None,
-    max_iterations: int = MAX_ITERATIONS,
-    block_rows: int | None = None,
 ) -> Solution:
     """Fit a one-class support vector machine to features (Schoelkopf et al. 2001).
 
@@ -256,8 +254,6 @@ def solve_one_class(
         nu: upper bound of the weighted fraction of rows with `Phi_i w < rho`, between 0 and 1.
         weights: row weights, shape `n`, at least 0. Rows of weight 0 are ignored.
         tolerance: see `solve`.
-        max_iterations: limit of steps (static).
-        block_rows: number of rows whose products are in memory at a time (static).
 
     Returns:
         `Solution`. The intercept is `-rho`, and the dual variables add up to 1.
@@ -265,29 +261,21 @@ def solve_one_class(
     Pure; works under `jit` and `vmap`; derivatives as in `solve`.
 
     Raises:
-        ValueError: if `max_iterations` is below 1 or the weights are not of shape `n`.
+        ValueError: if the weights are not of shape `n`.
     """
-    if max_iterations < 1:
-        raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
     w = jnp.ones(len(Phi), Phi.dtype) if weights is None else jnp.asarray(weights)
     if w.shape != (len(Phi),):
         raise ValueError(f"weights: expected shape ({len(Phi)},), got {w.shape}")
     tol = like(default_tolerance(Phi.dtype) if tolerance is None else tolerance, Phi)
-    rows = rows_in_block(block_rows)
-    return _solve_one_class(
-        Phi, like(nu, Phi), w, tol, max_iterations=max_iterations, block_rows=rows
-    )
+    return _solve_one_class(Phi, like(nu, Phi), w, tol)
 
 
-@functools.partial(compiled, static_argnames=("max_iterations", "block_rows"))
+@compiled
 def _solve_one_class(
     Phi: Float[Array, "n p"],
     nu: Float[Array, ""],
     w: Float[Array, " n"],
     tolerance: Float[Array, ""],
-    *,
-    max_iterations: int,
-    block_rows: int,
 ) -> Solution:
     one = jnp.ones((), Phi.dtype)
     problem, _ = in_own_units(Phi, jnp.ones(len(Phi), Phi.dtype), one, w)
@@ -300,7 +288,7 @@ def _solve_one_class(
     slack = jnp.maximum(e, 0) + size
     duals, slacks = (a, 1 - a), (slack, slack - e)
     start = _first_state(problem, tolerance, problem.mean, 0 * one, *duals, *slacks, "hinge")
-    final = _iterate(problem, start, tolerance, "hinge", max_iterations, block_rows)
+    final = _iterate(problem, start, tolerance, "hinge", MAX_ITERATIONS, rows_in_block(None))
     return _in_units(problem, final, 1 / unit)
 
 

@@ -17,6 +17,7 @@ EIGHTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 SMALLEST = 16  # smallest size; a smaller system would save no time
 # A coefficient below this fraction of the smallest size that it can have at a minimum is set to 0.
 NEVER = 1e-3
+CHANGE, STEPS = 1e-5, 200  # tolerance and limit of steps of the relative rule
 PAPER_CHANGE, PAPER_ZERO, PAPER_STEPS = 1e-4, 1e-6, 50
 
 
@@ -119,8 +120,6 @@ def reweighted(
     first: Float[Array, " p"],
     *,
     rule: Rule = "relative",
-    tolerance: float | None = None,
-    max_iterations: int | None = None,
 ) -> Reweighted:
     """Solve reweighted ridge systems (Mall and Suykens 2015, eq. 10 and 13, Algorithms 3 and 4).
 
@@ -141,13 +140,11 @@ def reweighted(
         first: `lambda^(-1/2)` of the first system, shape `p`, at least 0. A column with 0 is left
             out.
         rule: the stopping rule (static). "relative": stop when the relative change of the
-            coefficients, in units in which the diagonal of A is 1, is at most `tolerance`, and no
-            nonzero coefficient is below the smallest size that a minimum allows. A coefficient
-            below a thousandth of this size is set to 0 if the step has halved it. "paper": stop
-            when `|change| / p < 1e-4` or after 50 steps, and set coefficients up to 1e-6 to 0,
-            whatever their units.
-        tolerance: of the relative rule; by default 1e-5, or the root of the dtype's spacing.
-        max_iterations: limit of steps (static); by default 200, or the paper's 50.
+            coefficients, in units in which the diagonal of A is 1, is at most 1e-5 (or the root of
+            the dtype's spacing), and no nonzero coefficient is below the smallest size that a
+            minimum allows; or after 200 steps. A coefficient below a thousandth of this size is set
+            to 0 if the step has halved it. "paper": stop when `|change| / p < 1e-4` or after 50
+            steps, and set coefficients up to 1e-6 to 0, whatever their units.
 
     Returns:
         `Reweighted`. The status is `NOT_FINITE` for NaN, infinity, or a `C` that is not positive.
@@ -159,7 +156,7 @@ def reweighted(
     reverse mode, because the number of iterations is unknown.
     """
     system, first = in_own_units(A, b, C, first)
-    state = _run(system, first, rule, tolerance, max_iterations)
+    state = _run(system, first, rule)
     return _result(system, state, C, rule, b.shape[1:])
 
 
@@ -170,8 +167,6 @@ def reweighted_rows(
     first: Float[Array, " p"],
     *,
     rule: Rule = "relative",
-    tolerance: float | None = None,
-    max_iterations: int | None = None,
 ) -> Reweighted:
     """Return the result of `reweighted` for `A = F'F` and `b = F'g` without forming them.
 
@@ -185,33 +180,19 @@ def reweighted_rows(
         C: see `reweighted`, also for the other arguments.
         first: `lambda^(-1/2)` of the first system.
         rule: the stopping rule (static).
-        tolerance: of the relative rule.
-        max_iterations: limit of steps (static).
     """
     length = jnp.sqrt(jnp.sum(jnp.square(F), axis=0))
     unit, first = _units(length, C, first)
     targets = jnp.sqrt(C) * g.reshape(len(g), -1)
     system = Rows(F * unit[None, :], targets, unit / jnp.sqrt(C))
-    state = _run(system, first, rule, tolerance, max_iterations)
+    state = _run(system, first, rule)
     return _result(system, state, C, rule, g.shape[1:])
 
 
-def _run(
-    system: System,
-    first: Float[Array, " p"],
-    rule: Rule,
-    tolerance: float | None,
-    max_iterations: int | None,
-) -> State:
-    if tolerance is None:
-        tolerance = max(1e-5, epsilon(first.dtype) ** 0.5)
-    if max_iterations is None:
-        max_iterations = PAPER_STEPS if rule == "paper" else 200
+def _run(system: System, first: Float[Array, " p"], rule: Rule) -> State:
     return jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: step(
-            system, state, rule=rule, tolerance=tolerance, max_iterations=max_iterations
-        ),
+        lambda state: step(system, state, rule),
         init(first, system[1].shape[1]),
     )
 
@@ -248,14 +229,7 @@ def init(first: Float[Array, " q"], outputs: int) -> State:
     )
 
 
-def step(
-    system: System,
-    state: State,
-    *,
-    rule: Rule,
-    tolerance: float,
-    max_iterations: int,
-) -> State:
+def step(system: System, state: State, rule: Rule) -> State:
     """Solve one system; its solution gives the weights of the next."""
     s, p = state.size, len(state.size)
     nonzero = s > 0
@@ -283,10 +257,11 @@ def step(
         converged = jnp.sqrt(jnp.sum(jnp.square(unit * moved))) / p < PAPER_CHANGE
     else:
         change, total = (jnp.sqrt(jnp.sum(jnp.square(a))) for a in (moved, size))
+        tolerance = max(CHANGE, epsilon(s.dtype) ** 0.5)
         converged = (change <= tolerance * total) & jnp.all((size == 0) | (size >= 1))
     steps = state.steps + 1
-    status_at_limit = COMPLETED if rule == "paper" else EXHAUSTED
-    status = jnp.where(steps >= max_iterations, status_at_limit, RUNNING)
+    limit, status_at_limit = (PAPER_STEPS, COMPLETED) if rule == "paper" else (STEPS, EXHAUSTED)
+    status = jnp.where(steps >= limit, status_at_limit, RUNNING)
     # An iteration whose systems are decided by rounding may never converge.
     status = jnp.where(lost & (steps >= PAPER_STEPS), status_at_limit, status)
     status = jnp.where(later & converged | jnp.all(size == 0), CONVERGED, status)

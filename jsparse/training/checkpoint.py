@@ -171,8 +171,8 @@ class RunState:
     def share(self, mesh: Mesh | None) -> None:
         """Give all processes of a mesh the states of the process that has made most evaluations.
 
-        These are the states that are equal in all processes at the same time. Each process keeps
-        its own sums of an unfinished pass, which are used if the pass is the next one of the run.
+        Only states that are equal in all processes at the same time are shared. Each process keeps
+        the sums of its unfinished pass, which are used if the pass is the next one of the run.
         """
         if mesh is None or not spans_processes(mesh) or self.checkpoint.path is None:
             return
@@ -181,13 +181,15 @@ class RunState:
         shared = {name: self.known(name) for name in ("memory", "points", "history", "sums")}
         states = {name: state for name, state in shared.items() if state is not None}
         history = states["history"].arrays if "history" in states else {}
-        done = sum(len(a) for name, a in history.items() if name.endswith(".seconds"))
+        n_evaluations = sum(len(a) for name, a in history.items() if name.endswith(".seconds"))
         arrays, documents = _together(states)
         arrays |= {_DOCUMENTS: np.frombuffer(json.dumps(documents).encode(), np.uint8)}
         packed = safetensors.numpy.save({name: np.array(a) for name, a in arrays.items()})
         progress = [
             json.loads(text)
-            for text in gather_texts(mesh, json.dumps([done, len(states), len(packed)]).encode())
+            for text in gather_texts(
+                mesh, json.dumps([n_evaluations, len(states), len(packed)]).encode()
+            )
         ]
         best = max(range(len(progress)), key=lambda i: (*progress[i][:2], -i))
         if progress[best][1] == 0:

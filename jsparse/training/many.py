@@ -256,12 +256,9 @@ class _Run:
         X, y, folds, resources = (complete[name] for name in ("X", "y", "folds", "resources"))
         stated = Stated(*(complete[name] for name in Stated._fields))
         situation = situation_of(X, y, folds, complete["out_of_fold"], resources)
-        own = {
-            name: value
-            for name, value in complete.items()
-            if name not in ("X", "y", "weights", "key")
-        }
-        name = (situation, *map(id, own.values()))
+        data = ("X", "y", "weights", "key")
+        settings_ids = (id(value) for name, value in complete.items() if name not in data)
+        name = (situation, *settings_ids)
         if name not in self.configs:
             settings, preset = completed(stated, complete["preset"], situation)
             self.configs[name] = preset, configure(
@@ -306,17 +303,17 @@ def _listed(problems: Any, options: dict[str, Any]) -> tuple[tuple[Any, ...], li
                 f"problems: expected (X, y), (X, y, weights) or a mapping of arguments of train, "
                 f"got {type(problem).__name__} for problem {name!r}"
             )
-        given = {**options, **problem}
-        if unknown := sorted(set(given) - set(ARGUMENTS)):
+        arguments_of_train = {**options, **problem}
+        if unknown := sorted(set(arguments_of_train) - set(ARGUMENTS)):
             raise ValueError(
                 f"problems: expected arguments of train, got {unknown} for problem {name!r}"
             )
-        if missing := sorted({"X", "task", "key"} - set(given)):
+        if missing := sorted({"X", "task", "key"} - set(arguments_of_train)):
             raise ValueError(
                 f"problems: expected {missing} in every problem or in the options, got none for "
                 f"problem {name!r}"
             )
-        arguments.append(given)
+        arguments.append(arguments_of_train)
     return names, arguments
 
 

@@ -186,7 +186,7 @@ def key_data(key: KeyLike) -> np.ndarray | None:
 
 
 class Alone(NamedTuple):
-    """Why a problem is trained by its own run."""
+    """The reason for which a problem cannot join a batch and has a run for itself."""
 
     reason: str
 
@@ -238,13 +238,13 @@ class Members:
         if place not in self._common:
             kernel = template_of(config.kernel, d, config.search)
             shape = shape_of(n, d, in_fold, encoded.classes, kernel)
-            found = self._common_of(config, shape, kernel, raw.X.dtype, len(in_fold), folds)
-            if isinstance(found, Common):
+            entry = self._common_of(config, shape, kernel, raw.X.dtype, len(in_fold), folds)
+            if isinstance(entry, Common):
                 item = raw.X.dtype.itemsize
                 check_fits(
-                    _plan(config, found, shape, encoded.code, item, self.limit), found.method
+                    _plan(config, entry, shape, encoded.code, item, self.limit), entry.method
                 )
-            self._common[place] = found, shape
+            self._common[place] = entry, shape
         common, shape = self._common[place]
         if isinstance(common, Alone):
             return common

@@ -182,7 +182,7 @@ def plan(
 
 
 def _free_for_arrays(programs: int) -> int | None:
-    """Return the free bytes of the device, less those that programs take of a CPU's memory."""
+    """Return the free bytes of the device; on a CPU, subtract the bytes of the programs."""
     free = free_bytes()
     return max(0, free - programs) if on_cpu() and free is not None else free
 

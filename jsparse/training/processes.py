@@ -8,20 +8,21 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from .._mesh import gather_texts, processes_of, sum_over_processes
+from .._mesh import gather_texts, processes_of, spans_processes, sum_over_processes
 from ..data.streams import StreamError
 from .inputs import check_label_count
 from .summary import Columns, Moments, Summarizer, lowest_numbers
 
 
-def join_processes(mesh: Mesh, summarizer: Summarizer, shards: list[int]) -> None:
+def join_processes(mesh: Mesh | None, summarizer: Summarizer, shards: list[int]) -> None:
     """Turn the summary of this process's rows into the summary of the rows of all processes.
 
-    This is a collective operation. The result depends on the numbers of the shards, but not on the
-    processes that read them, except for rounding.
+    On a mesh of several processes this is a collective operation; otherwise it does nothing. The
+    result depends on the numbers of the shards, but not on the processes that read them, except for
+    rounding.
 
     Args:
-        mesh: a mesh of several processes.
+        mesh: the devices of the run.
         summarizer: the rows of this process, to which the rows of all others are added.
         shards: the numbers of the shards of this process.
 
@@ -29,6 +30,8 @@ def join_processes(mesh: Mesh, summarizer: Summarizer, shards: list[int]) -> Non
         ValueError: in every process, if two processes have the same shard, the numbers of columns
             differ, or there are nearly as many classes as rows.
     """
+    if mesh is None or not spans_processes(mesh):
+        return
     local = summarizer.lowest if summarizer.n else None
     reports = _reports(mesh, summarizer, local, shards)
     _check(processes_of(mesh), reports)

@@ -217,8 +217,12 @@ class Config(NamedTuple):
         del settings["keys"], settings["progress"]
         # Each process has its own file, or none has one.
         resources = dataclasses.replace(self.resources, checkpoint=None)
-        own = {"checkpoint is stated": self.resources.checkpoint is not None}
-        return {**settings, "resources": resources, **own, "key": self.keys.points}
+        return {
+            **settings,
+            "resources": resources,
+            "checkpoint is stated": self.resources.checkpoint is not None,
+            "key": self.keys.points,
+        }
 
     @property
     def resumed(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Reader(NamedTuple):
 
     stream: ReplayableStream
     n_rows: int  # number of rows of positive weight
-    own_rows: int  # number of those that this process reads
+    own_rows: int  # number of rows of positive weight that this process reads
     encoding: Encoding
     factors: Float[np.ndarray, " k"] | None  # weight factor of each class; None for 1
     split: Split
@@ -339,8 +339,8 @@ class Streamed(TrainingSource):
             totals = [jax.device_put(self._restored[name]) for name in names]
         else:
             zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), totals)
-            own = functools.partial(self._pass, maps, totals, names)
-            totals = summed_in_all_processes(self.mesh, zeros, own)
+            sums_of_process = functools.partial(self._pass, maps, totals, names)
+            totals = summed_in_all_processes(self.mesh, zeros, sums_of_process)
             self.state.keep("unfinished", None)
             if reader.groups_per_part > 1:
                 totals = [_by_part(total, reader.split.parts) for total in totals]

@@ -14,7 +14,7 @@ from .._blocks import capacity, padded
 from .._mesh import local_mesh, spans_processes, turn_of
 from .._programs import compiled
 from .._types import Key
-from ..data.streams import Batch, ReplayableStream, RowStream, Shards
+from ..data.streams import Batch, ReplayableStream, RowStream
 from ..kernels import Linear
 from ..kernels.mixed import categorical_columns
 from ..machines.method import Shape, TrainingRows
@@ -52,18 +52,17 @@ def read_stream(stream: RowStream, config: Config, state: RunState) -> TrainingD
         )
     split = _split_of(config, sample_rows)
     method.check_sample(sample_rows)
-    rows, checksums = ReplayableStream(stream), BatchChecksums()
-    first_pass, sharded = _FirstPass(rows, config, split.parts, state), isinstance(stream, Shards)
-    comparing = spans_processes(mesh) and not sharded
+    rows = ReplayableStream(stream)
+    checksums = BatchChecksums() if rows.replicated and spans_processes(mesh) else None
     with same_in_all_processes(mesh) as compared:
-        compared["sharded stream"] = sharded
-        summarizer = first_pass.read(checksums if comparing else None)
+        compared["sharded stream"] = not rows.replicated
+        summarizer = _FirstPass(rows, config, split.parts, state).read(checksums)
     own_rows = summarizer.n
-    if mesh is not None and spans_processes(mesh) and isinstance(stream, Shards):
-        join_processes(mesh, summarizer, list(stream.shards))
+    if not rows.replicated:
+        join_processes(mesh, summarizer, list(rows.shards))
     summary = summarizer.summary
     reader = _reader(rows, summary, split, config, own_rows)
-    compared = checksums.compared() if comparing else {}
+    compared = {} if checksums is None else checksums.compared()
     return _training_data(reader, summary, config, compared, state)
 
 
@@ -147,8 +146,8 @@ class _FirstPass:
         """Return the summary of the rows; add the batches to `checksums`, if there are any.
 
         Raises:
-            ValueError: if the run does not fit into memory, or the first batch is not that of the
-                checkpoint.
+            ValueError: if the run does not fit into memory, or the first batch differs from the
+                first batch of the call that wrote the checkpoint.
         """
         config, state, known = self.config, self.state, self.state.known("first_pass")
         summarizer = Summarizer(
@@ -171,7 +170,7 @@ class _FirstPass:
                 checksums.add(batch)
             if number >= batches:
                 summarizer.add(batch, *numbers)
-                state.tick(first_pass=lambda done=number + 1: _state_of(summarizer, done, None))
+                state.tick(first_pass=lambda count=number + 1: _state_of(summarizer, count, None))
         if finished is None:
             state.keep("first_pass", _state_of(summarizer, batches, self.rows.rows))
         return summarizer
@@ -245,9 +244,9 @@ def _reader(
             factors = class_factors(config.class_weight, classes, class_sums)
         code = code_of(config, len(classes), dtype)
     encoding = Encoding(summary.standardization(factors, dtype), classes, code, units)
-    size, sharded = capacity(summary.largest_batch), isinstance(rows.stream, Shards)
-    turn = (0, 1) if sharded else turn_of(config.resources.mesh)
-    return Reader(rows, summary.n, own_rows, encoding, factors, split, size, turn)
+    turn = turn_of(config.resources.mesh) if rows.replicated else (0, 1)
+    batch_rows = capacity(summary.largest_batch)
+    return Reader(rows, summary.n, own_rows, encoding, factors, split, batch_rows, turn)
 
 
 def _sample_folds(part: np.ndarray, n_folds: int) -> Folds:

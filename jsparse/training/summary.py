@@ -1,7 +1,7 @@
 """Summary of one pass over a stream: moments, classes, and a sample of rows."""
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from .._arguments import labels_of
 from .._repr import short_repr
-from ..data.streams import Batch, StreamError, indices_in_words, located
+from ..data.streams import Batch, StreamError, indices_in_words
 from ..scaling import Standardization
 from .draws import random_numbers
 from .inputs import check_label_count
@@ -251,22 +251,6 @@ class Summarizer:
             self.by_class[ast.literal_eval(label)] = moments
         if self.by_class:
             self.parts = [Columns(*(arrays[name] for name in Columns._fields))]
-
-
-def summarize(
-    batches: Iterable[Batch], seed: int, sample_rows: int, *, classification: bool
-) -> Summary:
-    """Return the moments of each class, and a sample, of the rows of one shard; see `Summarizer`.
-
-    Raises:
-        StreamError: if all weights are 0, targets of a regression are not numbers, or labels have
-            several types.
-        ValueError: if there are nearly as many classes as rows.
-    """
-    summarizer = Summarizer(seed, sample_rows, classification=classification)
-    for part in located((0, Batch(*batch)) for batch in batches):
-        summarizer.add(*part)
-    return summarizer.summary
 
 
 def _labels(y: np.ndarray | list[Any], where: str) -> tuple[list[Any], np.ndarray]:

@@ -43,7 +43,7 @@ def test_the_command_line_compares_all_methods(tmp_path, capsys, monkeypatch, ev
     assert float(constant.split()[1]) > 0.25
     assert "without robust machine: it is for outliers among numbers" in said
     lines = [line.removeprefix("without ") for line in said.splitlines()]
-    for method in METHODS.values():  # a line of its own, or why not
+    for method in METHODS.values():  # a line of results, or a line that says why there is none
         assert sum(line.startswith((method.title + " ", method.title + ":")) for line in lines) == 1
     for name in ("compare.png", "compare.svg"):
         assert (tmp_path / "figures" / name).stat().st_size > 1000

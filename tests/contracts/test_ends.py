@@ -15,6 +15,7 @@ import pytest
 from reference import prototypes as reference
 from reference import svm
 from scipy.optimize import minimize
+from search import loops
 
 from jsparse import features, pursuit
 from jsparse._status import (
@@ -91,14 +92,6 @@ def cg(k):
         lambda x: jnp.asarray(A) @ x, jnp.asarray(b), tolerance=1e-9, max_iterations=k
     )
     return ends_of_columns(solved, A, b, 1e-9)
-
-
-def cg_iterates(k):
-    A, b = definite()
-    solved = conjugate_gradients.iterates(
-        lambda x: jnp.asarray(A) @ x, jnp.asarray(b), steps=k, tolerance=1e-9
-    )
-    return ends_of_columns(solved._replace(x=solved.x[-1]), A, b, 1e-9)
 
 
 def beyond_precision(k):
@@ -265,7 +258,7 @@ def nelder_mead(k):
     box = jnp.zeros(2), jnp.ones(2)
     state = simplex.init(jnp.full(2, 0.5), *box, tolerance=1e-4, max_evaluations=k)
     for _ in range(k):
-        state = simplex.step(bowl, centre, state)
+        state = loops.step(simplex, bowl, centre, state)
     distance = float(np.max(np.abs(np.asarray(state.best_theta) - np.asarray(centre))))
     return [End(int(state.status), distance / 1e-3)]
 
@@ -276,7 +269,7 @@ def anneal(k):
     for step in range(k):
         assert int(state.status) == RUNNING
         assert int(state.evaluations) == 5 * step
-        state = annealing.step(bowl, jnp.asarray([0.3, 0.6]), state)
+        state = loops.step(annealing, bowl, jnp.asarray([0.3, 0.6]), state)
     assert int(state.evaluations) == 5 * k
     return [End(int(state.status), np.inf)]
 
@@ -324,7 +317,6 @@ PathSolver = functools.partial(Solver, capped=COMPLETED)
 SOLVERS = {
     "conjugate_gradients": Solver(cg, 12),
     "conjugate_gradients, beyond precision": Solver(beyond_precision, 20, end=PRECISION_LOST),
-    "conjugate_gradients.iterates": PathSolver(cg_iterates, 12, fast=False),
     "dual, by conjugate gradients": Solver(dual_by_cg, 32),
     "matching_pursuit, steps": Solver(matching, 32),
     "matching_pursuit, atoms": PathSolver(matching_atoms, 5, fast=False),

@@ -588,7 +588,7 @@ def test_the_table_holds_everything_that_learns():
     learn = members(
         jsparse, "", lambda name, one: re.match("train|cross|validate", name) and callable(one)
     )
-    learn -= {"train_many"}  # whose models are those of `train` (tests/training/test_many.py)
+    learn -= {"train_many"}  # its models equal `train`'s, see tests/training/test_many.py
     assert len(learn) == 3
     learn |= members(pursuit, "pursuit.", lambda _, one: inspect.isfunction(one))
     learn |= members(estimators, "estimators.", lambda _, one: inspect.isclass(one))

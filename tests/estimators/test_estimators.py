@@ -1,4 +1,4 @@
-"""The scikit-learn face: its own checks, and what its users expect."""
+"""The estimators: scikit-learn's checks of estimators, and what users of scikit-learn expect."""
 
 import pickle
 
@@ -363,10 +363,6 @@ def test_bad_parameters_are_named(as_users_call, cancer, options, message):
         y, message = y + (X[:, 0] > 15), "multiclass: expected"
     with pytest.raises(ValueError, match=message):
         model.fit(X, y)
-
-
-def parts_of(splits):
-    return [sorted(np.asarray(test).tolist()) for _, test in splits]
 
 
 @pytest.mark.parametrize("form", ["KFold", "list", "masks", "stratified"])

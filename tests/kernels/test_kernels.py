@@ -497,7 +497,7 @@ def test_nothing_larger_than_the_gram_matrix(name):
     def second(kernel, X, Z):
         return jax.jvp(gradient, (kernel, X, Z), (kernel, X, Z))
 
-    # A derivative of its own is kept whole as a system of two unknowns.
+    # A kernel with a custom derivative holds its values and its slopes in one array.
     twice = 2 if name in ("matern32", "matern52", "product") else 1
     for f in (total, gradient, second):
         assert max(sizes(jax.make_jaxpr(f)(kernel, X, Z).jaxpr)) == twice * 31 * 17, f

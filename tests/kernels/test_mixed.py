@@ -246,7 +246,7 @@ def test_the_command_line_compares_categories(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "120 rows x 3 columns" in said
     assert "relevance" not in said
-    # By gradient every column has a lengthscale of its own.
+    # The gradient search tunes a lengthscale for every column.
     assert main([*fit, "--categories", "kernel", "--search", "gradient"]) == 0
     assert "relevance" in capsys.readouterr().out
     assert main([*fit, "--search", "gradient", "--rank", "2"]) == 0

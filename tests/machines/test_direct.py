@@ -229,7 +229,7 @@ def test_the_lowest_of_several_ends_is_taken_for_targets_of_any_size():
     ],
 )
 def test_inputs_in_other_units_take_the_same_descent(name):
-    """Each column in its own, together with its lengthscale."""
+    """Each column, and its lengthscale, is in another unit."""
     X, y, w, Z = rows()
 
     def ended(unit):

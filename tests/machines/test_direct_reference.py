@@ -231,7 +231,7 @@ def test_a_method_fits_the_best_machine_of_the_reference(name):
 
 
 def test_machines_of_separate_vectors_match_the_reference():
-    """Three species, each against the others with two vectors of its own."""
+    """Three species: each problem, one species against the others, has two vectors."""
     X, species, _, w = flowers(slice(0, None, 4))
     code = output_code("one_versus_rest", 3).astype(X.dtype)
     Z = starts(X, w, 2, seeds=(0,))[0]

@@ -1,4 +1,4 @@
-"""The quantile loss against scikit-learn, linear and quadratic programs, and its own conditions."""
+"""The quantile loss against scikit-learn, linear and quadratic programs, and the optimum."""
 
 import jax
 import jax.numpy as jnp

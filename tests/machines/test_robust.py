@@ -175,7 +175,7 @@ def test_it_has_converged_only_where_the_optimum_is_found(loss, threshold, size)
         losses = np.abs if loss == "absolute" else huber_of(d)
         moved = 0.0
         if loss == "huber" and threshold is None:
-            # The threshold is that of the residuals.
+            # The threshold is Huber's threshold for the residuals of the fit.
             order = np.argsort(np.abs(e))
             half = np.searchsorted(np.cumsum(w[order]), w.sum() / 2)
             moved = abs(1.345 * 1.4826 * np.abs(e)[order[half]] / d - 1)
@@ -231,7 +231,7 @@ def duality_gap(Phi, y, w, C, v):
     near = np.abs(e) < 1e-5
     a = np.sign(e)
     if near.any():
-        # The dual variables of rows that are fitted are free: those that suit the others best.
+        # The dual variables of interpolated rows are free: solve for them by least squares.
         c = C / 2 * w
         rest = np.append(v[:-1] - Phi[~near].T @ (c * a)[~near], -(c * a)[~near].sum())
         columns = np.vstack([Phi[near].T, np.ones(near.sum())]) * c[near]
@@ -350,16 +350,16 @@ def test_each_problem_of_a_code_is_a_fit_of_its_own():
 
 
 def test_a_fit_sums_as_many_rows_at_a_time_as_asked_for(monkeypatch):
-    asked = []
+    block_sizes = []
 
     def seen(function, arrays, zero, block_rows):
-        asked.append(block_rows)
+        block_sizes.append(block_rows)
         return sum_row_blocks(function, arrays, zero, block_rows)
 
     monkeypatch.setattr("jsparse.solvers.robust.sum_row_blocks", seen)
     phi, X, y, _ = problem()
     robust.fit(phi, 1.0, X, y, loss="huber", block_rows=23)
-    assert set(asked) == {23}
+    assert set(block_sizes) == {23}
 
 
 def test_validation_refuses_what_it_would_not_heed(as_users_call):

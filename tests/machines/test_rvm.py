@@ -33,10 +33,10 @@ def rows(likelihood):
 @pytest.mark.parametrize("likelihood", ["normal", "logistic"])
 def test_it_ends_where_no_change_raises_the_evidence(likelihood):
     _, Phi, y, w = rows(likelihood)
-    given = tuple(map(jnp.asarray, (Phi, y, w)))
+    arrays = tuple(map(jnp.asarray, (Phi, y, w)))
     tolerance = jnp.asarray(1e-4)
     last = sparse_bayes.solve(
-        *given, tolerance, max_functions=20, max_iterations=300, likelihood=likelihood
+        *arrays, tolerance, max_functions=20, max_iterations=300, likelihood=likelihood
     )
     assert int(last.status) == CONVERGED
     model, steps = last.model, int(last.steps)
@@ -60,11 +60,11 @@ def test_it_ends_where_no_change_raises_the_evidence(likelihood):
         other = np.where(np.arange(len(alpha)) == i, best, alpha)
         assert relevance.posterior(Phi, y, w, other, beta)[0] < evidence + 1e-6
     short = sparse_bayes.solve(
-        *given, tolerance, max_functions=20, max_iterations=3, likelihood=likelihood
+        *arrays, tolerance, max_functions=20, max_iterations=3, likelihood=likelihood
     )
     assert int(short.status) == EXHAUSTED
     bad = sparse_bayes.solve(
-        given[0], given[1] * jnp.nan, given[2], tolerance, max_functions=20,
+        arrays[0], arrays[1] * jnp.nan, arrays[2], tolerance, max_functions=20,
         max_iterations=300, likelihood=likelihood,
     )  # fmt: skip
     assert int(bad.status) == NOT_FINITE
@@ -90,11 +90,11 @@ def test_classes_and_a_cap_on_prototypes():
     rng = np.random.default_rng(0)
     label = np.arange(60) % 3
     X = rng.standard_normal((60, 2)) + 3 * np.stack([label == 1, label == 2], axis=1)
-    found = jsparse.train(
+    trained = jsparse.train(
         X, label, task="classification", key=0, method=RVM(), folds=3, search=jsparse.Profile(3)
     )
-    assert (found.predict(X) == label).mean() > 0.9
-    assert found.model.size < 30
+    assert (trained.predict(X) == label).mean() > 0.9
+    assert trained.model.size < 30
     X = jnp.asarray(X)
     fit = RVM(2, likelihood="normal").fit(RBF(0.3), X, 1.0, rows_of(X, X[:, 0]))
     assert int(fit.status) == COMPLETED
@@ -136,12 +136,12 @@ def test_noise_and_evidence_are_in_the_units_of_the_targets():
     X, w = jnp.asarray(x[:, None]), jnp.asarray(w)
     one = rvm.fit(RBF(1.0), X, X, jnp.asarray(y), w, max_prototypes=8)
     for a in (1e-100, 1e-30, 1e30, 1e100):
-        found = rvm.fit(RBF(1.0), X, X, jnp.asarray(a * y), w, max_prototypes=8)
-        assert int(found.status) == int(one.status)
-        np.testing.assert_allclose(found.noise / a**2, one.noise, rtol=1e-9)
+        scaled = rvm.fit(RBF(1.0), X, X, jnp.asarray(a * y), w, max_prototypes=8)
+        assert int(scaled.status) == int(one.status)
+        np.testing.assert_allclose(scaled.noise / a**2, one.noise, rtol=1e-9)
         shift = float(jnp.sum(w)) * np.log(a)
-        np.testing.assert_allclose(found.history + shift, one.history, rtol=1e-9)
-        np.testing.assert_allclose(found.expansion(X) / a, one.expansion(X), atol=1e-9)
+        np.testing.assert_allclose(scaled.history + shift, one.history, rtol=1e-9)
+        np.testing.assert_allclose(scaled.expansion(X) / a, one.expansion(X), atol=1e-9)
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -29,17 +29,17 @@ def three_classes(n=60):
 def test_a_descent_lowers_the_objective_of_the_machine_it_starts_from(sharing):
     X, label = three_classes()
     code = output_code("one_versus_rest", 3).astype(X.dtype)
-    given = (RBF(1.0), X[:4], 10.0, rows_of(X, label, code=code))
-    start, found = (
-        m.fit(*given) for m in (jsparse.ReducedSVM(4), jsparse.SLMC(4, sharing=sharing))
+    arguments = (RBF(1.0), X[:4], 10.0, rows_of(X, label, code=code))
+    start, moved = (
+        m.fit(*arguments) for m in (jsparse.ReducedSVM(4), jsparse.SLMC(4, sharing=sharing))
     )
-    history, steps = np.atleast_2d(found.info["history"]), np.atleast_1d(found.info["steps"])
-    Z, beta = found.expansion.prototypes, np.asarray(found.expansion.coefficients)
+    history, steps = np.atleast_2d(moved.info["history"]), np.atleast_1d(moved.info["steps"])
+    Z, beta = moved.expansion.prototypes, np.asarray(moved.expansion.coefficients)
     assert beta.shape == ((4, 3) if sharing == "shared" else (12, 3))
     # By NumPy, from the machine itself.
     K = np.exp(-np.square(np.asarray(Z)[:, None] - np.asarray(Z)[None]).sum(-1) / 2)
     y = np.asarray(code.matrix)[np.asarray(label)]
-    short = np.maximum(1 - y * np.asarray(found.expansion(X)), 0)
+    short = np.maximum(1 - y * np.asarray(moved.expansion(X)), 0)
     objective = np.sum(beta * (K @ beta)) / 2 + 10 * short.sum()
     ends = np.take_along_axis(history, steps[:, None], axis=1)
     np.testing.assert_allclose(objective, ends.sum(), rtol=1e-5)
@@ -55,8 +55,8 @@ def test_rows_that_are_there_several_times_are_chosen_once():
     scaling = Standardization(jnp.zeros(2), jnp.ones(2))
     rows = TrainingRows(jnp.asarray(X), np.arange(60) // 30, np.ones(60), scaling, 60)
     for selection in ("renyi", "uniform"):
-        found = jsparse.SLMC(8, selection, starts=1).choose_points(KEY, RBF(1.0), rows)
-        assert len(np.unique(np.asarray(found.X), axis=0)) == 8
+        points = jsparse.SLMC(8, selection, starts=1).choose_points(KEY, RBF(1.0), rows)
+        assert len(np.unique(np.asarray(points.X), axis=0)) == 8
 
 
 def test_copies_of_a_point_start_apart_and_the_descent_converges():
@@ -137,11 +137,11 @@ def test_several_starts_are_each_a_start_and_the_first_is_the_surrogates():
 def test_the_penalty_of_coefficients_is_that_of_a_linear_machine():
     """RSVM: LIBSVM's linear machine on the columns of the kernel."""
     X, y = two_classes()
-    found = jsparse.ReducedSVM(4, penalty="coefficients").fit(RBF(1.0), X[:4], 3.0, rows_of(X, y))
+    machine = jsparse.ReducedSVM(4, penalty="coefficients").fit(RBF(1.0), X[:4], 3.0, rows_of(X, y))
     columns = np.asarray(RBF(1.0).cross_gram(X, X[:4]))
     peer = SVC(kernel="linear", C=3.0, tol=1e-10).fit(columns, y)
-    np.testing.assert_allclose(found.expansion.coefficients, peer.coef_[0], rtol=1e-4)
-    np.testing.assert_allclose(found.expansion(X), peer.decision_function(columns), atol=1e-4)
+    np.testing.assert_allclose(machine.expansion.coefficients, peer.coef_[0], rtol=1e-4)
+    np.testing.assert_allclose(machine.expansion(X), peer.decision_function(columns), atol=1e-4)
 
 
 @pytest.mark.slow
@@ -151,12 +151,12 @@ def test_fisher_discriminants_and_ridge_regression_lower_what_they_start_from():
     rows = rows_of(X, label, code=code)
     for sharing in ("shared", "separate"):
         for kind in (jsparse.SparseFisher, jsparse.SparseRidge):
-            found = kind(4, sharing=sharing).fit(RBF(1.0), X[:4], 10.0, rows)
-            history, steps = (np.asarray(found.info[name]) for name in ("history", "steps"))
+            machine = kind(4, sharing=sharing).fit(RBF(1.0), X[:4], 10.0, rows)
+            history, steps = (np.asarray(machine.info[name]) for name in ("history", "steps"))
             history, steps = np.atleast_2d(history), np.atleast_1d(steps)
             assert (np.take_along_axis(history, steps[:, None], 1)[:, 0] < history[:, 0]).all()
-            decided = np.asarray(found.expansion(X)).argmax(axis=1)
+            decided = np.asarray(machine.expansion(X)).argmax(axis=1)
             assert (decided == np.asarray(label)).mean() > 0.8
-            svm = jsparse.ReducedSVM(4).fit(RBF(1.0), found.expansion.prototypes, 10.0, rows)
+            svm = jsparse.ReducedSVM(4).fit(RBF(1.0), machine.expansion.prototypes, 10.0, rows)
             if kind is jsparse.SparseFisher and sharing == "shared":
-                np.testing.assert_allclose(found.expansion(X), svm.expansion(X), atol=1e-6)
+                np.testing.assert_allclose(machine.expansion(X), svm.expansion(X), atol=1e-6)

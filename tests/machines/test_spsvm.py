@@ -57,13 +57,13 @@ def test_every_machine_minimises_the_objective_over_its_prototypes(weighted, dty
     for k in (1, 3, 6):
         Z = X64[np.asarray(path.support[0, :k])]
         model = path.at(k)
-        found = objective(
+        reached = objective(
             np.asarray(model.coefficients, float), float(model.intercept), X64, y64, Z, 3.0, ones
         )
         best = minimize(
             lambda p, Z=Z, k=k: objective(p[:k], p[k], X64, y64, Z, 3.0, ones), np.zeros(k + 1)
         )
-        assert found <= best.fun * (1 + (1e-8 if dtype == "float64" else 1e-4))
+        assert reached <= best.fun * (1 + (1e-8 if dtype == "float64" else 1e-4))
 
 
 def test_each_prototype_lowers_the_objective_most_by_its_coefficient_alone():
@@ -81,13 +81,13 @@ def test_each_prototype_lowers_the_objective_most_by_its_coefficient_alone():
     )
     ones = np.ones(len(X))
     for k in range(4):
-        chosen = np.asarray(path.support[0, :k])
+        support = np.asarray(path.support[0, :k])
         beta = np.asarray(path.coefficients[0, k - 1, :k, 0]) if k else np.zeros(0)
         b = float(path.intercepts[0, k - 1, 0]) if k else 0.0
         values = {}
         for j in range(len(X)):
-            if j not in chosen:
-                Z = X[np.append(chosen, j).astype(int)]
+            if j not in support:
+                Z = X[np.append(support, j).astype(int)]
                 values[j] = minimize_scalar(
                     lambda t, Z=Z, beta=beta, b=b: objective(
                         np.append(beta, t), b, X, y, Z, 3.0, ones
@@ -103,9 +103,9 @@ def test_rare_optimisation_ends_at_the_optimum_all_the_same():
     Z = X[np.asarray(path.support[0])]
     ones = np.ones(len(X))
     machine = np.asarray(path.coefficients[0, -1, :, 0]), float(path.intercepts[0, -1, 0])
-    found = objective(*machine, X, y, Z, 3.0, ones)
+    reached = objective(*machine, X, y, Z, 3.0, ones)
     best = minimize(lambda p: objective(p[:20], p[20], X, y, Z, 3.0, ones), np.zeros(21))
-    assert found <= best.fun * (1 + 1e-6)
+    assert reached <= best.fun * (1 + 1e-6)
     assert ((np.asarray(path.at(20)(X)) > 0) == (y > 0)).mean() > 0.85
 
 
@@ -224,9 +224,9 @@ def test_large_C_in_float32_is_optimal_and_says_where_digits_are_lost():
         slope = np.append(R @ p[:-1] - 1e4 * K.T @ (y * short), -1e4 * np.sum(y * short))
         return p[:-1] @ R @ p[:-1] / 2 + 5e3 * short @ short, slope
 
-    found = np.append(path.coefficients[0, -1, :length], path.intercepts[0, -1]).astype(float)
-    best = minimize(value, found, jac=True, method="BFGS", options={"maxiter": 300})
-    assert value(found)[0] <= best.fun * (1 + 1e-4)
+    machine = np.append(path.coefficients[0, -1, :length], path.intercepts[0, -1]).astype(float)
+    best = minimize(value, machine, jac=True, method="BFGS", options={"maxiter": 300})
+    assert value(machine)[0] <= best.fun * (1 + 1e-4)
     assert path.status_at(2) == COMPLETED
     assert path.status_at(20) == PRECISION_LOST
     assert (np.diff(path.info["condition"][0]) >= 0).mean() > 0.9

@@ -47,16 +47,16 @@ def both_paths(candidates, X, y, w, seed, max_prototypes, subset, growth):
 
 
 def assert_same_path(problem, fitted, expected, near=1e-8):
-    chosen, machines = expected
+    support, machines = expected
     length = int(fitted.info["path_length"][0])
-    assert np.asarray(fitted.support[0, :length]).tolist() == chosen
+    assert np.asarray(fitted.support[0, :length]).tolist() == support
     for k, machine in enumerate(machines):
         beta = np.asarray(fitted.coefficients[0, k, : k + 1, 0], float)
         b = float(fitted.intercepts[0, k, 0])
         largest = np.abs(machine.coefficients).max()
         np.testing.assert_allclose(beta, machine.coefficients, rtol=0, atol=near * largest)
         np.testing.assert_allclose(b, machine.intercept, rtol=0, atol=near * largest)
-        objective = reference.objective(problem, chosen[: k + 1], beta, b)
+        objective = reference.objective(problem, support[: k + 1], beta, b)
         np.testing.assert_allclose(objective, machine.objective, rtol=near / 100)
 
 

@@ -114,7 +114,7 @@ def test_a_model_within_a_larger_one_is_differentiable(models, kind):
     h, loss = 1e-5, jax.jit(loss)
     difference = (loss(W + h * direction) - loss(W - h * direction)) / (2 * h)
     np.testing.assert_allclose(slope, difference, rtol=1e-6, atol=1e-8)
-    # And in every floating leaf of its own.
+    # Also with respect to every floating leaf of the model.
     free, rest = eqx.partition(model, eqx.is_inexact_array)
     X = jnp.asarray(ROWS[:5])
     gradient = jax.jit(jax.grad(lambda free: jnp.sum(eqx.combine(free, rest)(X))))(free)

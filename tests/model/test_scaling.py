@@ -29,7 +29,7 @@ def test_agrees_with_loops_whatever_the_mean(dtype, mean, weighted):
     shift, scale = mean_and_deviation(X, weights)  # of the very float32 numbers it was given
     eps = np.finfo(dtype).eps
     np.testing.assert_allclose(scaling.scale, scale, rtol=20 * eps)
-    # The mean itself can be no better than its own rounding.
+    # The mean cannot be more exact than its rounding.
     np.testing.assert_allclose(scaling.shift, shift, atol=20 * eps, rtol=2 * eps)
     scaled = np.asarray(scaling.apply(jnp.asarray(X)), np.float64)
     assert scaling.apply(jnp.asarray(X)).dtype == dtype

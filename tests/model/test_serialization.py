@@ -379,7 +379,7 @@ def test_errors_of_the_block_stay_what_they_are(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    # But what `save` writes is its own.
+    # But an error in writing the file of `save` is an OutputError.
     monkeypatch.setattr(pathlib.Path, "write_bytes", full)
     with pytest.raises(OutputError, match=r"m': cannot be written: No space left on device"):
         save(tmp_path / "m", model())

@@ -1,4 +1,4 @@
-"""What `test_runtime.py` runs in a process of its own: forks before and after JAX has started."""
+"""Run by `test_runtime.py` in a separate process: fork before and after JAX has started."""
 
 import faulthandler
 import os

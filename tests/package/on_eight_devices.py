@@ -1,4 +1,4 @@
-"""Run by `test_devices.py` in a process of its own that has eight devices."""
+"""Run by `test_devices.py` in a separate process that has eight devices."""
 
 import functools
 import math

@@ -218,7 +218,7 @@ def a_failure_in_one(mesh, rank, X, y):
 
 
 def one_process_alone(rank, X, y):
-    """On a mesh of its own devices a process neither compares nor waits."""
+    """A process that trains on a mesh of its local devices neither compares nor waits."""
     mesh = Mesh(np.array(jax.local_devices()), ("rows",))
     if rank == 1:
         options = {"task": "regression", "key": 0, "kernel": "linear", "C": np.ones(1), "folds": 3}

@@ -25,7 +25,6 @@ from jsparse.prototypes import (
     stratified,
     uniform,
 )
-from jsparse.prototypes._validate import check_table
 from jsparse.prototypes.bandwidth import GIVEN
 from jsparse.prototypes.renyi import init, step
 from jsparse.prototypes.uniform import allocate
@@ -275,7 +274,7 @@ def test_cap_and_tolerance():
     assert float(tight.entropy) > float(loose.entropy)
 
 
-def test_a_step_keeps_the_form_of_the_state_and_leaves_a_stopped_one(dtype):
+def test_a_step_keeps_the_form_of_the_state(dtype):
     X, codes = jnp.asarray(cloud(), dtype), jnp.zeros(60, jnp.int32)
     h = jnp.asarray([0.3, 0.3], dtype)
     state = init(jax.random.key(0), X, uniform(jax.random.key(1), 60, 8), h, codes)
@@ -287,9 +286,6 @@ def test_a_step_keeps_the_form_of_the_state_and_leaves_a_stopped_one(dtype):
 
     assert form(after) == form(state)
     assert float(after.entropy) >= float(state.entropy)
-    while int(after.status) == RUNNING:
-        after = step(after, X, codes)
-    chex.assert_trees_all_equal(step(after, X, codes), after)
 
 
 def test_vmap_over_keys_is_a_loop_and_values_do_not_recompile():
@@ -329,8 +325,6 @@ def test_what_is_not_finite_is_named_or_marked():
         renyi(key, jnp.asarray(X), 5, bandwidth=h)
     traced = jax.jit(lambda Z: renyi(key, Z, 60, bandwidth=h))(jnp.asarray(X))
     assert int(traced.status) == NOT_FINITE
-    with pytest.raises(ValueError, match="prototypes: expected finite values, got inf at index"):
-        check_table(jnp.asarray(X), "prototypes")
 
 
 @pytest.mark.parametrize(

@@ -294,14 +294,13 @@ def test_debiased_corners_are_least_squares():
 
 def test_conjugate_gradients_are_the_papers_algorithm():
     A, b = gram(*problem())
-    iterates = conjugate_gradients.iterates(lambda x: A @ x, jnp.asarray(b)[:, None], steps=8)
-    record = reference.conjugate_gradients(A, b, 8)
-    for k, w in enumerate(record, start=1):
-        np.testing.assert_allclose(iterates.x[k, :, 0], w, rtol=1e-8, atol=1e-11)
-        np.testing.assert_allclose(
-            iterates.residual_norm[k, 0], np.linalg.norm(b - A @ w), rtol=1e-8
-        )
-    assert iterates.status[0] == COMPLETED
+    state = conjugate_gradients.init(jnp.asarray(b)[:, None], 0.0)
+    for w in reference.conjugate_gradients(A, b, 8):
+        state = conjugate_gradients.step(state, lambda x: A @ x, 8)
+        np.testing.assert_allclose(state.x[:, 0], w, rtol=1e-8, atol=1e-11)
+        residual_norm = jnp.linalg.norm(state.residual)
+        np.testing.assert_allclose(residual_norm, np.linalg.norm(b - A @ w), rtol=1e-8)
+    assert state.status[0] == EXHAUSTED
 
 
 def test_columns_on_demand_need_no_matrix():

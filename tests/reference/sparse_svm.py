@@ -27,9 +27,9 @@ class Machine(NamedTuple):
     objective: float
 
 
-def objective(problem, chosen, beta, b):
-    short = np.maximum(0, 1 - problem.y * (problem.rows[:, chosen] @ beta + b))
-    penalty = beta @ problem.candidates[np.ix_(chosen, chosen)] @ beta
+def objective(problem, support, beta, b):
+    short = np.maximum(0, 1 - problem.y * (problem.rows[:, support] @ beta + b))
+    penalty = beta @ problem.candidates[np.ix_(support, support)] @ beta
     return penalty / 2 + problem.C / 2 * np.sum(problem.w * short**2)
 
 
@@ -61,12 +61,12 @@ def line_minimum(problem, outputs, change, curvature, slope):
     return low - at_low * (high - low) / (at_high - at_low)
 
 
-def optimise(problem, chosen, beta, b, tolerance=1e-13, steps=100):
+def optimise(problem, support, beta, b, tolerance=1e-13, steps=100):
     """Optimise all coefficients and the intercept by Newton's method with exact line search."""
     y, w, C = problem.y, problem.w, problem.C
-    k = len(chosen)
-    K, penalty = problem.rows[:, chosen], np.zeros((k + 1, k + 1))
-    penalty[:k, :k] = problem.candidates[np.ix_(chosen, chosen)]
+    k = len(support)
+    K, penalty = problem.rows[:, support], np.zeros((k + 1, k + 1))
+    penalty[:k, :k] = problem.candidates[np.ix_(support, support)]
     design = np.column_stack([K, np.ones(len(y))])
     solution = np.append(beta, b)
     for _ in range(steps):
@@ -83,7 +83,7 @@ def optimise(problem, chosen, beta, b, tolerance=1e-13, steps=100):
             direction @ penalty @ solution,
         )  # fmt: skip
         solution = solution + t * direction
-        if -gradient @ direction <= tolerance * objective(problem, chosen, *parts(solution)):
+        if -gradient @ direction <= tolerance * objective(problem, support, *parts(solution)):
             break
     return parts(solution)
 
@@ -92,22 +92,22 @@ def parts(solution):
     return solution[:-1], solution[-1]
 
 
-def gain_of(problem, chosen, beta, b, candidate):
+def gain_of(problem, support, beta, b, candidate):
     """Return the best coefficient of one more candidate, and the decrease of the objective."""
     column = problem.rows[:, candidate]
-    outputs = problem.rows[:, chosen] @ beta + b
-    slope = problem.candidates[candidate, chosen] @ beta
+    outputs = problem.rows[:, support] @ beta + b
+    slope = problem.candidates[candidate, support] @ beta
     curvature = problem.candidates[candidate, candidate]
     t = line_minimum(problem, outputs, column, curvature, slope)
-    before = objective(problem, chosen, beta, b)
-    return t, before - objective(problem, [*chosen, candidate], np.append(beta, t), b)
+    before = objective(problem, support, beta, b)
+    return t, before - objective(problem, [*support, candidate], np.append(beta, t), b)
 
 
-def is_dependent(problem, chosen, candidate):
-    """Return whether a candidate's function is, to rounding, in the span of the chosen ones."""
+def is_dependent(problem, support, candidate):
+    """Return whether a candidate's function is a combination of the selected ones, to rounding."""
     square = problem.candidates[candidate, candidate]
-    cross = problem.candidates[candidate, chosen]
-    projected = cross @ np.linalg.solve(problem.candidates[np.ix_(chosen, chosen)], cross)
+    cross = problem.candidates[candidate, support]
+    projected = cross @ np.linalg.solve(problem.candidates[np.ix_(support, support)], cross)
     return square - projected <= 1e-12 * square
 
 
@@ -130,23 +130,23 @@ def path(problem, max_prototypes, subset, growth, priorities):
     problem = problem._replace(
         rows=problem.rows[present], y=problem.y[present], w=problem.w[present]
     )
-    chosen, beta, b, machines, optimised = [], np.zeros(0), 0.0, [], 0
+    support, beta, b, machines, optimised = [], np.zeros(0), 0.0, [], 0
     free = list(range(len(problem.candidates)))
     for priority in priorities:
         examined = sorted(free, key=lambda j: -priority[j])[:subset]
-        independent = [j for j in examined if not is_dependent(problem, chosen, j)]
-        gains = {j: gain_of(problem, chosen, beta, b, j) for j in independent}
+        independent = [j for j in examined if not is_dependent(problem, support, j)]
+        gains = {j: gain_of(problem, support, beta, b, j) for j in independent}
         free = [j for j in free if j not in examined or j in independent]
         if independent:
             best = max(independent, key=lambda j: gains[j][1])
-            chosen, beta = [*chosen, best], np.append(beta, gains[best][0])
+            support, beta = [*support, best], np.append(beta, gains[best][0])
             free.remove(best)
-        ends = len(chosen) == max_prototypes or not free
-        if ends or (independent and len(chosen) >= growth * optimised):
-            beta, b = optimise(problem, chosen, beta, b)
-            optimised = len(chosen)
-        machine = Machine(beta, b, objective(problem, chosen, beta, b))
-        machines = [*machines[: len(chosen) - 1], machine]
+        ends = len(support) == max_prototypes or not free
+        if ends or (independent and len(support) >= growth * optimised):
+            beta, b = optimise(problem, support, beta, b)
+            optimised = len(support)
+        machine = Machine(beta, b, objective(problem, support, beta, b))
+        machines = [*machines[: len(support) - 1], machine]
         if ends:
             break
-    return chosen, machines
+    return support, machines

@@ -151,8 +151,8 @@ def test_few_prototypes_are_moved_if_that_is_better(as_users_call):
     assert moved.cv_error < 0.9 * still.cv_error
     assert moved.point_rows is None
     np.testing.assert_array_equal(moved.kernel.lengthscale, still.kernel.lengthscale)
-    Z, own = (np.asarray(t.expansion.prototypes) for t in (still, moved))
-    assert 0.05 < np.abs(Z - own).max() < 3
+    Z, Z_moved = (np.asarray(t.expansion.prototypes) for t in (still, moved))
+    assert 0.05 < np.abs(Z - Z_moved).max() < 3
     out = np.mean((moved.out_of_fold - y) ** 2)  # by the machine that came out
     assert out == pytest.approx(moved.cv_error, rel=1e-4)
     # Of a search that ran out of time they stay.
@@ -214,7 +214,7 @@ def test_a_direction_serves_other_searches_more_prototypes_and_starts(column_err
     search = jsparse.Gradient(max_evaluations=30, rank=1)
     larger = jsparse.train(X[:120], y[:120], search=search, **options)
     assert np.mean((larger.predict(X[120:]) - y[120:]) ** 2) < 0.1 * column_error
-    # From where it ended another search can start, whatever the signs of its own directions.
+    # A second search can start where the first one ended, whatever the signs of its directions.
     start = dataclasses.replace(search, start=larger.tuning, max_evaluations=4)
     again = jsparse.train(X[:120], y[:120], search=start, **{**options, "key": 5})
     assert np.mean((again.predict(X[120:]) - y[120:]) ** 2) < 0.1 * column_error
@@ -269,9 +269,9 @@ def test_nothing_compiles_again_for_other_rows_starts_and_steps():
     jsparse.train(X, y, search=SEARCH, key=0, **OPTIONS)
     more = dataclasses.replace(SEARCH, starts=2, max_evaluations=4, prior_strength=0.3)
     X, y = rows(1, n=43)
-    with count_compilations() as found:
+    with count_compilations() as counts:
         trained = jsparse.train(X, y, search=more, key=1, **OPTIONS)
-    assert found.programs == 0
+    assert counts.programs == 0
     assert trained.kernel.lengthscale.shape == (3,)
 
 
@@ -345,9 +345,9 @@ def test_the_error_of_a_descent_is_of_every_row_once_or_of_a_sample():
         parts, Z = folds_and_prototypes(
             jax.random.key(0), X, 2 * X, w, None, rows=rows, prototypes=4
         )
-        there = np.asarray(parts.X)[np.asarray(parts.w) > 0].ravel()
-        assert len(there) == len(set(there.tolist())) == count
-        assert 7 not in there
+        values = np.asarray(parts.X)[np.asarray(parts.w) > 0].ravel()
+        assert len(values) == len(set(values.tolist())) == count
+        assert 7 not in values
         assert np.ptp(np.count_nonzero(parts.w, axis=1)) <= 1
         np.testing.assert_array_equal(parts.y, 2 * parts.X)
         assert Z.shape == (4, 1)
@@ -426,10 +426,10 @@ def test_directions_and_moved_prototypes_of_streams_histories_and_starts(more):
     np.testing.assert_allclose(
         np.mean((streamed.predict(X) - y) ** 2), np.mean((first.predict(X) - y) ** 2), rtol=0.3
     )
-    with count_compilations() as found:
+    with count_compilations() as counts:
         resumed = dataclasses.replace(search, history=first.tuning.history)
         again = jsparse.train(X, y, search=resumed, **options)
-    assert found.programs == 0
+    assert counts.programs == 0
     np.testing.assert_array_equal(again.predict(X), first.predict(X))
     begun = dataclasses.replace(search, start=first.tuning)
     local = jsparse.train(X, y, search=begun, **options)

@@ -72,8 +72,8 @@ def test_outliers_do_not_end_the_descent_before_plain_adam_has_the_lower_error(k
     error_and_gradient = error_of_five_folds(Xs, ys, Z)
     logs = np.log(trained.kernel.lengthscale)
     points = [np.append(logs, log_C) for log_C in np.log(np.geomspace(1, 1e4, 13))]
-    own = min(float(error_and_gradient(point)[0]) for point in points)
-    assert own <= 1.01 * plain_adam(error_and_gradient, COLUMNS)
+    least_error = min(float(error_and_gradient(point)[0]) for point in points)
+    assert least_error <= 1.01 * plain_adam(error_and_gradient, COLUMNS)
     relevance = np.exp(-logs)
     assert set(np.argsort(relevance)[-2:]) <= set(range(INFORMATIVE))
 

@@ -101,30 +101,30 @@ def test_a_local_search_ends_at_a_kernel_better_than_those_beside_it():
     ("lowest", "start", "steps"), [(0.3, 0.0, 2), (0.3, 1.0, 5), (-1.0, -0.9, 1), (2.0, 1.5, 4)]
 )
 def test_a_local_search_brackets_the_minimum_within_the_bounds(lowest, start, steps):
-    asked = []
+    points_scored = []
 
     def scores(points):
-        asked.extend(points[:, 0])
+        points_scored.extend(points[:, 0])
         return (points[:, 0] - lowest) ** 2
 
     local_line_search(-1.0, 2.0, np.array([start]), 10, scores)
     width = 3 / 5 / 2**2  # of ten evaluations six are an even grid, and two rounds halve its width
-    best = min(asked, key=lambda t: (t - lowest) ** 2)
+    best = min(points_scored, key=lambda t: (t - lowest) ** 2)
     assert abs(best - lowest) <= width / 2 or min(best + 1, 2 - best) < width
-    assert min(asked) >= -1
-    assert max(asked) <= 2
-    assert len(asked) == len(set(asked)) <= steps + 3
+    assert min(points_scored) >= -1
+    assert max(points_scored) <= 2
+    assert len(points_scored) == len(set(points_scored)) <= steps + 3
 
 
 def test_a_local_search_ends_with_its_budget():
-    asked = []
+    points_scored = []
 
     def falling(points):
-        asked.extend(points[:, 0])
+        points_scored.extend(points[:, 0])
         return points[:, 0]
 
     local_line_search(-1.0, 2.0, np.array([1.9]), 10, falling)
-    assert len(asked) == 10
+    assert len(points_scored) == 10
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.5, 1.0, 3.0])
@@ -303,12 +303,12 @@ def test_a_start_of_another_kernel_is_refused():
 @pytest.mark.parametrize("method", [FixedSize, Robust])
 def test_bad_sizes_are_told_before_any_work(monkeypatch, method, sizes, options, message):
     monkeypatch.setattr("jsparse.prototypes.choice.renyi", None)  # no work may be done
-    own = {name: options[name] for name in {"size_tolerance"} & set(options)}
-    of_run = {name: options[name] for name in options if name not in own}
+    of_method = {name: options[name] for name in {"size_tolerance"} & set(options)}
+    of_run = {name: options[name] for name in options if name not in of_method}
     with pytest.raises(ValueError, match=message):
         train(
-            *regression(), task="regression", key=jax.random.key(0), method=method(sizes, **own),
-            **of_run,
+            *regression(), task="regression", key=jax.random.key(0),
+            method=method(sizes, **of_method), **of_run,
         )  # fmt: skip
 
 

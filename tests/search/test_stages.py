@@ -145,7 +145,7 @@ def test_a_run_stopped_in_its_second_stage_goes_on(name, way, clock, evaluated, 
     evaluated.clear()
     again = trained(name, history=known)
     check_same_end(again, expected)
-    # Beside those that are new, one for each stage: its best is checked.
+    # The new evaluations, and one for each stage, whose best evaluation is repeated as a check.
     assert len(evaluated) == len(expected.tuning.history) - len(history) + 2
     assert [e.seconds for e in again.tuning.history[: len(history)]] == [e.seconds for e in history]
 
@@ -303,8 +303,10 @@ def without_digits(monkeypatch, stage):
     evaluate = jsparse.search.run.Run._evaluate
 
     def lost(run, thetas, C):
-        found = evaluate(run, thetas, C)
-        return [e._replace(scores=e.scores + np.inf) if e.stage == stage else e for e in found]
+        evaluations = evaluate(run, thetas, C)
+        return [
+            e._replace(scores=e.scores + np.inf) if e.stage == stage else e for e in evaluations
+        ]
 
     monkeypatch.setattr("jsparse.search.run.Run._evaluate", lost)
 

@@ -98,6 +98,6 @@ if __name__ == "__main__":
     if sys.argv[3:]:
         kill_at(sys.argv[3])
     path = folder / "checkpoint"
-    found = result(trained(case, path))
+    outcome = result(trained(case, path))
     assert not path.exists()
-    (folder / "result.json").write_text(json.dumps(found))
+    (folder / "result.json").write_text(json.dumps(outcome))

@@ -133,10 +133,12 @@ def errors_of_one_process(mesh, rank, last):
     broken = X.copy()
     broken[50, 1] = np.nan
     part = ArrayStream(broken if rank == last else X, y)
-    there = (
+    message = (
         f"process {last} of the mesh stopped.*: StreamError: shard {last}: row indices 0 to 239: X"
     )
-    refused(Shards({rank: part}), there if rank != last else "^shard .*at row index 50", Exception)
+    refused(
+        Shards({rank: part}), message if rank != last else "^shard .*at row index 50", Exception
+    )
     mixed = Shards({rank: part}) if rank == last else ArrayStream(X, y)
     refused(mixed, "sharded stream|StreamError|not finite", Exception)
 

@@ -105,11 +105,11 @@ def test_fifty_kills(case, tmp_path):
     kinds = ["batch", "write", "rename", "fsync"][case in ("memory", "gradient") :]
     while kills < 15:
         moment = f"{rng.choice(kinds)} {rng.integers(1, 12)}"
-        found = on_a_kill(case, tmp_path, moment)
-        kills += found is None
-        results += [] if found is None else [found]
+        result = on_a_kill(case, tmp_path, moment)
+        kills += result is None
+        results += [] if result is None else [result]
     results.append(on_a_kill(case, tmp_path))
-    assert all(found == expected for found in results)
+    assert all(result == expected for result in results)
 
 
 def test_an_unfinished_pass_is_not_repeated(tmp_path, monkeypatch):
@@ -209,11 +209,11 @@ def test_a_full_disk_warns_and_leaves_the_last_checkpoint(interrupted, monkeypat
         patched.setattr(Checkpoint, "remove", lambda self: seen.append(interrupted.read_bytes()))
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            found = on_kills.trained("stream", interrupted)
+            trained = on_kills.trained("stream", interrupted)
     assert seen == [content]
     assert "checkpoint: " in str(told[0].message)
     assert "No space left on device" in str(told[0].message)
-    assert on_kills.result(found) == on_kills.result(expected)
+    assert on_kills.result(trained) == on_kills.result(expected)
     assert [file.name for file in interrupted.parent.iterdir()] == ["checkpoint"]
     assert on_kills.result(on_kills.trained("stream", interrupted)) == on_kills.result(expected)
 

@@ -260,12 +260,12 @@ def test_empty_slots_change_no_selection(m, weighted):
         of_prototype=np.pad(places.of_prototype, fill), rank=np.pad(places.rank, fill)
     )
     padded = np.pad(np.pad(X, ((0, 6), (0, 0)), mode="edge"), ((0, 0), (0, 2)))
-    chosen, status = select(
+    indices, status = select(
         jax.random.key(1), jnp.asarray(padded), jax.device_put(draws._replace(places=places)), 48,
         jnp.int32(m), jnp.int32(3),
     )  # fmt: skip
-    np.testing.assert_array_equal(np.asarray(chosen)[:m], expected.indices)
-    assert np.all(np.asarray(chosen)[m:] == -1)
+    np.testing.assert_array_equal(np.asarray(indices)[:m], expected.indices)
+    assert np.all(np.asarray(indices)[m:] == -1)
     assert int(status) == int(expected.status)
 
 
@@ -310,11 +310,11 @@ def test_processes_share_a_folder_of_programs(tmp_path):
     """The second process reads its program from the disk, for a table of another size and width."""
     counts = []
     for size in (("60", "4"), ("51", "3")):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", SHARED, str(tmp_path), *size], capture_output=True, text=True,
             env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=True,
         )  # fmt: skip
-        counts.append(tuple(map(int, done.stdout.split())))
+        counts.append(tuple(map(int, process.stdout.split())))
     assert counts == [(1, 0), (1, 1)]
 
 

@@ -25,14 +25,14 @@ def rows():
 @pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True])
 def test_no_program_takes_more_memory_than_the_plan_says(streamed, monkeypatch):
-    get, taken = _programs.PROGRAMS.get, {}
+    get, program_bytes = _programs.PROGRAMS.get, {}
 
     def measured(key, make):
         jitted = get(key, make)
 
         def call(*arguments, **named):
             memory = jitted.lower(*arguments, **named).compile().memory_analysis()
-            taken[key[0].__name__] = (
+            program_bytes[key[0].__name__] = (
                 memory.argument_size_in_bytes
                 + memory.output_size_in_bytes
                 + memory.temp_size_in_bytes
@@ -53,9 +53,9 @@ def test_no_program_takes_more_memory_than_the_plan_says(streamed, monkeypatch):
     planned = jsparse.plan(
         N, D, M, folds=FOLDS, search=search, streamed=streamed, memory=10**10, **batches
     )
-    assert {"evaluate", "_plug_in"} <= set(taken)
+    assert {"evaluate", "_plug_in"} <= set(program_bytes)
     # The plan adds the memory of several programs, and of rows on the host.
-    assert 0.1 * planned.bytes < max(taken.values()) < planned.bytes
+    assert 0.1 * planned.bytes < max(program_bytes.values()) < planned.bytes
 
 
 STREAM = """

@@ -98,10 +98,10 @@ def resumes(tmp_path, moments):
         assert took < 60
     succeeds(tmp_path, 2, "resumed", broken)
     for rank in (0, 1):
-        found, expected = (
+        resumed, expected = (
             json.loads((f / f"result{rank}").read_text()) for f in (broken, unbroken)
         )
-        assert found == expected
+        assert resumed == expected
     assert not list(broken.glob("checkpoint*"))
     return kills
 

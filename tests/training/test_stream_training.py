@@ -20,13 +20,13 @@ from jsparse import (
     train,
 )
 from jsparse.calibration import fit_inverse_temperatures
-from jsparse.data.streams import ArrayStream, Batch, StreamError
+from jsparse.data.streams import ArrayStream, Batch, ReplayableStream, StreamError
 from jsparse.features import Nystroem
 from jsparse.machines import fixed_size
 from jsparse.multiclass import output_code
 from jsparse.training.settings import Keys
 from jsparse.training.streamed import Split
-from jsparse.training.summary import summarize
+from jsparse.training.summary import Summarizer
 
 KEY = jax.random.key(3)
 
@@ -36,6 +36,14 @@ def blobs(n=240, k=2, d=3, seed=0, dtype=np.float64):
     number = rng.integers(0, k, n)
     X = 100 + 3 * rng.standard_normal((k, d))[number] + 2 * rng.standard_normal((n, d))
     return X.astype(dtype), np.array(["ab", "c", "de", "f"])[number]
+
+
+def summarize(stream, seed, sample_rows, *, classification):
+    """Return the moments of each class, and a sample."""
+    summarizer = Summarizer(seed, sample_rows, classification=classification)
+    for part in ReplayableStream(stream).located():
+        summarizer.add(*part)
+    return summarizer.summary
 
 
 def options(**more):
