@@ -163,7 +163,7 @@ def gather_texts(mesh: Mesh, text: bytes) -> list[bytes]:
         int.from_bytes(length, "big")
         for length in gather_messages(mesh, len(text).to_bytes(_LENGTH_BYTES, "big"))
     ]
-    # Few programs serve all lengths.
+    # Pad the texts to a multiple of `_ROOM_BYTES`, so that JAX compiles few programs.
     room = max(1, -(-max(lengths) // _ROOM_BYTES)) * _ROOM_BYTES
     texts = gather_messages(mesh, text.ljust(room, b"\0"))
     return [text[:length] for text, length in zip(texts, lengths, strict=True)]

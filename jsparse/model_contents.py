@@ -84,7 +84,7 @@ def read(path: PathLike, dtype: str | None) -> Contents:
     check_fork()
     machine, document, arrays = load_machine(path)
     with complete(path):
-        plain = predictor_of(machine, document, arrays)
+        predictor = predictor_of(machine, document, arrays)
     cast = serialization.caster(path, machine_arrays(machine)[0] | arrays, dtype)
     path_arrays, distances = (
         {
@@ -99,16 +99,16 @@ def read(path: PathLike, dtype: str | None) -> Contents:
         return Contents(
             expansion,
             _family(expansion, path_arrays) if path_arrays else None,
-            plain.inverse_temperatures,
-            jax_scores(plain.conformal, cast),
+            predictor.inverse_temperatures,
+            jax_scores(predictor.conformal, cast),
             _novelties(expansion, distances) if distances else None,
-            None if plain.code is None else output_code(plain.code, len(plain.code)),
+            None if predictor.code is None else output_code(predictor.code, len(predictor.code)),
             document["decoding"],
-            plain.labels,
-            plain.label_dtype,
-            plain.quantiles,
-            plain.columns,
-            plain.about,
+            predictor.labels,
+            predictor.label_dtype,
+            predictor.quantiles,
+            predictor.columns,
+            predictor.about,
         )
 
 

@@ -75,8 +75,8 @@ class ModelExports:
             path: the file to write; an existing one is replaced once the new one is complete.
             prefix: begins every name in the header.
             dtype: "float32" for `float`, "float64" for `double`; by default the model's dtype.
-            coverage: of the intervals (see `interval`) or prediction sets (see `predict_set`); None
-                for a header without them.
+            coverage: coverage of the intervals (see `interval`) or prediction sets (see
+                `predict_set`); None for a header without them.
 
         Raises:
             ValueError: for a kernel that is not one of this package's, a prefix that is no name in
@@ -145,8 +145,8 @@ class ModelExports:
             outputs: names of the outputs to write, such as `["label"]`; "all" for all. A program
                 computes all outputs of its file, whichever are read, so fewer outputs take less
                 time.
-            coverage: of the intervals (see `interval`) or prediction sets (see `predict_set`); None
-                for a file without them.
+            coverage: coverage of the intervals (see `interval`) or prediction sets (see
+                `predict_set`); None for a file without them.
 
         Raises:
             ValueError: for a kernel that is not one of this package's, such as a `Custom` kernel;

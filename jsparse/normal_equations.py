@@ -275,8 +275,8 @@ def accumulate_batches(
 ) -> NormalEquations:
     """Sum the normal equations over an iterator of row batches (De Brabanter 2010, Algorithm 4).
 
-    Batches are padded with rows of weight 0 to the size of the largest batch so far, so that one
-    program serves equal sizes. Memory holds one batch.
+    Batches are padded with rows of weight 0 to the size of the largest batch so far. Thus JAX
+    compiles again only when a batch is larger than all batches before. Memory holds one batch.
 
     Args:
         feature_map: gives the features of a block of rows.
@@ -287,8 +287,9 @@ def accumulate_batches(
         block_rows: number of rows in memory at a time within a batch.
 
     Raises:
-        ValueError: if there is no batch, or if a batch has other columns than the first, lengths
-            that differ, or values that are not finite. The message names the rows.
+        ValueError: if there is no batch; if the columns of a batch differ from the columns of the
+            first; if X, y and weights of a batch differ in length; or if a value is not finite. The
+            message names the rows.
     """
     check_runtime()
     total: NormalEquations | None = None

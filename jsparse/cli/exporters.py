@@ -20,7 +20,7 @@ class Exporter(NamedTuple):
 
     Attributes:
         what: what is written, in words.
-        suffix: of the name of the file; "" for a folder.
+        suffix: the end of the file's name; "" for a folder.
         write: writes the model to a path, by the options of the command line.
         takes: names of the options `coverage` and `outputs` that the format takes.
     """

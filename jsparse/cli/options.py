@@ -84,9 +84,11 @@ def command_line(
         help=f"some of {', '.join(types.comparable())} (scikit-learn's); default: all",
     )
     compare.add_argument(
-        "--test", type=types.share, default=1 / 3, metavar="SHARE", help="of the rows"
+        "--test", type=types.share, default=1 / 3, metavar="SHARE", help="of the rows, to test on"
     )
-    compare.add_argument("--max-prototypes", type=types.count, metavar="K", help="of the path")
+    compare.add_argument(
+        "--max-prototypes", type=types.count, metavar="K", help="largest number of prototypes"
+    )
     compare.add_argument("--out", default=".", metavar="FOLDER", help="for compare.png and .svg")
     _run_options(compare, "default: 10")
     compare.set_defaults(run=run["compare"], command="compare")
@@ -102,8 +104,8 @@ def command_line(
         "--interval",
         type=types.share,
         metavar="COVERAGE",
-        help="write the ends of an interval that holds so large a share of new targets, such as "
-        "0.9; of classes, which are in such a set",
+        help="write the ends of prediction intervals that hold this share of new targets, such as "
+        "0.9; for classes, write which classes are in the prediction set",
     )
     predict.add_argument(
         "--stream",
@@ -120,25 +122,27 @@ def command_line(
 def _export_options(
     parser: argparse.ArgumentParser, run: Mapping[str, Callable[[argparse.Namespace], int]]
 ) -> None:
+    """Add the arguments of `jsparse export`."""
     add = parser.add_argument
     add("model", metavar="MODEL")
     formats = "; ".join(f"{name}: {exporter.what}" for name, exporter in EXPORTERS.items())
     add("--to", required=True, choices=list(EXPORTERS), help=formats)
     add("--out", metavar="PATH", help="what to write; default: MODEL with the format's suffix")
-    add("--size", type=types.count, metavar="M", help="the model of M prototypes, of its sizes")
-    add("--prefix", default="model", metavar="NAME", help="of names in C; default: model")
-    add("--function", choices=FUNCTIONS, default=FUNCTIONS[0], help="in StableHLO")
+    add("--size", type=types.count, metavar="M", help="export the machine of M prototypes alone")
+    add("--prefix", default="model", metavar="NAME", help="beginning of names in C; default: model")
+    add("--function", choices=FUNCTIONS, default=FUNCTIONS[0], help="what to export to StableHLO")
     add(
         "--coverage",
         type=types.share,
         metavar="COVERAGE",
-        help="in C and ONNX: intervals, or of classes sets, of this coverage, such as 0.9",
+        help="in C and ONNX: also write prediction intervals (prediction sets for classes) that "
+        "hold this share of new targets, such as 0.9",
     )
     add(
         "--outputs",
         type=lambda text: text.split(","),
         metavar="NAME,NAME",
-        help="of the ONNX file, such as label; default: all",
+        help="outputs of the ONNX file, such as label; default: all",
     )
     add(
         "--precision",

@@ -51,7 +51,8 @@ def run(options: argparse.Namespace, model: Model) -> None:
             unseen.update(encoded.unseen)
             scores = model.scores(encoded.X, name_row=name_row)
             predictions = scores if classes is None else classes[decisions(scores)]
-            write_table(_answers(options, model, schema.target, encoded.X, scores, predictions))
+            output = _output_table(options, model, schema.target, encoded.X, scores, predictions)
+            write_table(output)
             rows += table.num_rows
             if due():
                 report.note(f"{rows} rows so far")
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace, model: Model) -> None:
         print(f"jsparse: {metric} on {rows} rows: {errors / rows:.4g}", file=sys.stderr)
 
 
-def _answers(
+def _output_table(
     options: argparse.Namespace,
     model: Model,
     target: str,
@@ -80,31 +81,35 @@ def _answers(
     scores: np.ndarray,
     predictions: np.ndarray,
 ) -> pa.Table:
-    """Return predictions, scores, probabilities, and intervals or sets of a batch."""
+    """Return the table to write for a batch of rows: their predictions, and the class scores.
+
+    If the options ask for them, more columns hold the probabilities of the classes, and the ends
+    of prediction intervals or the members of prediction sets.
+    """
     names = model.labels or ()
     # These are pairs instead of a dict, as the target may have the name of another column.
     columns: list[tuple[str, Any]] = [(target, predictions)]
     if predictions.ndim == 2:  # several targets, or quantiles of one
         numbers = model.quantiles or range(1, predictions.shape[1] + 1)
         columns = [
-            (f"{target} {number:g}", each)
-            for number, each in zip(numbers, predictions.T, strict=True)
+            (f"{target} {number:g}", prediction)
+            for number, prediction in zip(numbers, predictions.T, strict=True)
         ]
     if scores.ndim == 2 and names:
         columns += [(f"decision_value {name}", scores[:, i]) for i, name in enumerate(names)]
     elif names:
         columns += [("decision_value", scores)]
     if options.proba:
-        of_class = probabilities(scores, np.asarray(model.inverse_temperatures))
-        columns += [(f"probability {name}", of_class[:, i]) for i, name in enumerate(names)]
+        by_class = probabilities(scores, np.asarray(model.inverse_temperatures))
+        columns += [(f"probability {name}", by_class[:, i]) for i, name in enumerate(names)]
     if options.interval is not None and names:
-        inside = model.predict_set(X, options.interval)
-        columns += [(f"in set {name}", inside[:, i]) for i, name in enumerate(names)]
+        in_set = model.predict_set(X, options.interval)
+        columns += [(f"in set {name}", in_set[:, i]) for i, name in enumerate(names)]
     elif options.interval is not None:
         ends = model.interval(X, options.interval).reshape(len(X), -1, 2)
-        of = [target] if ends.shape[1] == 1 else [name for name, _ in columns]
-        for name, each in zip(of, np.moveaxis(ends, 1, 0), strict=True):
-            columns += [(f"{name} low", each[:, 0]), (f"{name} high", each[:, 1])]
+        outputs = [target] if ends.shape[1] == 1 else [name for name, _ in columns]
+        for name, (low, high) in zip(outputs, np.moveaxis(ends, 0, -1), strict=True):
+            columns += [(f"{name} low", low), (f"{name} high", high)]
     arrays = [pa.array(column.tolist() if i == 0 else column) for i, (_, column) in
               enumerate(columns)]  # fmt: skip
     return pa.Table.from_arrays(arrays, names=[name for name, _ in columns])

@@ -156,7 +156,7 @@ def encode(
     Args:
         schema: the encoding.
         table: the table.
-        dtype: of the result.
+        dtype: dtype of the result.
         name_row: names a row in messages.
 
     Raises:

@@ -160,7 +160,7 @@ class Frame:
         return EncodedFrame(self.table, inputs=inputs, schema=schema)
 
     def encode(self, schema: Schema, dtype: str) -> Float[np.ndarray, "n d"]:
-        """Return inputs by the encoding of training, whatever the order of the columns.
+        """Return the inputs, encoded by the schema. The table's columns may have any order.
 
         Raises:
             ValueError: naming a column that is missing or cannot be encoded.
@@ -173,10 +173,10 @@ class Frame:
         return encode(schema, _arrow(self.table), dtype=dtype).with_warning()
 
     def targets(self, schema: Schema, name: str) -> Shaped[np.ndarray, " n"]:
-        """Return a column as targets, or as labels of the classes of training.
+        """Return the column `name` as targets: numbers for regression, class labels otherwise.
 
         Raises:
-            ValueError: if there is no such column, or it does not suit the task.
+            ValueError: if there is no such column, or it does not suit the task of the schema.
         """
         from .encoding import encode_target
 

@@ -19,7 +19,7 @@ def stablehlo_bytes(function: Callable[[Any], Any], columns: int, dtype: np.dtyp
     Args:
         function: a function of rows of shape `n columns` that JAX can trace.
         columns: number of columns of the rows.
-        dtype: of the rows.
+        dtype: dtype of the rows.
 
     Raises:
         ImportError: without flatbuffers, with which JAX writes and reads such files.

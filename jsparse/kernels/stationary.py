@@ -29,7 +29,7 @@ class Stationary(Kernel):
     """`k(x, z) = profile(|(x - z) / lengthscale|^2)` with `profile(0) = 1`.
 
     Attributes:
-        lengthscale: positive, in the units of the points; shape `()`, or `d`, one per dimension.
+        lengthscale: positive, in the units of the inputs; shape `()`, or `d`, one per dimension.
 
     Raises:
         ValueError: if the lengthscale has another shape, or is concrete and not positive and

@@ -1,4 +1,8 @@
-"""The direct method: descend on a convex machine's objective in its prototypes (Wu et al. 2006)."""
+"""The direct method: descend on a convex machine's objective in its prototypes (Wu et al. 2006).
+
+`W(Z)` is the objective as a function of the prototypes `Z` alone: its minimum over coefficients and
+intercept; see `marginal`.
+"""
 
 import functools
 from collections.abc import Callable
@@ -227,7 +231,7 @@ def _lbfgs() -> Any:
 
 
 def init(problem: InnerProblem, start: Float[Array, "m d"], max_iterations: int) -> State:
-    """Return the state of a descent before the first evaluation of `W`."""
+    """Return the state of a descent before the first evaluation of the marginal function `W`."""
     zero, none = jnp.zeros((), start.dtype), jnp.zeros((), jnp.int32)
     shapes = jax.eval_shape(problem.solve, start)
     unsolved = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)

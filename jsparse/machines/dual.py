@@ -82,7 +82,11 @@ class Dual(Method):
 
     @property
     def shares_work_over_C(self) -> bool:
-        """See `Method.shares_work_over_C`: with `tuned_with` each `C` needs a Cholesky factor."""
+        """See `Method.shares_work_over_C`.
+
+        One eigendecomposition serves all values of `C`. But if fewer rows tune the kernel, see
+        `tuned_with`, then the machine of all rows needs a Cholesky factor for each `C`.
+        """
         return self.tuned_with is None
 
     def check(self, task: Task) -> None:

@@ -116,7 +116,11 @@ class FixedSize(Prototypes, Ridge):
 
     @property
     def shares_work_over_C(self) -> bool:
-        """See `Method.shares_work_over_C`: with `tuned_with` each `C` needs a Cholesky factor."""
+        """See `Method.shares_work_over_C`.
+
+        One eigendecomposition serves all values of `C`. But if a smaller machine tunes the kernel,
+        see `tuned_with`, then the large machine is solved separately for each `C`.
+        """
         return self._small() is None
 
     def check_movable(self) -> None:

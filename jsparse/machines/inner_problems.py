@@ -1,4 +1,7 @@
-"""Convex problems for the coefficients of given prototypes, for the direct method (Wu 2006)."""
+"""Convex problems for the coefficients of given prototypes, for the direct method (Wu 2006).
+
+`W(Z)` is the minimum of a problem's objective for the prototypes `Z`.
+"""
 
 import abc
 from typing import Any, Literal, NamedTuple
@@ -212,8 +215,9 @@ class LeastSquares(Supervised):
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
         """Solve the centred normal equations by a Cholesky factorisation.
 
-        One factorisation serves all targets if they share weights and `C`. The status is
-        `NOT_FINITE` or `PRECISION_LOST` if the dtype cannot hold squared targets, and hence `W`.
+        One factorisation serves all targets if they share weights and `C`. If the dtype cannot hold
+        squared targets, it cannot hold the minimum `W(Z)` of the objective either. The status is
+        then `NOT_FINITE` or `PRECISION_LOST`.
         """
         T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)

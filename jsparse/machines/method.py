@@ -326,9 +326,9 @@ class Method(eqx.Module):
 
     @property
     def n_features(self) -> int | Literal["all"] | None:
-        """The number of features whose sums are in memory, or "all" for a kernel matrix.
+        """The number of features in the normal equations; "all" for a kernel matrix of all rows.
 
-        None if memory holds neither, or if the number is not known yet.
+        None if the method stores neither of these matrices, or if the number is not yet known.
         """
         return None
 

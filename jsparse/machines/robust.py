@@ -296,6 +296,7 @@ def _fit(
     max_iterations: Int[Array, ""],
     block_rows: int | None,
 ) -> RobustFit:
+    """See `fit`. A loop fits one output at a time; each has a target, weights, `C` and quantile."""
     Phi = map_row_blocks(feature_map, X, rows_in_block(block_rows))
     n, outputs = len(X), _outputs(y, C, quantile)
     w = jnp.ones(n, X.dtype) if weights is None else weights
@@ -312,11 +313,12 @@ def _fit(
             Phi, target, w, C, tolerance, quantile=q, threshold=threshold,
             max_iterations=max_iterations, block_rows=block_rows,
         )  # fmt: skip
-        size, d = jnp.abs(solution.residual), solution.threshold
+        size, linear_from = jnp.abs(solution.residual), solution.threshold
         slope = _slope(solution, q)
-        row_weights = slope * jnp.where(size > d, d / size, 1)
-        # At a residual e the absolute loss has the slope of the squared loss with C / (2 |e|).
-        strength = C if q is None else C / d * (SMOOTHING / 2)
+        row_weights = slope * jnp.where(size > linear_from, linear_from / size, 1)
+        # At a residual e the absolute loss has the slope of the squared loss with C / (2 |e|). A
+        # typical residual is `linear_from / SMOOTHING`.
+        strength = C if q is None else C / linear_from * (SMOOTHING / 2)
         unresolved = feature_map.unresolved(strength, _energy(Phi, w))
         return solution, row_weights, _objective(solution, w, C, q), unresolved
 

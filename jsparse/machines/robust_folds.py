@@ -53,7 +53,12 @@ class Factorised(NamedTuple):
     def solve(
         self, features: Float[Array, " p"], total: Float[Array, ""]
     ) -> tuple[Float[Array, " p"], Float[Array, ""]]:
-        """Return weights and intercept for right-hand sides of the features and the intercept."""
+        """Return the solution of the system, weights and intercept, for one right-hand side.
+
+        Args:
+            features: the right-hand side in the equations of the weights.
+            total: the right-hand side in the equation of the intercept.
+        """
         right = features - self.features * (total / self.total)
         weights = self.factor.solve(right[:, None])[:, 0]
         return weights, (total - dot(self.features, weights)) / self.total

@@ -34,7 +34,7 @@ class Rows(eqx.Module):
     """Weighted rows. If they are laid out by folds, `X`, `y` and `weights` have a leading axis `v`.
 
     Attributes:
-        X: inputs in the units of the points, shape `n d`.
+        X: inputs in scaled units, as the prototypes are, shape `n d`.
         y: targets, shape `n` or `n c`; with a code, class numbers, shape `n`.
         weights: row weights, shape `n`; a row of weight 0 is absent.
         code: turns class numbers into targets of binary problems; None for real targets.

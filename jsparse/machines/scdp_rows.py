@@ -193,7 +193,10 @@ def _triangular_factor(
     problem: Problem,
     block_rows: int | None,
 ) -> Float[Array, "q q"]:
-    """Return the QR factor of the weighted rows `[1 K(X, Z) y]` and of the penalty's root."""
+    """Return the factor R of one QR factorisation, of two blocks of rows.
+
+    One block is the weighted rows `[1 K(X, Z) y]`. The other is a square root of the penalty.
+    """
     kernel, candidates, C, X, weights, nu = problem
     k, c = len(support), targets.shape[1]
     inside = support >= 0

@@ -145,7 +145,7 @@ class Answers(abc.ABC):
             ValueError: for a classifier, or a model without errors on held-out rows.
         """
         if self.labels is not None:
-            raise ValueError("interval: expected a regression; of classes see `predict_set`")
+            raise ValueError("interval: expected a regression; for classes see `predict_set`")
         conformal = known_errors(self.conformal, "interval")
 
         def ends(values: Any, xp: Any) -> Any:

@@ -157,7 +157,12 @@ class Schema(NamedTuple):
 
 
 def _column(parts: Any) -> Column:
-    """Return the column that an entry of `columns` in the JSON document describes."""
+    """Return the `Column` that an entry of `columns` in the JSON document describes.
+
+    Raises:
+        KeyError: if a field is missing.
+        TypeError: if a field does not have the type that `Column` documents.
+    """
     name, categories, fill = parts["name"], parts["categories"], parts["fill"]
     origin, coded = parts["origin"], parts["coded"]
     if categories is not None:

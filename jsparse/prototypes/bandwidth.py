@@ -314,7 +314,7 @@ def _false_position(
         function: at most 0 at the first end of the bracket, and positive at the second.
         bracket: the ends.
         value: the function at the first end.
-        tolerance: of the last step.
+        tolerance: stop at a step of at most this size.
     """
 
     def going(carry):

@@ -216,10 +216,11 @@ def pursue(
     max_atoms: int,
     rule: Rule = "residual",
 ) -> Path:
-    """Return the whole path of a batch; see `scdp`.
+    """Return the `Path` of a batch of systems, with a solution of every size; see `scdp`.
 
-    The rounding errors of the diagonal are relative to `rounded`: the diagonal, or a larger vector
-    if A is a difference.
+    The rounding errors of `diagonal` are relative to `rounded`. If A is the difference of two
+    matrices, as after centring, `rounded` is the diagonal of the first matrix. Otherwise it is
+    `diagonal`.
     """
     state = init(b, diagonal, tolerance, max_atoms=max_atoms)
     until = jnp.asarray(max_atoms, jnp.int32)

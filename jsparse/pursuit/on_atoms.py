@@ -41,23 +41,23 @@ class Rows(NamedTuple):
         """Return the residual without atoms."""
         return self.y
 
-    def left(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "n c"]:
+    def residual(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "n c"]:
         """Return the residual `y - X w`."""
         return self.y - dot(self.X[:, slots], w)
 
     def score(
-        self, left: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
+        self, residual: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, " D"]:
         """Return the squared correlations of all atoms with the residual."""
         # Multiply from the left: XLA's product with `X.T` takes 20 to 45 times as long on a CPU.
-        correlations = _less_ridge(dot(left.T, self.X), slots, w, self.ridge)
+        correlations = _less_ridge(dot(residual.T, self.X), slots, w, self.ridge)
         return jnp.sum(jnp.square(correlations), axis=0)
 
     def loss(
-        self, left: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
+        self, residual: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, ""]:
         """Return the objective."""
-        return jnp.sum(jnp.square(left)) + self.ridge * jnp.sum(jnp.square(w))
+        return jnp.sum(jnp.square(residual)) + self.ridge * jnp.sum(jnp.square(w))
 
     def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> Small:
         """Reduce the problem by a QR decomposition of the atoms and y."""
@@ -105,7 +105,7 @@ class Gram(NamedTuple):
         """Return the residual without atoms."""
         return self.b
 
-    def left(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "D c"]:
+    def residual(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "D c"]:
         """Return the residual `b - A w`."""
         # The additional row of zeros keeps XLA from fusing a single row and the look-up into one
         # slow loop.
@@ -114,16 +114,16 @@ class Gram(NamedTuple):
         return _less_ridge((self.b - fitted).T, slots, w, self.ridge).T
 
     def score(
-        self, left: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
+        self, residual: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, " D"]:
         """Return the squared correlations of all atoms with the residual."""
-        return jnp.sum(jnp.square(left), axis=1)
+        return jnp.sum(jnp.square(residual), axis=1)
 
     def loss(
-        self, left: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
+        self, residual: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, ""]:
         """Return the objective less `|y|^2`: `w'A w - 2 b'w`."""
-        return -jnp.sum((self.b[slots] + left[slots]) * w)
+        return -jnp.sum((self.b[slots] + residual[slots]) * w)
 
     def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> Small:
         """Return `[[A, b], [b', 0]]` of the atoms."""

@@ -234,15 +234,15 @@ def stagewise_omp(
         X: dictionary, shape `n D` or `v n D`.
         y: shape `n` or `n c`, after the axis `v` of a batch.
         max_atoms: length of the path (static).
-        threshold: limit of correlations, in units of the correlation with noise of the residual's
-            size. The source recommends 2 to 3.
+        threshold: least correlation of a selected atom, in units of `|r| / sqrt(n)`, the standard
+            deviation of the correlation with noise of length `|r|`. The source recommends 2 to 3.
         max_stages: largest number of stages (static).
         tolerance: end when `|y - X w| <= tolerance |y|`.
 
     Returns:
-        `Path`, see `omp`. The status is also `CONVERGED` if no atom is above the threshold, as
-        always if `n` is below the squared threshold. It is `EXHAUSTED` if one more stage would
-        follow after the last.
+        `Path`, see `omp`. The status is also `CONVERGED` if no atom is above the threshold. If
+        `n < threshold^2`, no atom can be above it, because `|x_i'r| <= |r|`. The status is
+        `EXHAUSTED` if the limit of stages ends the pursuit.
 
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.

@@ -110,7 +110,7 @@ def assemble(
         support: atoms, -1 from `size` on.
         directions: row j is `p_j`, over the first j + 1 atoms, with `p_i'A p_j = (i == j)`.
         along: the solution along each direction, `p_j'b`.
-        diagonal: of `A` at the support.
+        diagonal: the diagonal of `A` at the support.
         residual_norm: norms with 0 to k atoms.
         size: number of selected atoms.
         status: status of the pursuit.

@@ -74,7 +74,7 @@ class State(NamedTuple):
 
     support: Int[Array, " k"]  # T, increasing; unused places hold any atom
     weights: Float[Array, "k c"]  # coefficients of these atoms, 0 in unused places
-    left: Float[Array, "r c"]  # r = y - X w, or b - A w
+    residual: Float[Array, "r c"]  # r = y - X w, or b - A w
     loss: Float[Array, ""]  # |y - X w|^2 + ridge |w|^2, or w'A w - 2 b'w
     rank: Int[Array, ""]
     iterations: Int[Array, ""]  # l; -1 before the first atoms
@@ -90,7 +90,7 @@ def init(form: Rows | Gram, *, max_atoms: int) -> State:
     return State(
         support=jnp.zeros(max_atoms, jnp.int32),
         weights=jnp.zeros((max_atoms, start.shape[1]), start.dtype),
-        left=start,
+        residual=start,
         loss=zero + jnp.inf,
         rank=count,
         iterations=count - 1,
@@ -108,7 +108,7 @@ def step(
     *,
     rule: Rule,
 ) -> State:
-    """Make one iteration of Algorithm 1; end if the residual does not fall.
+    """Make one iteration of Algorithm 1; end if the loss does not fall.
 
     Args:
         state: the state before the iteration.
@@ -121,9 +121,9 @@ def step(
     """
     after = _exchange(state, form, n_kept, rule=rule)
     falls = after.loss < state.loss
-    finite = jnp.isfinite(after.loss) & jnp.all(jnp.isfinite(after.left))
+    finite = jnp.isfinite(after.loss) & jnp.all(jnp.isfinite(after.residual))
     iterations = state.iterations + 1
-    squared_norm = jnp.sum(jnp.square(after.left))
+    squared_norm = jnp.sum(jnp.square(after.residual))
     status = jnp.where(iterations >= max_iterations, COMPLETED, RUNNING)
     status = jnp.where(squared_norm <= jnp.square(tolerance) * start, CONVERGED, status)
     status = jnp.where(falls, status, CONVERGED)
@@ -148,7 +148,7 @@ def _exchange(state: State, form: Rows | Gram, n_kept: Int[Array, ""], *, rule: 
     k, D, factor = len(state.support), form.n_atoms, (2 if rule == "cosamp" else 1)
     filled = (jnp.arange(k, dtype=jnp.int32) < n_kept) & (state.iterations >= 0)
     present = jnp.where(filled, state.support, D)
-    score = form.score(state.left, state.support, state.weights)
+    score = form.score(state.residual, state.support, state.weights)
     new_atoms = jnp.where(_largest(score, factor * n_kept), jnp.arange(D, dtype=jnp.int32), D)
     # Sorting takes a third of the time of marking the atoms in a mask.
     candidates = jnp.sort(jnp.concatenate([new_atoms, present]))
@@ -181,12 +181,12 @@ def _exchange(state: State, form: Rows | Gram, n_kept: Int[Array, ""], *, rule: 
     # If no atom changes, the coefficients keep every digit.
     keeps_weights = unchanged(fitted) if rule == "subspace" else False
     weights = jnp.where(keeps_weights, state.weights, fitted.weights[:k])
-    left = form.left(support, weights)
+    residual = form.residual(support, weights)
     return state._replace(
         support=support,
         weights=weights,
-        left=left,
-        loss=form.loss(left, support, weights),
+        residual=residual,
+        loss=form.loss(residual, support, weights),
         rank=fitted.rank,
     )
 
@@ -251,7 +251,7 @@ def pursue(
     return Subspace(
         support=jnp.where(inside, final.support, -1),
         coefficients=final.weights,
-        residual_norm=jnp.sqrt(jnp.sum(jnp.square(final.left))),
+        residual_norm=jnp.sqrt(jnp.sum(jnp.square(final.residual))),
         explained=squared_target - final.loss,
         rank=jnp.minimum(final.rank, n_atoms),
         iterations=final.iterations,

@@ -234,10 +234,11 @@ def tell(
 def acceptance_probabilities(
     values: Float[Array, " q"], temperature: Float[Array, ""], scale: Float[Array, ""]
 ) -> Float[Array, " q"]:
-    """Return A_i = exp(E_i / T) / sum_j exp(E_j / T) without overflow, T = temperature * scale.
+    """Return A_i = exp(E_i / T) / sum_j exp(E_j / T), computed without overflow.
 
-    A value that is not finite counts as the worst finite one. If all values are equal (scale 0),
-    every A_i is 1 / q.
+    The temperature T is `temperature * scale`. `scale` is `AnnealingState.scale`, the unit of the
+    temperature. It is 0 while all values are equal; then every A_i is 1 / q. A value that is not
+    finite counts as the worst finite value.
     """
     finite = jnp.isfinite(values)
     worst = jnp.max(jnp.where(finite, values, -jnp.inf))

@@ -287,10 +287,10 @@ class _Descents:
             theta = np.asarray(search.start.theta, float)
             score = run.scores(theta[None])[0]
             return [np.append(theta, np.log(search.start.C))], score
-        held = np.full(run.template.size, np.nan)
-        held[excluded] = self.highest[excluded]
-        profile = scored_profile(run, held)
-        free = ~self.signed & np.isnan(held)
+        fixed = np.full(run.template.size, np.nan)
+        fixed[excluded] = self.highest[excluded]
+        profile = scored_profile(run, fixed)
+        free = ~self.signed & np.isnan(fixed)
 
         def handicapped(pair: tuple[float, np.ndarray]) -> float:
             is_long = np.any((pair[1] - self.middle)[free] > np.log(LONG))

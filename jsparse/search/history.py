@@ -125,18 +125,23 @@ def evaluations_of(
 
 
 def _evaluations(path: PathLike, stage: int, arrays: dict[str, np.ndarray]) -> list[Evaluation]:
-    """Return the evaluations of one stage; raise `ModelFileError` if array shapes disagree."""
+    """Return the evaluations of one stage.
+
+    Raises:
+        ModelFileError: if dtypes or shapes of the arrays disagree, or values are out of range.
+    """
     kinds = {name: (array.dtype.kind, array.shape) for name, array in arrays.items()}
-    theta, C = (kinds.get(name, ("", ())) for name in ("theta", "C"))
-    n, s = len(arrays.get("C", ())) if C[1] else 0, C[1][-1:]
+    theta_shape, C_shape = (kinds.get(name, ("", ()))[1] for name in ("theta", "C"))
+    n = C_shape[0] if C_shape else 0
+    s, p = C_shape[-1:], theta_shape[-1:]
     expected = {
         **dict.fromkeys(("C", "scores", "standard_errors"), ("f", (n, *s))),
-        "theta": ("f", (n, *theta[1][-1:])),
+        "theta": ("f", (n, *p)),
         "status": ("i", (n, *s)),
         "seconds": ("f", (n,)),
     }
-    if "slope" in kinds and len(theta[1]) == 2:  # the stage was a gradient search
-        expected["slope"] = ("f", (n, theta[1][1] + 2))
+    if "slope" in kinds and len(theta_shape) == 2:  # the stage was a gradient search
+        expected["slope"] = ("f", (n, theta_shape[1] + 2))  # see `Evaluation.slope`
     if n == 0 or kinds != expected:
         raise ModelFileError(
             f"{named(path)}: expected {', '.join(Evaluation._fields)} of n evaluations, n at least "

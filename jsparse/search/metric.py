@@ -44,21 +44,21 @@ class MetricSearch(Search):
 
 
 def scored_profile(
-    run: Evaluator, held: Float[np.ndarray, " p"] | None = None
+    run: Evaluator, fixed: Float[np.ndarray, " p"] | None = None
 ) -> list[tuple[float, Float[np.ndarray, " p"]]]:
     """Vary one common factor of all positive leaves; return scores and kernels, the best first.
 
     Args:
         run: evaluates the kernels, as points of its template.
-        held: values of the elements of theta that are held fixed; NaN for the varied elements.
+        fixed: values of the fixed elements of theta; NaN for the varied elements.
     """
     middle, signed = run.template.theta.astype(float), run.template.signed
     scored: list[tuple[float, np.ndarray]] = []
 
     def scores(points: np.ndarray) -> Float[np.ndarray, " q"]:
         thetas = middle[None] + np.where(signed[None], 0, points)
-        if held is not None:
-            thetas = np.where(np.isnan(held)[None], thetas, held[None])
+        if fixed is not None:
+            thetas = np.where(np.isnan(fixed)[None], thetas, fixed[None])
         values = run.scores(thetas)
         scored.extend(zip(values.tolist(), thetas, strict=True))
         return values

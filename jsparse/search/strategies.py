@@ -372,7 +372,10 @@ def line_search(low: float, high: float, planned: int, dtype: jnp.dtype, scores:
 def local_line_search(
     low: float, high: float, start: Float[np.ndarray, "1"], planned: int, scores: Scores
 ) -> None:
-    """Step by the finest step of `line_search` until the best point lies between two others."""
+    """Move downhill from `start` by the smallest step of `line_search`.
+
+    End when both neighbours of the best point are evaluated, or after `planned` evaluations.
+    """
     coarse, *halvings = line_rounds(planned)
     width = (high - low) / max(1, coarse - 1) / 2 ** len(halvings)
     points, values, new = np.zeros(0), np.zeros(0), start

@@ -92,7 +92,7 @@ def split_kernel(
 
     Args:
         kernel: the kernel; its floating-point leaves are cast to `dtype`.
-        dtype: of the computations.
+        dtype: dtype of the computations.
         tune_kernel: False to tune no leaf at all.
         tune_matrices: also tune the matrices of `kernels.Projected`, whatever their sign.
     """

@@ -49,10 +49,11 @@ def tune(
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
         decoding: see `multiclass.distances`.
-        search: `Profile`, `Annealing` or `Gradient`. With a `start` the search is local. For one
-            parameter, a local search moves by the finest step of the whole search, until the best
-            kernel lies between two others. For several parameters, it is the simplex without
-            annealing, or the gradient steps without the profile.
+        search: `Profile`, `Annealing` or `Gradient`. With a `start` the search is local: it begins
+            at the kernel of `start`. A local `Profile` of one parameter moves by the smallest step
+            of a search without `start`, until both neighbours of the best kernel are worse. A local
+            `Profile` of several parameters, and a local `Annealing`, run the simplex without
+            annealing. A local `Gradient` makes gradient steps without a profile before them.
         max_seconds: time limit; no evaluation starts later, and the best result so far is returned.
         progress: called as `progress(done, planned, best_score)` after each evaluation.
 

@@ -148,9 +148,9 @@ def reweighted(
 
     Returns:
         `Reweighted`. The status is `NOT_FINITE` for NaN, infinity, or a `C` that is not positive.
-        It is `EXHAUSTED` at the limit of steps, or `COMPLETED` by the paper's rule, which counts
-        the limit as convergence. It is `PRECISION_LOST` if rounding, not the data, decides the last
-        solution. If `C` is small, all coefficients may be 0, and `count` is 0.
+        It is `EXHAUSTED` at the limit of steps. With the rule "paper" it is `COMPLETED` there, as
+        the paper counts the limit as convergence. It is `PRECISION_LOST` if rounding, not the data,
+        decides the last solution. If `C` is small, all coefficients may be 0, and `count` is 0.
 
     Pure; works under `jit` and `vmap`, and new values do not compile again. Not differentiable in
     reverse mode, because the number of iterations is unknown.

@@ -95,7 +95,7 @@ def distil(
     if not isinstance(model, Model):
         raise ValueError(f"trained: expected a result of train, or a Model, got {trained!r}")
     if method is None:
-        method = SCDP(max_prototypes=_longest(trained, n_prototypes))
+        method = SCDP(max_prototypes=_max_prototypes(trained, n_prototypes))
     elif n_prototypes is not None:
         raise ValueError(NO_NUMBER.format(n_prototypes))
     if not isinstance(method, Method):
@@ -156,8 +156,11 @@ def distil(
     return dataclasses.replace(best, seconds=small.seconds | seconds | total)
 
 
-def _longest(large: Trained | Model, n_prototypes: int | None) -> int | None:
+def _max_prototypes(large: Trained | Model, n_prototypes: int | None) -> int | None:
     """Return the largest number of prototypes to select, or None for the default of the method.
+
+    It is `n_prototypes`, limited to the size of the large machine and the rows of any training
+    split.
 
     Raises:
         ValueError: if `n_prototypes` is not a number of at least 1.
@@ -167,8 +170,8 @@ def _longest(large: Trained | Model, n_prototypes: int | None) -> int | None:
     most = whole_number("n_prototypes", n_prototypes, 1)
     if isinstance(large, Model):
         return min(most, large.size)
-    rows_without_fold = large.n_rows - int(np.asarray(large.folds.valid).sum(axis=1).max())
-    return min(most, large.model.size, rows_without_fold)
+    largest_fold = int(np.asarray(large.folds.valid).sum(axis=1).max())
+    return min(most, large.model.size, large.n_rows - largest_fold)
 
 
 def _moved(

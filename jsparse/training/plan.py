@@ -101,7 +101,7 @@ def plan(
         folds: number of folds; 2 with a `HoldOut`.
         code: output code of more than two classes, see `output_code`.
         n_C: number of values of `C`.
-        dtype: of the computations.
+        dtype: dtype of the computations.
         streamed: whether the rows are read in batches.
         batch_rows: rows of a batch.
         sample_rows: rows of a stream that are kept to choose prototypes and to score.
@@ -109,8 +109,8 @@ def plan(
         n_parameters: number of tuned elements of the kernel.
         memory: bytes that arrays may take; by default the free memory of the device, on a CPU
             without the bytes of programs.
-        solver: of `FixedSize`. For "conjugate_gradients" the plan is of the machine of all
-            prototypes, not of the smaller machine that tunes the kernel.
+        solver: see `FixedSize`. For "conjugate_gradients" the plan is for the machine of all
+            prototypes, not for the smaller machine that tunes the kernel.
 
     Raises:
         ValueError: for arguments out of range.

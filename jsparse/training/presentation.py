@@ -20,7 +20,10 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 14, 22, 36  # margins
 
 
 def describe_kernel(kernel: Kernel) -> str:
-    """Return the kernel's class and hyper-parameters on one line, or the range of many values."""
+    """Return the kernel's class and hyper-parameters on one line.
+
+    If a hyper-parameter has more than 6 values, the line states their number and range.
+    """
     if isinstance(kernel, Mixture):
         return ", ".join(describe_kernel(part) for part in kernel.kernels)
     if isinstance(kernel, Projected):

@@ -302,7 +302,11 @@ class InMemory(TrainingSource):
         C: Float[Any, " s"],
         on_fold: FoldLosses,
     ) -> Validation:
-        """Evaluate one kernel for a vector of `C`; with one `C`, remember the best evaluation."""
+        """Evaluate one kernel for a vector of `C`.
+
+        If there is only one `C`, store the best evaluation in `best`, so that the predictions after
+        the search need not be computed again.
+        """
         if len(C) > 1:
             return super()._evaluate(problem, theta, C, on_fold)
         arrays = [np.asarray(a).tobytes() for a in (theta, C, *jax.tree.leaves(on_fold))]

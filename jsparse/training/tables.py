@@ -156,7 +156,14 @@ def shape_of(
             f"{n} rows in fold {int(np.argmax(in_fold))}"
         )
     n_classes = None if classes is None else len(classes)
-    return Shape(n, n, n - int(in_fold.max()), d, n_classes, isinstance(kernel, Linear))
+    return Shape(
+        n=n,
+        present=n,
+        training=n - int(in_fold.max()),
+        d=d,
+        classes=n_classes,
+        linear=isinstance(kernel, Linear),
+    )
 
 
 def _folds_of(config: Config, weighted: WeightedRows, n: int, labels: np.ndarray | None) -> Folds:

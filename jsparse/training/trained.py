@@ -150,7 +150,7 @@ class Trained:
         return shown
 
     def _size_in_words(self) -> str:
-        """Return the number of prototypes, of candidates and of compared sizes as text."""
+        """Return a text: the number of prototypes, and from what it was chosen."""
         size, curve = str(self.model.size), self.curve
         if self.size is not None:
             size += f" of {self.n_points} candidates"

@@ -69,7 +69,8 @@ def losses(
         decoding: how the values of the binary problems give a class, see `multiclass.distances`.
         rows: `r` rows with their targets.
         values: predictions of `q` machines with `l` outputs.
-        quantiles: of the outputs, or of each output of one target; for "pinball".
+        quantiles: with "pinball", one quantile for all outputs; or a quantile for each output, if
+            the outputs are several quantiles of one target.
     """
     code, targets = rows.code, rows.target_columns
     if code is not None and metric == "misclassification":

@@ -57,7 +57,7 @@ class FoldLosses(eqx.Module):
 
     scoring: Scoring = eqx.field(static=True)
     keep: Kept | None = None  # the machine whose predictions are kept; None for none
-    quantiles: tuple[ScalarLike, ...] = ()  # of the outputs, see `Method.quantiles`
+    quantiles: tuple[ScalarLike, ...] = ()  # what the outputs estimate, see `Method.quantiles`
 
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: Which
