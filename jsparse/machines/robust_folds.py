@@ -21,7 +21,7 @@ from .held_out import HeldOut, OnFold, each_C, one_size
 from .rows import FoldLayout, Rows
 
 TOLERANCE = 1e-4  # length of the last step: far below the noise of held-out errors
-STEPS = 300  # limit of the steps of one machine
+STEPS = 3000  # limit of the steps of one machine; most take fewer than 100
 FREE_STEPS = 20  # steps in which the threshold is computed from the present residuals
 START_DISTANCE = 5.0  # in thresholds from the median: farther targets start from there
 
