@@ -14,6 +14,8 @@ import numpy as np
 from .checks import NameRow, TableError, UnseenCategoryWarning, row_index, short_repr
 from .schema import Column, Schema
 
+# They call the methods of a `Model`: equinox always, jaxtyping if it checks annotations.
+_WRAPPERS = ("equinox", "jaxtyping")
 _IMPUTE = (
     "fill them in, leave those rows out, or train with imputation: "
     "jsparse.data.frames.Frame(table, impute=True) in place of the table; on the command line "
@@ -59,12 +61,20 @@ class Encoded(NamedTuple):
 
 
 def _level_of_caller() -> int:
-    """Return the `stacklevel` of a warning for the first caller outside of this package."""
-    package, frame = __name__.partition(".")[0], inspect.currentframe()
-    level = 0  # of this function; its caller, which warns, has level 1
-    while frame and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+    """Return the `stacklevel` of a warning for the first caller outside of this package.
+
+    The package is jsparse, or the folder of a copy of `predictor`. Frames of `_WRAPPERS` lie
+    between frames of the package.
+    """
+    package = (__package__ or "").removesuffix(".predictor")
+    frame, level = inspect.currentframe(), 0  # 0 is this function; its caller, which warns, is 1
+    while frame and _within(frame.f_globals.get("__name__", ""), (package, *_WRAPPERS)):
         frame, level = frame.f_back, level + 1
     return level
+
+
+def _within(module: str, packages: Iterable[str]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 class Columns(abc.ABC):
