@@ -179,9 +179,9 @@ def check_names(names: Sequence[str], wanted: Iterable[str], what: str) -> None:
 
 
 def listing(values: Iterable[Any], most: int = 10) -> str:
-    """Return the first `most` values and the number of the others, for a message."""
+    """Return the first `most` values, cut to 80 characters, and the number of the others."""
     values = list(values)
-    words = ", ".join(repr(value) for value in values[:most])
+    words = ", ".join(f"{value!r:.80}" for value in values[:most])
     return words if len(values) <= most else f"{words} and {len(values) - most} more"
 
 

@@ -20,6 +20,7 @@ from jsparse.data.encoding import encode, fit_schema
 from jsparse.data.frames import Frame
 from jsparse.expansion import KernelExpansion
 from jsparse.predictor import TableError, UnseenCategoryWarning
+from jsparse.predictor.schema import Column, Schema
 from jsparse.predictor.tables import encode_table, is_table
 
 UTC = datetime.UTC
@@ -138,6 +139,17 @@ def test_unseen_categories_and_missing_columns_and_values():
             with pytest.raises(TableError) as caught:
                 encode_table(strict, KINDS[kind](table), "float64")
             assert str(caught.value) == str(expected.value)
+
+
+def test_the_warning_cuts_long_categories_and_counts_many():
+    schema = Schema((Column("town", ("Bern", "Oslo")),), "y", "regression", None, False)
+    for values, words in (
+        (["x" * 1000], f"'{'x' * 79} (rows: 1);"),
+        ([*"ABCDEFG", "A"], "'A', 'B', 'C', 'D', 'E' and 2 more (rows: 8);"),
+    ):
+        with pytest.warns(UnseenCategoryWarning) as caught:
+            encode_table(schema, {"town": values}, "float64")
+        assert f"column 'town': {words}" in str(caught[0].message)
 
 
 def test_the_warning_points_at_the_line_of_the_caller(tmp_path):
