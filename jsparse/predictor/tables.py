@@ -5,6 +5,7 @@ import datetime
 import decimal
 import difflib
 import inspect
+import types
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -56,18 +57,20 @@ class Encoded(NamedTuple):
                 "different from all known categories. Correct the spelling, or train with rows of "
                 "these categories; to predict them in silence, ignore UnseenCategoryWarning"
             )
-            warnings.warn(message, UnseenCategoryWarning, stacklevel=_level_of_caller())
+            warnings.warn(
+                message, UnseenCategoryWarning, stacklevel=_level_of_caller(inspect.currentframe())
+            )
         return self.X
 
 
-def _level_of_caller() -> int:
-    """Return the `stacklevel` of a warning for the first caller outside of this package.
+def _level_of_caller(frame: types.FrameType | None) -> int:
+    """Return the `stacklevel` of a warning in `frame` for the first caller outside of this package.
 
     The package is jsparse, or the folder of a copy of `predictor`. Frames of `_WRAPPERS` lie
     between frames of the package.
     """
     package = (__package__ or "").removesuffix(".predictor")
-    frame, level = inspect.currentframe(), 0  # 0 is this function; its caller, which warns, is 1
+    level = 1
     while frame and _within(frame.f_globals.get("__name__", ""), (package, *_WRAPPERS)):
         frame, level = frame.f_back, level + 1
     return level
