@@ -79,8 +79,8 @@ class Machine(BaseEstimator):
     settings for its columns. `model_.columns` describes the encoding of a table. `prototypes_` and
     lengthscales refer to the encoded columns. A category not seen in training has no indicator. A
     kernel that compares categories treats it as different from all others. Both cases cause an
-    `UnseenCategoryWarning`. `model_` accepts the
-    columns in any order. An estimator needs them in the order of training, as scikit-learn demands.
+    `UnseenCategoryWarning`. `model_` accepts the columns in any order. An estimator needs them in
+    the order of training, as scikit-learn demands.
     """
 
     # Set by the constructors of the subclasses.

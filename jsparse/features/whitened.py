@@ -9,7 +9,10 @@ from .base import FeatureMap
 
 
 class Whitened(FeatureMap):
-    """`Phi = K(X, Z) T - shift`, `R = I`, with `T' K(Z, Z) T = I`."""
+    """`Phi = K(X, Z) T - shift`, `R = I`, with `T' K(Z, Z) T = I` to rounding.
+
+    A map may drop features. The columns of `T` for dropped features are 0.
+    """
 
     kernel: Kernel
     prototypes: Float[Array, "m d"]
@@ -22,7 +25,7 @@ class Whitened(FeatureMap):
 
     @property
     def n_features(self) -> int:
-        """Return the number of features, `m`; features that were dropped are 0 and count."""
+        """Return the number of features, `m`. It includes dropped features, which are zero."""
         return self.prototypes.shape[0]
 
     def expansion(

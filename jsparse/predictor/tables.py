@@ -5,6 +5,7 @@ import datetime
 import decimal
 import difflib
 import inspect
+import types
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -14,6 +15,8 @@ import numpy as np
 from .checks import NameRow, TableError, UnseenCategoryWarning, row_index, short_repr
 from .schema import Column, Schema
 
+# They call the methods of a `Model`: equinox always, jaxtyping if it checks annotations.
+_WRAPPERS = ("equinox", "jaxtyping")
 _IMPUTE = (
     "fill them in, leave those rows out, or train with imputation: "
     "jsparse.data.frames.Frame(table, impute=True) in place of the table; on the command line "
@@ -54,17 +57,27 @@ class Encoded(NamedTuple):
                 "different from all known categories. Correct the spelling, or train with rows of "
                 "these categories; to predict them in silence, ignore UnseenCategoryWarning"
             )
-            warnings.warn(message, UnseenCategoryWarning, stacklevel=_level_of_caller())
+            warnings.warn(
+                message, UnseenCategoryWarning, stacklevel=_level_of_caller(inspect.currentframe())
+            )
         return self.X
 
 
-def _level_of_caller() -> int:
-    """Return the `stacklevel` of a warning for the first caller outside of this package."""
-    package, frame = __name__.partition(".")[0], inspect.currentframe()
-    level = 0  # of this function; its caller, which warns, has level 1
-    while frame and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+def _level_of_caller(frame: types.FrameType | None) -> int:
+    """Return the `stacklevel` of a warning in `frame` for the first caller outside of this package.
+
+    The package is jsparse, or the folder of a copy of `predictor`. Frames of `_WRAPPERS` lie
+    between frames of the package.
+    """
+    package = (__package__ or "").removesuffix(".predictor")
+    level = 1
+    while frame and _within(frame.f_globals.get("__name__", ""), (package, *_WRAPPERS)):
         frame, level = frame.f_back, level + 1
     return level
+
+
+def _within(module: str, packages: Iterable[str]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 class Columns(abc.ABC):
@@ -169,9 +182,9 @@ def check_names(names: Sequence[str], wanted: Iterable[str], what: str) -> None:
 
 
 def listing(values: Iterable[Any], most: int = 10) -> str:
-    """Return the first `most` values and the number of the others, for a message."""
+    """Return the first `most` values, cut to 80 characters, and the number of the others."""
     values = list(values)
-    words = ", ".join(repr(value) for value in values[:most])
+    words = ", ".join(f"{value!r:.80}" for value in values[:most])
     return words if len(values) <= most else f"{words} and {len(values) - most} more"
 
 

@@ -1,7 +1,7 @@
 """Distillation: training of a small machine on the prototypes of a large machine."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ from ..data.schema import Schema
 from ..expansion import KernelExpansion
 from ..kernels import Kernel, Mixture
 from ..machines.imitation import MovedPrototypes, imitate
-from ..machines.method import Method
+from ..machines.method import Method, Shape
 from ..machines.scdp import SCDP
 from ..model import Model
 from ..search.strategies import Profile
@@ -36,6 +36,16 @@ NO_NUMBER = (
     "n_prototypes: expected None with a method, which has its own number of prototypes, got {!r}"
 )
 _TERMS = (("total", "moving"), ("compile", "compile"))  # seconds, and what the move adds to them
+
+
+class _AtMost(SCDP):
+    """`SCDP` of at most `max_prototypes`: less if there are fewer candidates or training rows."""
+
+    def resolve(self, shape: Shape) -> SCDP:
+        """See `Method.resolve`."""
+        capped = self.capped(shape)
+        settings = {field.name: getattr(capped, field.name) for field in dataclasses.fields(SCDP)}
+        return cast(SCDP, SCDP(**settings).resolve(shape))
 
 
 def distil(
@@ -62,8 +72,9 @@ def distil(
         X: the rows, as for `train`.
         y: the targets, as for `train`.
         key: random seed of the folds and of the method.
-        n_prototypes: the largest number of prototypes; cross-validation chooses the size on the
-            path of `SCDP`. Only without a method.
+        n_prototypes: the largest number of prototypes, at most the large machine's and the rows of
+            any training split; cross-validation chooses the size on the path of `SCDP`. Only
+            without a method.
         method: `SCDP`, `SpSVM`, `KSP`, `KMP` or `KBP`, which select from the large machine's
             prototypes; or `SparseReduction`, which chooses as many rows as the large machine has
             prototypes, and prunes them. None for `SCDP` with at most `n_prototypes`.
@@ -95,7 +106,9 @@ def distil(
     if not isinstance(model, Model):
         raise ValueError(f"trained: expected a result of train, or a Model, got {trained!r}")
     if method is None:
-        method = SCDP(max_prototypes=_max_prototypes(trained, n_prototypes))
+        if n_prototypes is not None:
+            n_prototypes = whole_number("n_prototypes", n_prototypes, 1)
+        method = _AtMost(max_prototypes=n_prototypes)
     elif n_prototypes is not None:
         raise ValueError(NO_NUMBER.format(n_prototypes))
     if not isinstance(method, Method):
@@ -154,24 +167,6 @@ def distil(
         best = moved if moved.cv_error < selected.cv_error else small
     total = {name: small.seconds[name] + seconds[term] for name, term in _TERMS}
     return dataclasses.replace(best, seconds=small.seconds | seconds | total)
-
-
-def _max_prototypes(large: Trained | Model, n_prototypes: int | None) -> int | None:
-    """Return the largest number of prototypes to select, or None for the default of the method.
-
-    It is `n_prototypes`, limited to the size of the large machine and the rows of any training
-    split.
-
-    Raises:
-        ValueError: if `n_prototypes` is not a number of at least 1.
-    """
-    if n_prototypes is None:
-        return None
-    most = whole_number("n_prototypes", n_prototypes, 1)
-    if isinstance(large, Model):
-        return min(most, large.size)
-    largest_fold = int(np.asarray(large.folds.valid).sum(axis=1).max())
-    return min(most, large.model.size, large.n_rows - largest_fold)
 
 
 def _moved(

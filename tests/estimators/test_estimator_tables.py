@@ -114,6 +114,7 @@ def test_every_predictor_warns_once_in_a_call_of_unseen_categories(fitted):
             call(new)
         (warning,) = caught
         assert warning.category is jsparse.UnseenCategoryWarning
+        assert warning.filename == __file__  # not a file of equinox, which calls a Model's methods
         assert "column 'town': 'Namur', 'Huy' (rows: 3);" in str(warning.message)
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -170,7 +170,15 @@ def test_the_name_of_a_column_of_a_table_stands_for_the_targets(task):
         y = np.where(y > 0, "high", "low")
     table = pd.DataFrame({"target": y, "a": X[:, 0], "b": X[:, 1]})
     with jax.enable_x64(True):
-        model = jsparse.train(table[:100], "target", task=task, **SETTINGS).model
+        result = jsparse.train(table[:100], "target", task=task, **SETTINGS)
+    model = result.model
+    of_result = result.calibrated(table[100:], "target").conformal.errors
+    np.testing.assert_array_equal(
+        of_result, model.calibrated(table[100:], "target").conformal.errors
+    )
+    of_result = result.with_novelty(table[:100]).novelty(table[100:]).distance
+    of_model = model.with_novelty(table[:100]).novelty(table[100:]).distance
+    np.testing.assert_array_equal(of_result, of_model)
     for rows in (table[100:], pa.Table.from_pandas(table[100:]), Frame(table[100:])):
         by_name, by_values = model.calibrated(rows, "target"), model.calibrated(rows, y[100:])
         np.testing.assert_array_equal(by_name.conformal.errors, by_values.conformal.errors)

@@ -2,9 +2,11 @@
 
 import datetime
 import decimal
+import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,11 +15,12 @@ import pytest
 from jax import device_put
 from predictor.plain_models import a_model
 
-from jsparse import Model, kernels
+from jsparse import Model, kernels, predictor
 from jsparse.data.encoding import encode, fit_schema
 from jsparse.data.frames import Frame
 from jsparse.expansion import KernelExpansion
 from jsparse.predictor import TableError, UnseenCategoryWarning
+from jsparse.predictor.schema import Column, Schema
 from jsparse.predictor.tables import encode_table, is_table
 
 UTC = datetime.UTC
@@ -138,20 +141,36 @@ def test_unseen_categories_and_missing_columns_and_values():
             assert str(caught.value) == str(expected.value)
 
 
+def test_the_warning_cuts_long_categories_and_counts_many():
+    schema = Schema((Column("town", ("Bern", "Oslo")),), "y", "regression", None, False)
+    for values, words in (
+        (["x" * 1000], f"'{'x' * 79} (rows: 1);"),
+        ([*"ABCDEFG", "A"], "'A', 'B', 'C', 'D', 'E' and 2 more (rows: 8);"),
+    ):
+        with pytest.warns(UnseenCategoryWarning) as caught:
+            encode_table(schema, {"town": values}, "float64")
+        assert f"column 'town': {words}" in str(caught[0].message)
+
+
 def test_the_warning_points_at_the_line_of_the_caller(tmp_path):
-    """In another process, as the type checks of this suite put frames of theirs between."""
+    """The caller may be in a package that has a copy of `jsparse.predictor`."""
     program = """
-        from jsparse.predictor.schema import Column, Schema
-        from jsparse.predictor.tables import encode_table
+        from {}.schema import Column, Schema
+        from {}.tables import encode_table
         schema = Schema((Column("town", ("Bern", "Oslo")),), "y", "regression", None, False)
-        encode_table(schema, {"town": ["Rome"]}, "float64")  # this is line 5
+        def answer():
+            encode_table(schema, {{"town": ["Rome"]}}, "float64")  # this is line 6
     """
-    path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(program))
-    run = subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert run.stderr.startswith(f"{path}:5: UnseenCategoryWarning: categories that training did")
+    shutil.copytree(Path(predictor.__file__).parent, tmp_path / "app" / "served")
+    for package in ("jsparse.predictor", "app.served"):
+        path = tmp_path / "app" / "program.py"
+        path.write_text(textwrap.dedent(program.format(package, package)))
+        run = subprocess.run(
+            [sys.executable, "-c", "import app.program; app.program.answer()"],
+            capture_output=True, text=True, check=True, timeout=120, cwd=tmp_path,
+        )  # fmt: skip
+        words = "UnseenCategoryWarning: categories that training did"
+        assert run.stderr.startswith(f"{path}:6: {words}")
 
 
 def test_tables_of_no_sense():

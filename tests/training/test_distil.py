@@ -71,9 +71,13 @@ def test_n_prototypes_limits_the_path_of_scdp(as_users_call):
     )
     assert by_number.curve.sizes.tolist() == list(range(1, 13))
     np.testing.assert_array_equal(by_number.predict(X), by_method.predict(X))
-    # More than the large machine, or the rows outside of a fold, have is no error.
-    assert jsparse.distil(large, X, y, key=1, n_prototypes=500).curve.sizes[-1] <= 72
-    assert jsparse.distil(large.model, X, y, key=1, n_prototypes=500).curve.sizes[-1] <= 72
+    # A number above the size of the large machine, or above the rows of a training split, is no
+    # error.
+    for machine in (large, large.model):
+        for n, folds, largest in ((80, 10, 72), (80, 2, 40), (30, 3, 20)):
+            small = jsparse.distil(machine, X[:n], y[:n], key=1, n_prototypes=500, folds=folds)
+            assert small.curve.sizes[-1] == largest
+            assert type(small.method) is jsparse.SCDP
     with pytest.raises(ValueError, match=r"n_prototypes: expected None with a method.* got 12"):
         jsparse.distil(large, X, y, key=1, n_prototypes=12, method=jsparse.SCDP())
     with pytest.raises(ValueError, match="n_prototypes: expected a whole number of at least 1"):
