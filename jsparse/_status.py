@@ -24,10 +24,14 @@ PRECISION_LOST = 6
 NOT_FINITE = 7
 INDEFINITE = 8
 
+NAMES = (
+    "RUNNING", "CONVERGED", "COMPLETED", "TRUNCATED", "VANISHED", "EXHAUSTED", "PRECISION_LOST",
+    "NOT_FINITE", "INDEFINITE",
+)  # fmt: skip
 ADVICE = {
     RUNNING: "still running; go on until the status is another.",
     CONVERGED: "converged.",
-    COMPLETED: "complete: as long as was asked, by atoms, prototypes, steps or evaluations.",
+    COMPLETED: "complete: all the atoms, prototypes, steps or evaluations that were asked for.",
     TRUNCATED: (
         "features too small for this floating-point precision were left out, and would have been "
         "used; the result is sound, but float64 (jax.config.update('jax_enable_x64', True)) may "

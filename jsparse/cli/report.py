@@ -16,7 +16,6 @@ from .. import _status
 from ..data.schema import Schema
 from ..machines.method import METRIC_NAMES
 from ..search.run import Progress as Callback
-from ..search.sizes import SizeCurve
 from ..training.presentation import describe_kernel
 from ..training.presets import ADVICE
 from ..training.trained import PHASES, Trained
@@ -131,7 +130,8 @@ def training(
         line("costs", trained.costs_in_words)
     line("prototypes", f"{len(trained.expansion.prototypes)}{out_of}")
     if trained.curve is not None:
-        _curve(trained.curve)
+        for words in trained.curve.lines():
+            line("", words)
     line("kernel", describe_kernel(trained.kernel))
     _relevance(trained, columns)
     if trained.method.has_C:
@@ -173,16 +173,6 @@ def _seconds(seconds: dict[str, float], phases: Sequence[str]) -> None:
     compiling = min(seconds["compile"], total)
     spent = ", ".join(f"{p} {seconds[p]:.2f}" for p in phases)
     line("seconds", f"{total:.2f}: {spent}; compile {compiling:.2f}, run {total - compiling:.2f}")
-
-
-def _curve(curve: SizeCurve) -> None:
-    """Print the cross-validated errors by size, for a selection if there are many sizes."""
-    count, name = len(curve.sizes), METRIC_NAMES[curve.metric]
-    some = range(count) if count <= 8 else np.geomspace(1, count, 8).astype(int) - 1
-    for i in sorted({*some, curve.chosen}):
-        mark = " chosen" if i == curve.chosen else ""
-        error, spread = curve.errors[i], curve.standard_errors[i]
-        line("", f"{curve.sizes[i]}: CV {name} {error:.4g} +- {spread:.2g}{mark}")
 
 
 def test_error(trained: Trained, truth: np.ndarray, predicted: np.ndarray) -> None:

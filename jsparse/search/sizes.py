@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from .._arguments import increasing, real
 from .._repr import ShortList, short_repr
 from .._types import KeyLike
-from ..machines.method import Metric
+from ..machines.method import METRIC_NAMES, Metric
 from ..machines.stages import Chosen, size_stages, smallest_within
 from ..multiclass import Decoding
 from .problem import Problem
@@ -36,6 +36,22 @@ class SizeCurve(NamedTuple):
     chosen_by: "SizeCurve | None" = None
 
     __repr__ = short_repr
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self, most: int = 8) -> list[str]:
+        """Return a line for each size with its error, at most `most` sizes and the chosen one."""
+        count, name = len(self.sizes), METRIC_NAMES[self.metric]
+        some = range(count) if count <= most else np.geomspace(1, count, most).astype(int) - 1
+        lines = []
+        for i in sorted({*some, self.chosen}):
+            error = f"{self.errors[i]:.4g}"
+            if np.isfinite(self.standard_errors[i]):  # not known from one fold
+                error += f" +- {self.standard_errors[i]:.2g}"
+            mark = " chosen" if i == self.chosen else ""
+            lines.append(f"{self.sizes[i]}: CV {name} {error}{mark}")
+        return lines
 
     @property
     def size(self) -> int:

@@ -72,7 +72,8 @@ class Budget:
             if self.bytes < of_others + of_one:
                 raise BudgetError(
                     f"bytes: expected at least {of_others + of_one}, which the file of one "
-                    f"prototype takes, got {self.bytes}"
+                    f"prototype takes, got {self.bytes}; train with out_of_fold=False for a file "
+                    "without the quantiles of intervals"
                 )
             sizes.append((self.bytes - of_others) // of_one)
         if self.latency is not None:

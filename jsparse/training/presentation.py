@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from .._repr import LINE, clipped, few_lines
-from .._status import ADVICE, trusted
+from .._status import ADVICE, COMPLETED, NAMES, trusted
 from .._ticks import error_top, linear_ticks, log_ticks, plain
 from ..kernels import Kernel, Mixture, Projected
 from ..search.sizes import SizeCurve
@@ -164,5 +164,9 @@ def status_in_words(statuses: dict[str, int]) -> str:
         statuses: stop codes by part of a run; the part "fit" is required.
     """
     clauses = {name: ADVICE[code].partition(";")[0].rstrip(".") for name, code in statuses.items()}
+    # The name of a bad code comes first, as a display may cut the text.
+    for name, code in statuses.items():
+        if code > COMPLETED:
+            clauses[name] = f"{NAMES[code]}: {clauses[name]}"
     doubtful = [name for name, code in statuses.items() if name != "fit" and not trusted(code)]
     return "; ".join([clauses["fit"], *(f"{name}: {clauses[name]}" for name in doubtful)])

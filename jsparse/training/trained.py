@@ -142,10 +142,9 @@ class Trained:
         )
         phases = [name for name in PHASES if name in seconds]
         times, total = [f"{name} {seconds[name]:.2f}" for name in phases], seconds.get("total", 0.0)
-        shown["seconds"] = (
-            f"{total:.2f} ({', '.join(times)}), of which "
-            f"compilation {min(seconds.get('compile', 0.0), total):.2f}"
-        )
+        parts = f" ({', '.join(times)})" if times else ""
+        compiling = min(seconds.get("compile", 0.0), total)
+        shown["seconds"] = f"{total:.2f}{parts}, of which compilation {compiling:.2f}"
         shown["status"] = status_in_words(self.statuses)
         return shown
 
@@ -220,6 +219,11 @@ class Trained:
     def decoding(self) -> Decoding:
         """How the values of the binary problems give a class."""
         return self.model.decoding
+
+    def __getattr__(self, name: str) -> Any:
+        # Copies and pickles ask for special names before the fields are set.
+        hint = "" if name.startswith("_") or not hasattr(Model, name) else f"; use model.{name}"
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def save(self, path: PathLike) -> None:
         """Write the model, with all its sizes, to one file for `jsparse.load`, see `Model.save`.

@@ -448,15 +448,15 @@ def test_a_narrow_terminal_shows_the_progress_in_one_line(monkeypatch, capsys, w
 
 
 def test_the_report_continues_below_its_values_in_a_terminal(monkeypatch, capsys):
-    words = "complete: as long as was asked, by atoms, prototypes, steps or evaluations."
+    words = "complete: all the atoms, prototypes, steps or evaluations that were asked for."
     report.line("status", words)
     assert capsys.readouterr().out == f"status          {words}\n"  # one line for programs
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     report.line("status", words)
     assert capsys.readouterr().out.splitlines() == [
-        "status          complete: as long as was asked, by atoms,",
-        "                prototypes, steps or evaluations.",
+        "status          complete: all the atoms, prototypes, steps",
+        "                or evaluations that were asked for.",
     ]
 
 

@@ -256,3 +256,19 @@ def test_notebooks_show_figures_without_pyplot_and_axes_of_others_are_drawn_on()
     assert plotting.error_curve(Drawn(fake_path()), one) is one
     assert plotting.comparison([Machine("a", 3, 0.1)], two, error="e") is two
     assert plotting.relevance(relevance_of(RBF(np.array([1.0, 2.0])), 2), three) is three
+
+
+def test_a_curve_is_printed_as_its_errors_and_an_attribute_of_the_model_is_named():
+    errors = np.linspace(1, 0.1, 50)
+    curve = SizeCurve(np.arange(1, 51), errors, np.full(50, 0.01), 30, "mse")
+    lines = str(curve).splitlines()
+    assert lines[0] == "1: CV mean squared error 1 +- 0.01"
+    assert f"31: CV mean squared error {errors[30]:.4g} +- 0.01 chosen" in lines
+    assert len(lines) <= 9
+    one_fold = curve._replace(standard_errors=np.full(50, np.nan))
+    assert "nan" not in str(one_fold)
+    trained = object.__new__(Trained)
+    with pytest.raises(AttributeError, match="no attribute 'to_onnx'; use model"):
+        _ = trained.to_onnx
+    with pytest.raises(AttributeError, match=r"no attribute 'fit_all'$"):
+        _ = trained.fit_all
