@@ -208,7 +208,7 @@ def a_failure_in_one(mesh, rank, X, y):
     X = np.where((np.arange(N) == 3)[:, None], (1.0, np.nan)[rank], X)
     cases = [
         ((X, y), "ValueError: X: expected finite values, got nan"),
-        ((ArrayStream(X, y),), "StreamError: rows 0 to 59: X is not finite at row 3"),
+        ((ArrayStream(X, y),), "StreamError: row indices 0 to 59: X is not finite at row index 3"),
     ]
     for rows, message in cases:
         error = (RuntimeError, ValueError)[rank]
