@@ -121,6 +121,7 @@ def argued(estimator):
         return {"check_regressors_train": reason}
     pursuits = KernelSubspacePursuitClassifier | KernelSubspacePursuitRegressor
     pursuits |= SparseKernelRidgeRegressor | SparseLargeMarginClassifier | ReducedSetClassifier
+    pursuits |= SparseFisherClassifier
     if isinstance(estimator, pursuits):
         reason = (
             "folds are drawn from the rows, and atoms are exchanged or points descend from where "
