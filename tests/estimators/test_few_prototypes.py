@@ -21,7 +21,7 @@ def test_a_part_of_the_support_vectors_of_libsvm(as_users_call):
     count = len(SVC(C=3.0, gamma=1 / (2 * 1.5**2)).fit(scaled, y).support_)
     assert len(model.prototypes_) == round(0.25 * count)
     for part in (0.0, 1.0, 1.5):
-        with pytest.raises(ValueError, match="n_prototypes: expected a whole number, or a share"):
+        with pytest.raises(ValueError, match="expected a whole number, or a fraction"):
             SparseLargeMarginClassifier(part).fit(X, y)
 
 
