@@ -1,8 +1,8 @@
 """Strict mode for the whole suite: any silent promotion, broadcast or warning is an error.
 
 With `--check-types`, and whenever slow tests run, the types and shapes of all annotations are
-checked at each call. As this takes two fifths of the time, the fast suite checks them in the one
-process that `package/test_annotations.py` starts.
+checked at each call. As this takes two fifths of the time of tests whose programs are compiled, the
+fast suite checks them in the one process that `package/test_annotations.py` starts.
 """
 # ruff: noqa: E402 (JAX reads the environment when it is imported)
 
