@@ -110,8 +110,8 @@ def resumes(tmp_path, moments):
 def test_a_process_that_is_killed_ends_the_others_and_all_resume(tmp_path):
     rng = np.random.default_rng(0)
     kinds = ["batch", "write", "rename", "fsync"]
-    moments = [f"{kinds[i % 4]} {rng.integers(2, 8)}" for i in range(12)]
-    assert resumes(tmp_path, moments) > 5
+    moments = [f"{kinds[i % 4]} {rng.integers(2, 16)}" for i in range(12)]
+    assert resumes(tmp_path, moments) > 3  # the other moments come after the end
 
 
 def test_numbers_of_rows_and_batches_do_not_depend_on_the_process():
