@@ -66,9 +66,22 @@ def save_state(
         "document": text,
         "sha256": digest(kind, text, contiguous),
     }
-    data = safetensors.numpy.save(contiguous, metadata=header)
+    data = _in_fixed_order(safetensors.numpy.save(contiguous, metadata=header))
     with atomic_path(path, mark) as temporary, writing(path):
         temporary.write_bytes(data)
+
+
+def _in_fixed_order(data: bytes) -> bytes:
+    """Return the bytes of a file with sorted metadata, whose order safetensors draws at random.
+
+    So equal models have equal files.
+    """
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # so that the arrays are aligned
+    return len(text).to_bytes(8, "little") + text + data[end:]
 
 
 def check_writable(path: PathLike, mark: str | None = None) -> None:

@@ -38,6 +38,11 @@ def _to_c(model: Model, path: str, options: argparse.Namespace) -> None:
     model.to_c(path, prefix=options.prefix, coverage=options.coverage)
 
 
+def _to_jsparse(model: Model, path: str, options: argparse.Namespace) -> None:
+    check_output(path, options.model)
+    model.save(path)
+
+
 def _to_numpy(model: Model, path: str, options: argparse.Namespace) -> None:
     """Write a folder that Python imports: the modules of `jsparse.predictor`, and the model."""
     if os.path.exists(path):
@@ -62,6 +67,11 @@ def _to_stablehlo(model: Model, path: str, options: argparse.Namespace) -> None:
 
 EXPORTERS = {
     "c": Exporter("a header of C99 that needs math.h alone", ".h", _to_c, ("coverage",)),
+    "jsparse": Exporter(
+        "a model file; with --size or --precision another one than MODEL",
+        "-exported.jsparse",
+        _to_jsparse,
+    ),
     "numpy": Exporter(
         "a folder that Python imports, with the model file, which needs NumPy alone", "", _to_numpy
     ),

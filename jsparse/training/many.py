@@ -14,6 +14,7 @@ from .._arguments import real
 from .._blocks import systems_at_once
 from .._mesh import check_mesh, spans_processes
 from .._runtime import check_runtime, on_cpu
+from .._status import NOT_FINITE
 from ..machines.checks import check_choice
 from .batch import solve_batch
 from .batch_results import trained_members
@@ -24,7 +25,7 @@ from .run import raw_rows
 from .settings import Config, Keys, Resources, Stated, configure
 from .tables import padded_folds
 from .train import situation_of, train
-from .trained import Trained
+from .trained import STATUS_NAMES, Trained
 
 OnError = Literal["raise", "keep"]
 NO_KEYS = Keys(*[None] * 5)  # type: ignore[list-item]  # programs of a batch split the keys
@@ -68,6 +69,17 @@ class TrainedMany(Sequence["Trained | None"]):
     def cv_errors(self) -> np.ndarray:
         """The cross-validated error of each problem; NaN for a problem that failed."""
         return np.array([np.nan if one is None else one.cv_error for one in self.results])
+
+    @property
+    def statuses(self) -> dict[str, np.ndarray]:
+        """The stop codes of `Trained.statuses`, as arrays of one code for each problem.
+
+        `jsparse.check` takes each array and gives the indices of the problems with a bad code. A
+        problem that failed has no machine; its code is `NOT_FINITE`.
+        """
+        failed = dict.fromkeys(STATUS_NAMES, NOT_FINITE)
+        of_problems = [failed if one is None else one.statuses for one in self.results]
+        return {name: np.array([codes[name] for codes in of_problems]) for name in STATUS_NAMES}
 
     def __repr__(self) -> str:
         batched = len(self) - len(self.errors) - len(set(self.alone) - set(self.errors))

@@ -28,6 +28,7 @@ from .presentation import as_html, as_text, describe_kernel, in_words, rounded, 
 from .presets import ADVICE, Preset
 from .target_units import TargetUnits
 
+STATUS_NAMES = ("fit", "choice of prototypes", "cross-validation")  # of `Trained.statuses`
 PHASES = ("large machine", "settings", "prototypes", "tuning", "fit")  # of `Trained.seconds`
 
 
@@ -151,9 +152,9 @@ class Trained:
     def _size_in_words(self) -> str:
         """Return a text: the number of prototypes, and from what it was chosen."""
         size, curve = str(self.model.size), self.curve
-        if self.size is not None:
-            size += f" of {self.n_points} candidates"
         if curve is not None:
+            if len(self.fit.sizes) > 1:
+                size += f" of {self.n_points} candidates"
             size += (
                 f"; {len(curve.sizes)} sizes from {curve.sizes[0]} to {curve.sizes[-1]} compared"
             )
@@ -173,17 +174,17 @@ class Trained:
         return self.tuning.standard_error
 
     @property
-    def size(self) -> int | None:
-        """The chosen number of prototypes, if one fit gives several sizes; else None."""
-        return None if self.curve is None or len(self.fit.sizes) == 1 else self.curve.size
+    def size(self) -> int:
+        """The number of prototypes of the model."""
+        return self.model.size
 
     @property
     def status(self) -> int:
         """Stop code of the chosen machine, see `jsparse.check`."""
         with jax.enable_x64(self.model.dtype == np.float64):
-            if self.size is None:
+            if self.curve is None or len(self.fit.sizes) == 1:
                 return int(self.fit.status)
-            return self.fit.status_at(self.size)
+            return self.fit.status_at(self.curve.size)
 
     @property
     def statuses(self) -> dict[str, int]:
@@ -194,11 +195,8 @@ class Trained:
         reached.
         """
         validation = EXHAUSTED if self.tuning.status == EXHAUSTED else COMPLETED
-        return {
-            "fit": self.status,
-            "choice of prototypes": self.selection_status,
-            "cross-validation": validation,
-        }
+        codes = (self.status, self.selection_status, validation)
+        return dict(zip(STATUS_NAMES, codes, strict=True))
 
     @property
     def expansion(self) -> KernelExpansion:
