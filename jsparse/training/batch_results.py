@@ -1,7 +1,7 @@
 """The results of a batch as one `Trained` for each problem."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -40,50 +40,50 @@ def trained_members(members: list[Member], solved: Any, seconds: float) -> list[
         seconds: wall time of the program for each member.
     """
     solved = jax.tree.map(np.asarray, solved)
-    machines, spread = _Machines(solved), _standard_errors(solved)
+    machines, spread = _machines(solved, members), _standard_errors(solved)
     results: list[Any] = []
     for i, member in enumerate(members):
         one = jax.tree.map(lambda a, i=i: a[i], solved._replace(family=None, sums=None))
-        one = one._replace(**machines.of(i, member.n_prototypes, member.shape.d))
         try:
-            results.append(_trained(member, one, spread[i], seconds))
+            results.append(_trained(member, one._replace(**machines[i]), spread[i], seconds))
         except NumericalError as error:
             results.append(error)
     return results
 
 
-class _Machines:
-    """The machines and sums of a batch, whose kernels know no absent points.
+def _machines(solved: Any, members: list[Member]) -> list[dict[str, Any]]:
+    """Return the family, the sums and the scaling of each member, without padding, as JAX arrays.
+
+    Their kernels know no absent points.
 
     Args:
         solved: a `batch.Solved`, on the host.
+        members: the members of the batch.
     """
+    family = eqx.tree_at(lambda f: f.kernel, solved.family, solved.family.kernel.kernel)
+    sums = solved.sums
+    if sums is not None:
+        features = eqx.tree_at(lambda f: f.kernel, sums.features, sums.features.kernel.kernel)
+        sums = sums._replace(features=features)
+    padded = {"family": family, "sums": sums, "scaling": solved.scaling}
+    with_paths, structure = jax.tree_util.tree_flatten_with_path(padded)
+    axes = [
+        "d" if path[0].key == "scaling" else _AXES.get(getattr(path[-1], "name", ""), "")
+        for path, _ in with_paths
+    ]
 
-    def __init__(self, solved: Any) -> None:
-        family = eqx.tree_at(lambda f: f.kernel, solved.family, solved.family.kernel.kernel)
-        sums = solved.sums
-        if sums is not None:
-            features = eqx.tree_at(lambda f: f.kernel, sums.features, sums.features.kernel.kernel)
-            sums = sums._replace(features=features)
-        with_paths, self.structure = jax.tree_util.tree_flatten_with_path((family, sums))
-        self.leaves = [leaf for _, leaf in with_paths]
-        self.axes = [_AXES.get(getattr(path[-1], "name", ""), "") for path, _ in with_paths]
+    def without_padding(i: int, member: Member) -> list[np.ndarray]:
+        lengths = {"m": slice(member.n_prototypes), "d": slice(member.shape.d), ".": slice(None)}
+        places = [(i, *(lengths[axis] for axis in names)) for names in axes]
+        return [leaf[place] for (_, leaf), place in zip(with_paths, places, strict=True)]
 
-    def of(self, i: int, m: int, d: int) -> dict[str, Any]:
-        """Return the family and the sums of member `i`, without padding.
-
-        Args:
-            i: the number of the member.
-            m: its number of prototypes.
-            d: its number of columns.
-        """
-        lengths = {"m": slice(m), "d": slice(d), ".": slice(None)}
-        cut = [
-            leaf[(i, *(lengths[axis] for axis in axes))]
-            for leaf, axes in zip(self.leaves, self.axes, strict=True)
-        ]
-        family, sums = self.structure.unflatten(jax.device_put(cut))
-        return {"family": dataclasses.replace(family, sizes=np.full(1, m, np.int32)), "sums": sums}
+    # One call for all members, as each takes as long as some hundred numbers.
+    placed = jax.device_put([without_padding(i, member) for i, member in enumerate(members)])
+    machines = [structure.unflatten(leaves) for leaves in placed]
+    for machine, member in zip(machines, members, strict=True):
+        sizes = np.full(1, member.n_prototypes, np.int32)
+        machine["family"] = dataclasses.replace(machine["family"], sizes=sizes)
+    return machines
 
 
 def _standard_errors(solved: Any) -> np.ndarray:
@@ -97,13 +97,12 @@ def _standard_errors(solved: Any) -> np.ndarray:
 
 def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) -> Trained:
     """Return the result of one member."""
-    config, (n, d) = member.config, member.raw.X.shape
-    scaling = Standardization(*(a[:d] for a in solved.scaling))
+    config, n, scaling = member.config, len(member.raw.X), solved.scaling
     folds = member.folds
     if folds is None:
         width = -(-n // member.common.steps.n_folds)
         folds = Folds(solved.folds.index[:, :width], solved.folds.valid[:, :width])
-    Z = (member.raw.X - scaling.shift) / scaling.scale
+    Z = (member.raw.X - np.asarray(scaling.shift)) / np.asarray(scaling.scale)
     data = _data(member, scaling, Z, folds)
     numbers = solved.point_rows[: member.n_prototypes]
     points = Points(solved.family.points, numbers, int(solved.selection_status))
@@ -130,15 +129,14 @@ def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) ->
 
 def _data(member: Member, scaling: Standardization, Z: np.ndarray, folds: Folds) -> TrainingData:
     """Return the rows of a member as `read_table` does, on the host and without padding."""
-    encoded, n = member.encoded, len(Z)
-    w, targets = member.weights, member.targets
-    X, y, weights, *arrays = jax.device_put((Z, targets, w, *scaling))
-    encoding, rows = member.encoding(Standardization(*arrays)), Rows(X, y, weights, encoded.code)
+    encoded, n, w = member.encoded, len(Z), member.weights
+    encoding, table = member.encoding(scaling), cast(Any, Z)
+    rows = Rows(table, cast(Any, member.targets), cast(Any, w), encoded.code)
     return TrainingData(
         source=InMemory(rows, rows, folds, folds, n),
         encoding=encoding,
         shape=member.shape,
-        candidates=TrainingRows(X, encoded.labels, w, encoding.scaling, n),
+        candidates=TrainingRows(table, encoded.labels, w, encoding.scaling, n),
         truth=encoded.numbers,
         weights=encoded.weights,
         weighted=member.raw.weighted,

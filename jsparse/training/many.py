@@ -2,7 +2,9 @@
 
 import dataclasses
 import inspect
+import os
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -30,7 +32,9 @@ from .trained import STATUS_NAMES, Trained
 OnError = Literal["raise", "keep"]
 NO_KEYS = Keys(*[None] * 5)  # type: ignore[list-item]  # programs of a batch split the keys
 ARGUMENTS = inspect.signature(train).parameters
-CHUNK = 64  # tables in one call of a program, on each device
+# Number of tables in one call of a program: on each accelerator, and on a CPU, where one call on
+# each core computes one table after another.
+TABLES, TABLES_ON_CPU = 64, 16
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -142,9 +146,8 @@ def train_many(
     members = run.prepared()
     for rows, numbers in batches(members):
         group = _Group([members[number] for number in numbers], rows, run.mesh, run.limit)
-        for begin in range(0, len(numbers), group.size):
-            part = slice(begin, begin + group.size)
-            run.record(numbers[part], group.trained(part))
+        for part, results in group.results():
+            run.record(numbers[part], results)
     run.train_alone()
     return TrainedMany(
         run.names, tuple(run.results), run.errors, run.alone, time.perf_counter() - start
@@ -152,7 +155,7 @@ def train_many(
 
 
 class _Group:
-    """Members that share a program, and the number of them that it takes at a time.
+    """Members that share a program, and the parts of them that are computed at a time.
 
     Args:
         members: the members.
@@ -168,29 +171,52 @@ class _Group:
         widths = [padded_folds(m.folds, m.shape.n, rows).index.shape[1] for m in members if m.folds]
         self.fold_rows = max(widths, default=0)
         devices = 1 if mesh is None else mesh.size
-        size = CHUNK * devices
+        self.size = TABLES_ON_CPU * devices
+        self.calls = max(1, (os.cpu_count() or 1) // devices)
         if systems_at_once() > 1:  # absent tables take time there
-            size = min(size, 1 << (len(members) - 1).bit_length())
+            self.size = min(TABLES * devices, 1 << (len(members) - 1).bit_length())
+            self.calls = 2  # the second waits until the device has done the first
         one, stored = members[0].bytes_in_batch(rows)  # of all members, by their capacities
-        while limit is not None and size > devices:
-            if min(size, systems_at_once() * devices) * one + size * stored <= limit:
-                break
-            size //= 2
-        self.size = size
 
-    def trained(self, part: slice) -> list[Any]:
-        """Return a `Trained` or an error for each of some members."""
-        start, members = time.perf_counter(), self.members[part]
-        tables = [member.table(self.rows, self.fold_rows) for member in members]
+        def needed() -> int:
+            solved_together = min(self.size, systems_at_once() * devices)
+            return self.calls * (solved_together * one + self.size * stored)
+
+        while limit is not None and self.calls > 1 and needed() > limit:
+            self.calls -= 1
+        while limit is not None and self.size > devices and needed() > limit:
+            self.size //= 2
+
+    def results(self) -> Iterator[tuple[slice, list[Any]]]:
+        """Yield parts of the members, each with a `Trained` or an error for every member.
+
+        While the caller works with the results of a part, later parts are computed.
+        """
+        started: deque[tuple[slice, Any]] = deque()
+        self.clock = time.perf_counter()
+        for begin in range(0, len(self.members), self.size):
+            part = slice(begin, begin + self.size)
+            started.append((part, self._start(part)))
+            if len(started) == self.calls:
+                yield self._end(*started.popleft())
+        while started:
+            yield self._end(*started.popleft())
+
+    def _start(self, part: slice) -> Any:
+        """Return the `batch.Solved` of some members, which the device is still computing."""
+        first = self.members[0]
+        tables = [member.table(self.rows, self.fold_rows) for member in self.members[part]]
         tables += [tables[0]._replace(present=np.bool_(False))] * (self.size - len(tables))
-        first = members[0]
-        solved = solve_batch(
+        return solve_batch(
             first.common.wide, first.encoded.code, jax.tree.map(lambda *a: np.stack(a), *tables),
             steps=first.common.steps, mesh=self.mesh,
         )  # fmt: skip
+
+    def _end(self, part: slice, solved: Any) -> tuple[slice, list[Any]]:
+        """Wait for the results of some members; their time is that since the part before."""
         jax.block_until_ready(solved)
-        seconds = (time.perf_counter() - start) / len(members)
-        return trained_members(members, solved, seconds)
+        members, before, self.clock = self.members[part], self.clock, time.perf_counter()
+        return part, trained_members(members, solved, (self.clock - before) / len(members))
 
 
 class _Run:
