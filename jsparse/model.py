@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._arguments import finite_targets, numbers_of_labels
+from ._arguments import finite_targets, numbers_of_labels, whole_number
 from ._compilations import Compiled, count_compilations
 from ._files import PathLike
 from ._numerics import as_array, is_concrete, is_traced
@@ -124,8 +124,9 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         Only the selected size keeps probabilities, intervals, sets and novelty.
 
         Raises:
-            ValueError: if there is no machine of this size.
+            ValueError: if this is no whole number, or there is no machine of this size.
         """
+        size = whole_number("size", size, 0)
         if self.path is None:
             if size != self.size:
                 raise ValueError(

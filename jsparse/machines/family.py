@@ -74,13 +74,12 @@ class Family(eqx.Module):
         """
         if not is_concrete(self.sizes):
             raise ValueError(
-                "n_prototypes: expected sizes that are known, got traced ones; choose a size "
-                "outside jit"
+                "size: expected sizes that are known, got traced ones; choose a size outside jit"
             )
         sizes = np.asarray(self.sizes)
         place = int(np.searchsorted(sizes, size))
         if place == len(sizes) or sizes[place] != size:
-            raise ValueError(f"n_prototypes: expected one of {_listed(sizes)}, got {size}")
+            raise ValueError(f"size: expected one of {_listed(sizes)}, got {size!r}")
         return place
 
     def at(self, size: int) -> KernelExpansion:
