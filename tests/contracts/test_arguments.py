@@ -105,12 +105,6 @@ CANDIDATES = {
     "subset": (*NOT_COUNTS, 99),
     "size_tolerance": (*NOT_REAL, INF),
 }
-PATH = {
-    **CANDIDATES,
-    "stopping": (1, "x", jsparse.Stopping(-1, 0.1), jsparse.Stopping(3, NAN)),
-    "selection": NO_NAMES,
-    "nu": (*NOT_REAL, INF),
-}
 FEW = {"n_prototypes": 5}
 CLASSES = {"y": LABELS, "task": "classification"}
 NOT_LENGTHS = [value for value in NOT_POSITIVE if not isinstance(value, np.ndarray)]
