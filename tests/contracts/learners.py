@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jsparse
-from jsparse import estimators, pursuit
+from jsparse import estimators
 from jsparse.data.streams import ArrayStream
 from jsparse.features import Linear, Nystroem
 from jsparse.kernels import RBF
@@ -268,53 +268,6 @@ def validated(method: Method, targets=first_target, scheme=None, *, metric="mse"
     return learn
 
 
-# Pursuits.
-
-
-def dictionary(p: Problem):
-    """Return atoms and targets times the roots of the weights, and the atoms at the new rows."""
-    has_weight = (p.w > 0)[:, None]
-    root = jnp.sqrt(p.w)[:, None]
-    kernel = RBF(p.lengthscale)
-    D = root * kernel.cross_gram(jnp.where(has_weight, p.X, p.Z[:1]), p.Z)
-    return D, jnp.where(has_weight, root * p.y, 0), kernel.cross_gram(p.new, p.Z)
-
-
-def solve_on_three_atoms(p: Problem) -> Outcome:
-    D, y, columns = dictionary(p)
-    return Outcome(columns[:, :3] @ pursuit.least_squares(D[:, :3], y))
-
-
-def run_pursuit(run, *, on_rows: bool = False, angles: bool = False) -> Learn:
-    """Run a pursuit on a dictionary of kernel columns, or on its normal equations."""
-
-    def learn(p: Problem) -> Outcome:
-        D, y, columns = dictionary(p)
-        y = y[:, 0] if angles else y
-        path = run(D, y) if on_rows else run(D.T @ D, D.T @ y)
-        if angles:
-            values = (path.coefficients @ columns.T)[:, :, None]
-            return Outcome(values, scores=path.penalty, status=path.status)
-        if isinstance(path, pursuit.Subspace):
-            dense = path.dense(len(p.Z))
-        else:
-            dense = [path.dense(len(p.Z), size) for size in range(1, SIZE + 1)]
-        values = jnp.stack([columns @ w for w in dense])
-        return Outcome(values, scores=path.explained, status=path.status)
-
-    return learn
-
-
-def up_to_size(solve, **options):
-    """Return a pursuit of at most `SIZE` atoms."""
-    return lambda A, b: solve(A, b, max_atoms=SIZE, **options)
-
-
-def debiased(A, b):
-    path = pursuit.lasso(A, b, max_atoms=SIZE)
-    return pursuit.debiased(path, A, b, max_atoms=SIZE)
-
-
 # Training, from raw inputs.
 
 THREE_KERNELS = jsparse.Profile(3)
@@ -394,8 +347,6 @@ def fit_one_class_estimator(p: Problem) -> Outcome:
 
 JOINT = {"one output": "the outputs select their atoms jointly"}
 PENALISED = {"targets plus": "the intercept is penalised"}
-NO_INTERCEPT = {"targets plus": "there is no intercept"}
-UNIT_LENGTH = {"weights times": "its threshold assumes columns of unit length"}
 MIRROR = {"targets times": "-1 turns a quantile into another, see test_quantile.py"}
 COPIED = {"row repeated": "a row may be left out while its copy is not"}
 RANDOM = dict.fromkeys(
@@ -549,35 +500,6 @@ PURE = [
         excluded=JOINT,
         slow=True,
     ),
-    Learner("pursuit.least_squares", solve_on_three_atoms, excluded=NO_INTERCEPT, slow=True),
-    *[
-        Learner(
-            f"pursuit.{solve.__name__}",
-            run_pursuit(up_to_size(solve, **options), on_rows=on_rows),
-            excluded=JOINT | NO_INTERCEPT | (UNIT_LENGTH if "threshold" in options else {}),
-            slow=slow,
-        )
-        for solve, on_rows, slow, options in (
-            (pursuit.omp, True, False, {}),
-            (pursuit.stagewise_omp, True, True, {"threshold": 0.5}),
-            (pursuit.subspace_pursuit, True, False, {"n_atoms": np.arange(1, SIZE + 1)}),
-            (pursuit.cosamp, True, True, {"n_atoms": np.arange(1, SIZE + 1)}),
-            (pursuit.subspace_pursuit_gram, False, True, {"n_atoms": np.arange(1, SIZE + 1)}),
-            (pursuit.scdp, False, True, {}),
-            (pursuit.scdpp, False, True, {"key": KEY, "subset": 3}),
-            (pursuit.matching_pursuit, False, False, {}),
-        )
-    ],
-    *[
-        Learner(
-            f"pursuit.{run.__name__}",
-            run_pursuit(run if run is debiased else up_to_size(run), angles=True),
-            metric_power=1,
-            excluded=NO_INTERCEPT,
-            slow=run is not debiased,
-        )
-        for run in (pursuit.lars, pursuit.lasso, debiased)
-    ],
 ]
 
 # Other computations with the results of the first learner of each pair.

@@ -24,8 +24,7 @@ from jsparse.features import KernelColumns, Linear, Nystroem, Triangular
 from jsparse.kernels import RBF, Custom, Laplacian, Matern32, Matern52, Polynomial
 from jsparse.kernels import RationalQuadratic as Quadratic
 from jsparse.kernels.distances import squared_distances
-from jsparse.machines import dual, fixed_size, pursuits, reduced_svm
-from jsparse.machines.direct import LeastSquares, marginal
+from jsparse.machines import dual, fixed_size
 from jsparse.machines.dual import Dual
 from jsparse.model import Model
 from jsparse.multiclass import distances, output_code
@@ -35,7 +34,6 @@ from jsparse.normal_equations import (
     accumulate_folds,
     accumulate_groups,
 )
-from jsparse.pursuit import debiased, lars, least_squares
 from jsparse.solvers import conjugate_gradients, definite
 from jsparse.solvers.ridge import (
     degrees_of_freedom,
@@ -321,17 +319,6 @@ def _():
     return machine(fit, "length", "Z", "C", "X", "y", "w")
 
 
-@case("fixed_size.fit_classes")
-def _():
-    code = output_code("one_versus_one", 3)
-
-    def fit(at, length, Z, C, X, w):
-        phi, C = Nystroem(RBF(length), Z), jnp.stack([C, 2 * C, 3 * C])
-        return fixed_size.fit_classes(phi, C, X, jnp.asarray(LABELS), code, w).expansion(at)
-
-    return machine(fit, "length", "Z", "C", "X", "w")
-
-
 @case("fixed_size.solve", symmetric=("gram",))
 def _():
     X, y, w, Z = (jnp.asarray(a) for a in data())
@@ -388,20 +375,6 @@ def _():
     return score, {"length": LENGTH, "C": [0.5, 20.0], "X": X, "w": w}
 
 
-@case("debiased")
-def _():
-    rng = np.random.default_rng(5)
-    A = rng.standard_normal((9, 4))
-    A, b = A.T @ A, rng.standard_normal(4)
-    path = lars(jnp.asarray(A), jnp.asarray(b), max_atoms=3)
-
-    def refit(A, b):
-        refitted = debiased(path, A, b, max_atoms=3)
-        return refitted.coefficients, refitted.residual_norm, refitted.explained
-
-    return refit, {"A": A, "b": b}
-
-
 # Cross-validation
 
 
@@ -427,46 +400,6 @@ for name, settings in {
             return result.scores, result.predictions
 
         return scores, arguments
-
-
-# Machines on fixed atoms
-
-
-@case("least_squares", orders=1)
-def _():
-    rng = np.random.default_rng(0)
-    return least_squares, {"X": rng.standard_normal((N, 3)), "y": rng.standard_normal((N, 2))}
-
-
-@case("pursuits.refit", orders=1)
-def _():
-    X, y, w, Z = data()
-
-    def values(lengthscale, Z, X, y, w):
-        return pursuits.refit(RBF(lengthscale), Z, X, y, 1 + w)(X[:3] + 0.2)
-
-    return values, {"lengthscale": 0.8, "Z": Z, "X": X, "y": y, "w": w}
-
-
-@case("direct.marginal", orders=1)
-def _():
-    X, y, _, Z = data()
-
-    def value(lengthscale, Z, X, C):
-        return marginal(LeastSquares(RBF(lengthscale), X, jnp.asarray(y), C))(Z)[0]
-
-    return value, {"lengthscale": 0.8, "Z": Z, "X": X, "C": 5.0}
-
-
-@case("reduced_svm.fit", orders=1)
-def _():
-    X, y, _, Z = data()
-
-    def objective(lengthscale, Z, C, X, w):
-        kernel, sign = RBF(lengthscale), jnp.asarray(np.where(y > 0, 1.0, -1.0))
-        return reduced_svm.fit(kernel, Z, C, X, sign, w, loss="squared_hinge").objective
-
-    return objective, {"lengthscale": 0.8, "Z": Z, "C": 5.0, "X": X, "w": np.linspace(0.5, 1.5, N)}
 
 
 # The checks
@@ -636,15 +569,10 @@ CLAIMS = {
     "kernels/mixed.py": ("kernel Mixed",),
     "machines/dual.py": ("dual.fit by cholesky",),
     "machines/dual_leave_one_out.py": ("dual.leave_one_out", "Dual.held_out, one_versus_one"),
-    "machines/direct.py": ("direct.marginal",),
     "machines/fixed_size.py": ("fixed_size.fit", "fixed_size.solve"),
-    "machines/pursuits.py": ("pursuits.refit",),
-    "machines/reduced_svm.py": ("reduced_svm.fit",),
     "model.py": ("Model",),
     "predictor/codes.py": ("Model",),
     "normal_equations.py": ("accumulate",),
-    "pursuit/debias.py": ("debiased",),
-    "pursuit/on_atoms.py": ("least_squares",),
     "scaling.py": ("standardize",),
     "solvers/conjugate_gradients.py": ("conjugate_gradients.solve",),
     "solvers/definite.py": ("definite.factorise",),
@@ -652,6 +580,11 @@ CLAIMS = {
     "validation/cross_validation.py": ("cross_validate by subtraction",),
 }
 CLAIMED_ELSEWHERE = {
+    "machines/direct.py": "first derivatives: tests/package/test_differentiable.py",
+    "machines/pursuits.py": "first derivatives: tests/package/test_differentiable.py",
+    "machines/reduced_svm.py": "first derivatives: tests/package/test_differentiable.py",
+    "pursuit/debias.py": "first derivatives: tests/pursuit/test_least_angle.py",
+    "pursuit/on_atoms.py": "first derivatives: tests/package/test_differentiable.py",
     "machines/gradient_product.py": "tests/machines/test_agop.py",
     "validation/error_gradient.py": "once: against differences, in tests/layers/test_layers.py and "
     "of a machine in NumPy in tests/search/test_gradient_search.py",

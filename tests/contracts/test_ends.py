@@ -1,7 +1,7 @@
 """The status of iterative solvers: CONVERGED only if an independent residual confirms it.
 
-`SOLVERS` holds every solver with a limit on its steps. The tests stop each solver after every
-number of steps up to its end.
+`SOLVERS` holds every loop with a limit on its steps. The tests stop each solver after every number
+of steps up to its end.
 """
 
 import functools
