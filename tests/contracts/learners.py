@@ -389,9 +389,12 @@ PURE = [
         excluded=MIRROR,
         slow=True,
     ),
-    Learner("robust.fit: huber", fit_robust("huber")),
+    Learner("robust.fit: huber", fit_robust("huber"), slow=True),
     Learner(
-        "scdp.fit", fit_by(scdp.fit, outcome=path_outcome, max_prototypes=SIZE), excluded=JOINT
+        "scdp.fit",
+        fit_by(scdp.fit, outcome=path_outcome, max_prototypes=SIZE),
+        excluded=JOINT,
+        slow=True,
     ),
     Learner(
         "scdp.fit: separate",
@@ -427,7 +430,7 @@ PURE = [
         excluded=JOINT | ALL_ROWS,
         slow=True,
     ),
-    Learner("direct.marginal", solve_inner_problem, "sign"),
+    Learner("direct.marginal", solve_inner_problem, "sign", slow=True),
     Learner(
         "sparse_ridge.fit",
         fit_by(sparse_ridge.fit, max_iterations=STEPS),
@@ -481,6 +484,7 @@ PURE = [
         "cross_validate: one_versus_one",
         cross_validated("one_versus_one", metric="misclassification"),
         "class",
+        slow=True,
     ),
     Learner(
         "validate: Robust, absolute",
@@ -489,7 +493,9 @@ PURE = [
         metric_power=1,
         digits=30,  # the last iterations of a batch round differently
     ),
-    Learner("validate: SpSVM", validated(jsparse.SpSVM(max_prototypes=SIZE), signs), "sign"),
+    Learner(
+        "validate: SpSVM", validated(jsparse.SpSVM(max_prototypes=SIZE), signs), "sign", slow=True
+    ),
     Learner("validate: Dual", validated(jsparse.Dual(), all_targets), excluded=COPIED, slow=True),
     Learner("validate: SCDP", validated(jsparse.SCDP(SIZE))),
     Learner(

@@ -53,7 +53,7 @@ def trained(name, task, X, y, **options):
 
 # Training is a fast test of every method but these, whose training takes long.
 LONG = (
-    "fixed-size", "kbp", "kmp", "reduced-set", "reduced-svm", "reduction", "rvm", "slmc",
+    "fixed-size", "kbp", "kmp", "reduced-set", "reduced-svm", "reduction", "robust", "rvm", "slmc",
     "sparse-fisher", "sparse-ridge", "spsvm",
 )  # fmt: skip
 CASES = [(name, task) for name in NAMES for task in METHODS[name].tasks]

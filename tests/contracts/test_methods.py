@@ -170,7 +170,7 @@ def test_every_numeric_setting_states_whether_it_has_a_derivative():
     assert set(NUMBERS) == {*DERIVATIVES, *DECISIONS}
 
 
-FAST_NUMBERS = ("ksp, ridge", "scdp, nu", "spsvm, growth")
+FAST_NUMBERS = ("scdp, nu", "spsvm, growth")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import numpy as np
 from reference import svm
 from reference.fixed_size import rbf as gaussian  # eq. 48
 from reference.svm import solve_dual
-from scipy.optimize import minimize
 
 
 class Machine(NamedTuple):
@@ -116,26 +115,38 @@ def fisher(Z, X, y, mu, w, lengthscale):
     return Machine(-eigenvalue, gradient, beta, 0.0)
 
 
-def descend(evaluate, start, steps=300):
-    """Minimise `W` by SciPy's BFGS.
+def descend(evaluate, start, steps=300, tolerance=1e-9):
+    """Minimise `W` by BFGS with backtracking (Nocedal and Wright 2006, Algorithm 6.1).
 
     Args:
         evaluate: returns `W(Z)` and its gradient.
         start: expansion vectors, shape m d.
         steps: the largest number of steps.
+        tolerance: the descent ends when ten steps lower `W` by at most this share of `|W|`.
 
     Returns:
         The last expansion vectors, and `W` at the start and after each step.
     """
-    history = [evaluate(start)[0]]
-
-    def flat(z):
-        value, gradient = evaluate(z.reshape(start.shape))
-        return value, gradient.ravel()
-
-    def record(intermediate_result):
-        history.append(intermediate_result.fun)
-
-    options = {"maxiter": steps, "gtol": 1e-7}
-    found = minimize(flat, start.ravel(), jac=True, callback=record, options=options)
-    return found.x.reshape(start.shape), history
+    z, p = start.ravel(), start.size
+    value, gradient = evaluate(start)
+    history, inverse_hessian = [value], np.eye(p) / np.linalg.norm(gradient)
+    for _ in range(steps):
+        direction = -inverse_hessian @ gradient.ravel()
+        slope, t = gradient.ravel() @ direction, 1.0
+        while True:
+            z_new = z + t * direction
+            value_new, gradient_new = evaluate(z_new.reshape(start.shape))
+            if value_new <= value + 1e-4 * t * slope:
+                break
+            t /= 2
+            if t < 1e-10:
+                return z.reshape(start.shape), history
+        s, g = z_new - z, (gradient_new - gradient).ravel()
+        if s @ g > 0:
+            half = np.eye(p) - np.outer(s, g) / (s @ g)
+            inverse_hessian = half @ inverse_hessian @ half.T + np.outer(s, s) / (s @ g)
+        z, value, gradient = z_new, value_new, gradient_new
+        history.append(value)
+        if len(history) > 10 and history[-11] - value <= tolerance * abs(value):
+            break
+    return z.reshape(start.shape), history
