@@ -143,6 +143,10 @@ def fit_by(fit, targets=all_targets, *, outcome=fit_outcome, **options) -> Learn
     return learn
 
 
+def fit_path(fit, targets=all_targets, **options) -> Learn:
+    return fit_by(fit, targets, outcome=path_outcome, max_prototypes=SIZE, **options)
+
+
 def fit_linear(p: Problem) -> Outcome:
     phi = Linear(jnp.mean(p.Z, axis=0))
     return fit_outcome(p, fixed_size.fit_features(phi, p.C, p.X, p.y, p.w))
@@ -370,143 +374,63 @@ PURE = [
     Learner("fixed_size.fit", fit_by(fixed_size.fit)),
     Learner("fixed_size.fit_features: linear", fit_linear, digits=4, excluded=IN_UNITS),
     Learner("fixed_size.fit_classes: one_versus_one", fit_classes("one_versus_one"), "class"),
-    Learner(
-        "fixed_size.fit_classes: one_versus_rest",
-        fit_classes("one_versus_rest"),
-        "class",
-        class_columns=True,
-        slow=True,
-    ),
+    Learner("fixed_size.fit_classes: one_versus_rest", fit_classes("one_versus_rest"), "class",
+        class_columns=True, slow=True),
     Learner("dual.fit", fit_dual(method="cholesky")),
     Learner("dual.fit: conjugate_gradients", fit_dual_by_gradients, digits=4),
     Learner("dual.fit_classes", fit_dual_classes, "class", slow=True),
     Learner("dual.leave_one_out", leave_one_out, excluded=COPIED),
     Learner("robust.fit: absolute", fit_robust("absolute"), C_power=1),
-    Learner(
-        "robust.fit: quantile",
-        fit_robust("quantile", quantile=0.8),
-        C_power=1,
-        excluded=MIRROR,
-        slow=True,
-    ),
+    Learner("robust.fit: quantile", fit_robust("quantile", quantile=0.8), C_power=1,
+        excluded=MIRROR, slow=True),
     Learner("robust.fit: huber", fit_robust("huber"), slow=True),
-    Learner(
-        "scdp.fit",
-        fit_by(scdp.fit, outcome=path_outcome, max_prototypes=SIZE),
-        excluded=JOINT,
-        slow=True,
-    ),
-    Learner(
-        "scdp.fit: separate",
-        fit_by(scdp.fit, outcome=path_outcome, max_prototypes=SIZE, selection="separate"),
-        slow=True,
-    ),
-    Learner(
-        "scdp.fit: subset, by columns",
-        fit_by(
-            scdp.fit, outcome=path_outcome, max_prototypes=SIZE, subset=3, key=KEY, formed=False
-        ),
-        excluded=JOINT,
-    ),
-    Learner(
-        "spsvm.fit",
-        fit_by(spsvm.fit, signs, outcome=path_outcome, key=KEY, max_prototypes=SIZE),
-        "sign",
-        digits=2,
-    ),
+    Learner("scdp.fit", fit_path(scdp.fit), excluded=JOINT, slow=True),
+    Learner("scdp.fit: separate", fit_path(scdp.fit, selection="separate"), slow=True),
+    Learner("scdp.fit: subset, by columns",
+        fit_path(scdp.fit, subset=3, key=KEY, formed=False), excluded=JOINT),
+    Learner("spsvm.fit", fit_path(spsvm.fit, signs, key=KEY), "sign", digits=2),
     Learner("pursuits.fit: KSP", fit_pursuit(jsparse.KSP)),
     Learner("pursuits.fit: KMP", fit_pursuit(jsparse.KMP), slow=True),
-    Learner(
-        "pursuits.fit: KMP, prefitting", fit_pursuit(jsparse.KMP, fitting="prefitting"), slow=True
-    ),
+    Learner("pursuits.fit: KMP, prefitting", fit_pursuit(jsparse.KMP, fitting="prefitting"),
+        slow=True),
     Learner("pursuits.fit: KBP", fit_pursuit(jsparse.KBP), slow=True),
     # The last reweighting steps round differently.
     Learner("reductions.fit", fit_reduction(), digits=100, excluded=JOINT),
-    Learner(
-        "reductions.fit: dual",
-        fit_reduction(initialization="dual"),
-        digits=100,
-        error_growth=30,  # the kernel matrix of all rows is ill-conditioned
-        excluded=JOINT | ALL_ROWS,
-        slow=True,
-    ),
+    # The kernel matrix of all rows is ill-conditioned.
+    Learner("reductions.fit: dual", fit_reduction(initialization="dual"), digits=100,
+        error_growth=30, excluded=JOINT | ALL_ROWS, slow=True),
     Learner("direct.marginal", solve_inner_problem, "sign", slow=True),
-    Learner(
-        "sparse_ridge.fit",
-        fit_by(sparse_ridge.fit, max_iterations=STEPS),
-        digits=30,
-        excluded=JOINT | MEASURED_IN_SPREADS,
-    ),
-    *[
-        Learner(
-            f"{module.__name__.split('.')[-1]}.fit",
-            fit_by(module.fit, signs, max_iterations=STEPS),
-            "sign",
-            digits=digits,
-            excluded=MEASURED_IN_SPREADS,
-            slow=module is not slmc,
-        )
-        for module, digits in (
-            (slmc, 30),
-            (sparse_fisher, 30),
-            (reduced_set, 4000),  # as precise as the machine of all rows that it approximates
-        )
-    ],
+    Learner("sparse_ridge.fit", fit_by(sparse_ridge.fit, max_iterations=STEPS), digits=30,
+        excluded=JOINT | MEASURED_IN_SPREADS),
+    Learner("slmc.fit", fit_by(slmc.fit, signs, max_iterations=STEPS), "sign", digits=30,
+        excluded=MEASURED_IN_SPREADS),
+    Learner("sparse_fisher.fit", fit_by(sparse_fisher.fit, signs, max_iterations=STEPS), "sign",
+        digits=30, excluded=MEASURED_IN_SPREADS, slow=True),
+    # As precise as the machine of all rows that it approximates.
+    Learner("reduced_set.fit", fit_by(reduced_set.fit, signs, max_iterations=STEPS), "sign",
+        digits=4000, excluded=MEASURED_IN_SPREADS, slow=True),
     Learner("reduced_svm.fit", fit_by(reduced_svm.fit, signs), "sign", slow=True),
-    Learner(
-        "one_class.fit",
-        fit_one_class,
-        digits=30,
-        excluded=NO_TARGETS | MEASURED_IN_SPREADS,
-        slow=True,
-    ),
-    Learner(
-        "rvm.fit",
-        fit_rvm("normal", all_targets),
-        digits=100,  # the columns of the prototypes are nearly dependent
-        excluded=EVIDENCE | PENALISED,
-    ),
-    Learner(
-        "rvm.fit: logistic",
-        fit_rvm("logistic", signs),
-        "sign",
-        digits=100,
-        excluded=EVIDENCE,
-        slow=True,
-    ),
+    Learner("one_class.fit", fit_one_class, digits=30, excluded=NO_TARGETS | MEASURED_IN_SPREADS,
+        slow=True),
+    # The columns of the prototypes are nearly dependent.
+    Learner("rvm.fit", fit_rvm("normal", all_targets), digits=100, excluded=EVIDENCE | PENALISED),
+    Learner("rvm.fit: logistic", fit_rvm("logistic", signs), "sign", digits=100,
+        excluded=EVIDENCE, slow=True),
     Learner("cross_validate: subtraction", cross_validated(method="subtraction")),
-    Learner(
-        "cross_validate: removal, mae",
-        cross_validated(method="removal", metric="mae"),
-        metric_power=1,
-    ),
-    Learner(
-        "cross_validate: one_versus_one",
-        cross_validated("one_versus_one", metric="misclassification"),
-        "class",
-        slow=True,
-    ),
-    Learner(
-        "validate: Robust, absolute",
-        validated(jsparse.Robust(loss="absolute"), metric="mae"),
-        C_power=1,
-        metric_power=1,
-        digits=30,  # the last iterations of a batch round differently
-    ),
-    Learner(
-        "validate: SpSVM", validated(jsparse.SpSVM(max_prototypes=SIZE), signs), "sign", slow=True
-    ),
+    Learner("cross_validate: removal, mae", cross_validated(method="removal", metric="mae"),
+        metric_power=1),
+    Learner("cross_validate: one_versus_one",
+        cross_validated("one_versus_one", metric="misclassification"), "class", slow=True),
+    # The last iterations of a batch round differently.
+    Learner("validate: Robust, absolute", validated(jsparse.Robust(loss="absolute"), metric="mae"),
+        C_power=1, metric_power=1, digits=30),
+    Learner("validate: SpSVM", validated(jsparse.SpSVM(max_prototypes=SIZE), signs), "sign",
+        slow=True),
     Learner("validate: Dual", validated(jsparse.Dual(), all_targets), excluded=COPIED, slow=True),
     Learner("validate: SCDP", validated(jsparse.SCDP(SIZE))),
-    Learner(
-        "validate: SparseReduction",
-        validated(jsparse.SparseReduction()),
-        sums_squares=True,
-        digits=300,
-        excluded=JOINT,
-        slow=True,
-    ),
-]
+    Learner("validate: SparseReduction", validated(jsparse.SparseReduction()), sums_squares=True,
+        digits=300, excluded=JOINT, slow=True),
+]  # fmt: skip
 
 # Other computations with the results of the first learner of each pair.
 EQUAL = {
@@ -519,52 +443,32 @@ EQUAL = {
 
 # Training has much in common for all methods; so each way to read the rows, each task and each kind
 # of method is here once.
+BALANCED = {"multiclass": jsparse.Multiclass(C_per_problem=True), "class_weight": "balanced"}
 TRAINERS = [
     Learner("train", trained()),
     Learner("train: linear", trained(kernel="linear")),
     Learner("train: Robust, absolute", trained(method=absolute), metric_power=1),
     Learner("train: Dual, two classes", trained("sign", jsparse.Dual()), "sign", excluded=COPIED),
     Learner("train: one_versus_one", trained("class", multiclass="one_versus_one"), "class"),
-    Learner(
-        "train: C per problem, balanced",
-        trained(
-            "class", multiclass=jsparse.Multiclass(C_per_problem=True), class_weight="balanced"
-        ),
-        "class",
-        class_columns=True,
-    ),
+    Learner("train: C per problem, balanced", trained("class", **BALANCED), "class",
+        class_columns=True),
     Learner("train: SCDP", trained(method=path_of(jsparse.SCDP))),
-    Learner(
-        "train: SpSVM", trained("sign", path_of(jsparse.SpSVM)), "sign", excluded=LEAST_SQUARES_C
-    ),
-    Learner(
-        "train: SparseRidge, not tuned",
+    Learner("train: SpSVM", trained("sign", path_of(jsparse.SpSVM)), "sign",
+        excluded=LEAST_SQUARES_C),
+    Learner("train: SparseRidge, not tuned",
         trained(method=jsparse.SparseRidge(8, max_iterations=STEPS), search=FIXED_KERNEL),
-        excluded=RANDOM,
-    ),
+        excluded=RANDOM),
     Learner("train: RVM", trained(method=jsparse.RVM(), C=None), excluded=RANDOM | EVIDENCE),
     Learner("train: stream", trained(streamed=True), excluded=RANDOM),
-    Learner(
-        "train: stream, one_versus_one",
-        trained("class", streamed=True, multiclass="one_versus_one"),
-        "class",
-        excluded=RANDOM,
-    ),
-    *[
-        Learner(
-            f"estimators.{cls.__name__}",
-            estimated(cls, targets),
-            targets,
-            class_columns=targets == "class",
-            excluded=ONE_C | RANDOM,
-        )
-        for cls, targets in (
-            (estimators.FixedSizeLSSVMRegressor, "real"),
-            (estimators.FixedSizeLSSVMClassifier, "class"),
-        )
-    ],
+    Learner("train: stream, one_versus_one",
+        trained("class", streamed=True, multiclass="one_versus_one"), "class", excluded=RANDOM),
+    Learner("estimators.FixedSizeLSSVMRegressor",
+        estimated(estimators.FixedSizeLSSVMRegressor, "real"), excluded=ONE_C | RANDOM),
+    Learner("estimators.FixedSizeLSSVMClassifier",
+        estimated(estimators.FixedSizeLSSVMClassifier, "class"), "class", class_columns=True,
+        excluded=ONE_C | RANDOM),
     Learner("estimators.SparseOneClassSVM", fit_one_class_estimator, excluded=RANDOM | NO_TARGETS),
-]
+]  # fmt: skip
 TRAINERS = [learner._replace(standardises=True, slow=True) for learner in TRAINERS]
 
 
