@@ -274,17 +274,14 @@ def entropy(k):
     return [End(int(now.status), gained / 0.02 if before.trials < now.trials else 0.0)]
 
 
-def plug_in(k, cap):
-    """Limit the descent towards the root, or false position; the limits are module constants."""
+def plug_in(k):
+    """Limit the steps of false position, which are a module constant."""
     x = rows(8, 40, 1)[:, 0]
-    default = getattr(bandwidth, cap)
-    bandwidth._plug_in.clear_cache()
-    setattr(bandwidth, cap, min(k, default))
-    try:
-        result = bandwidth.plug_in_bandwidth(jnp.asarray(x)[:, None], method="exact")
-    finally:
-        setattr(bandwidth, cap, default)
+    with pytest.MonkeyPatch.context() as patch:
         bandwidth._plug_in.clear_cache()
+        patch.setattr(bandwidth, "_ROOT_STEPS", min(k, bandwidth._ROOT_STEPS))
+        result = bandwidth.plug_in_bandwidth(jnp.asarray(x)[:, None], method="exact")
+    bandwidth._plug_in.clear_cache()
     h, _ = reference.plug_in(x)
     return [End(int(result.status[0]), abs(float(result.h[0]) / h - 1) / 1e-8)]
 
@@ -308,8 +305,7 @@ SOLVERS = {
     "simplex": Solver(nelder_mead, 70),
     "k_means": Solver(lloyd, 8),
     "renyi": Solver(entropy, 12),
-    "plug_in_bandwidth, descent": Solver(functools.partial(plug_in, cap="_STEPS"), 12, fast=False),
-    "plug_in_bandwidth, root": Solver(functools.partial(plug_in, cap="_ROOT_STEPS"), 48),
+    "plug_in_bandwidth": Solver(plug_in, 48),
 }
 
 
