@@ -6,6 +6,7 @@ or repeated eigenvalues. The tests differentiate it inside a loop, where JAX dro
 `vmap`, in each argument alone, and in other orders of forward and reverse mode.
 """
 
+import functools
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -512,6 +513,16 @@ def test_derivatives_in_a_loop_are_differences(name):
     assert_close(inner(program(x, v)[2], u), inner(hessian_u, v), scale)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def forward(value, x, u):
+    return jax.jvp(value, (x,), (u,))[1]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def reverse(value, x, u):
+    return inner(jax.grad(value)(x), u)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives_are_equal_in_every_mode(name):
@@ -520,43 +531,31 @@ def test_derivatives_are_equal_in_every_mode(name):
     x, u, v = case.arguments, random_direction(case, 0), random_direction(case, 1)
     value = looped(scalar(case))
 
-    def second(value, x, u, v):
-        return jax.jvp(lambda x: inner(jax.grad(value)(x), u), (x,), (v,))
-
     def assert_equal(actual, expected):
         np.testing.assert_allclose(actual, expected, rtol=1e-7, atol=1e-9)
 
-    gradient, hessian = jax.jit(jax.grad(value))(x), None
-    if case.orders == 2:
-        hessian = jax.jit(lambda x: second(value, x, u, v)[1])(x)
-    for wrap in (plain, batched):
-        other = wrap(scalar(case))
-        assert_equal(inner(jax.jit(jax.grad(other))(x), u), inner(gradient, u))
+    def second(outer, inside, value, x, u, v):
+        return outer(lambda x: inside(value, x, u), x, v)
+
+    for other in (plain(scalar(case)), batched(scalar(case))):
+        assert_equal(reverse(other, x, u), reverse(value, x, u))
         if case.orders == 2:
-            assert_equal(jax.jit(lambda x, other=other: second(other, x, u, v)[1])(x), hessian)
+            hessian = second(forward, reverse, value, x, u, v)
+            assert_equal(second(forward, reverse, other, x, u, v), hessian)
     for name in x:
 
-        def of(one, name=name):
+        def of_one(one, name=name):
             return value({**x, name: one})
 
         alone = {k: times(float(k == name), t) for k, t in u.items()}
-        assert_equal(inner(jax.jit(jax.grad(of))(x[name]), u[name]), inner(gradient, alone))
-        assert_equal(
-            jax.jit(lambda one, of=of, u=u[name]: jax.jvp(of, (one,), (u,))[1])(x[name]),
-            inner(gradient, alone),
-        )
+        for mode in (forward, reverse):
+            assert_equal(mode(of_one, x[name], u[name]), reverse(value, x, alone))
         if case.orders == 2:
-            ours = jax.jit(lambda one, of=of, u=u[name]: second(of, one, u, u)[1])(x[name])
-            assert_equal(ours, jax.jit(lambda x, a=alone: second(value, x, a, a)[1])(x))
+            ours = second(forward, reverse, of_one, x[name], u[name], u[name])
+            assert_equal(ours, second(forward, reverse, value, x, alone, alone))
     if case.orders == 2:
-
-        def slope(x):
-            return jax.jvp(value, (x,), (u,))[1]
-
-        assert_equal(jax.jit(lambda x: jax.jvp(slope, (x,), (v,))[1])(x), hessian)
-        assert_equal(inner(jax.jit(jax.grad(slope))(x), v), hessian)
-        reverse = jax.jit(jax.grad(lambda x: inner(jax.grad(value)(x), u)))(x)
-        assert_equal(inner(reverse, v), hessian)
+        for outer, inside in ((forward, forward), (reverse, forward), (reverse, reverse)):
+            assert_equal(second(outer, inside, value, x, u, v), hessian)
 
 
 # Modules whose text says "differentiable", and the cases that check their claims.

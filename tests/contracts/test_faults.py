@@ -113,7 +113,7 @@ sys.addaudithook(watch)
 """
 
 
-def interrupt(place, moment, *, provided=True):
+def interrupt(place, moment, program=None, *, provided=True):
     """Interrupt `--version`, `moment` seconds after its start or after it handles interrupts."""
     options = {}
     if provided:
@@ -121,7 +121,7 @@ def interrupt(place, moment, *, provided=True):
         (place / "site" / "sitecustomize.py").write_text(PROVIDED)
         paths = os.pathsep.join([str(place / "site"), str(ROOT)])
         options["env"] = {**environment(place), "PYTHONPATH": paths}
-    process = start(place, ["--version"], **options)
+    process = start(place, ["--version"], program, **options)
     if provided:
         assert process.stdout.readline() == "provided\n"
     time.sleep(moment)
@@ -130,10 +130,15 @@ def interrupt(place, moment, *, provided=True):
     return code, err
 
 
-def test_ctrl_c_during_imports_is_one_line(place):
+@pytest.mark.parametrize(
+    "program",
+    [None, pytest.param([sys.executable, "-m", "jsparse"], marks=pytest.mark.slow)],
+    ids=["script", "module"],
+)
+def test_ctrl_c_during_imports_is_one_line(place, program):
     codes = []
     for moment in (0.0, 0.1, 0.3):
-        code, err = interrupt(place, moment)
+        code, err = interrupt(place, moment, program)
         assert lines(err) in ([MESSAGE], []), (moment, err)
         assert code in (130, 0, -signal.SIGINT), (moment, code)
         codes.append(code)
@@ -142,9 +147,8 @@ def test_ctrl_c_during_imports_is_one_line(place):
 
 @pytest.mark.slow
 def test_ctrl_c_before_the_program_can_react_ends_it(place):
-    moments = random.Random(0)
-    for _ in range(5):
-        code, err = interrupt(place, moments.uniform(0, 0.3), provided=False)
+    for moment in (0.02, 0.1, 0.3):
+        code, err = interrupt(place, moment, provided=False)
         assert "KeyboardInterrupt" in err or lines(err) in ([MESSAGE], []), err
         assert code != 0
 

@@ -116,6 +116,7 @@ def inputs_scaled(learner, p):
 
 
 def inputs_shifted(learner, p):
+    """The third column is constant: 0 before, and perhaps 1024 after."""
     for b in ((1024, -1024, 0), (3, 512, 1024)):
         yield Pair(p, each_input(p, lambda x, b=b: x + np.asarray(b, x.dtype)), same)
 
@@ -165,11 +166,6 @@ def weight_zero_is_absent(learner, p):
     new_folds = np.searchsorted(kept, p.folds[:, :-1]).astype(np.int32)
     q = p._replace(X=p.X[kept], y=p.y[kept], label=p.label[kept], w=p.w[kept], folds=new_folds)
     yield Pair(q, p._replace(w=w), lambda o: scatter_rows(o, kept, len(w)))
-
-
-def constant_column(learner, p):
-    for value in (7.5, -1024.0):
-        yield Pair(p, each_input(p, lambda x, b=value: x + np.asarray([0, 0, b], x.dtype)), same)
 
 
 def constant_column_absent(learner, p):
@@ -239,7 +235,6 @@ RELATIONS = [
     Relation("row repeated", row_repeated),
     Relation("weight zero, anything", weight_zero_holds_anything),
     Relation("weight zero, absent", weight_zero_is_absent, recompiles=True),
-    Relation("constant column", constant_column),
     Relation("constant column, absent", constant_column_absent, recompiles=True),
     Relation("duplicated column", duplicated_column),
     Relation("classes reordered", classes_reordered, ("sign", "class")),
