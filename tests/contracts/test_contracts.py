@@ -51,26 +51,24 @@ def trained(name, task, X, y, **options):
     return jsparse.train(X, y, **{**defaults, **options})
 
 
-# Training is a fast test of every method but these, whose training takes long.
-LONG = (
-    "fixed-size", "kbp", "kmp", "reduced-set", "reduced-svm", "reduction", "robust", "rvm", "slmc",
-    "sparse-fisher", "sparse-ridge", "spsvm",
-)  # fmt: skip
 CASES = [(name, task) for name in NAMES for task in METHODS[name].tasks]
-# A fast test has the first task of a method, in float64 and float32 by turns.
-FIRST = {case[0]: i for i, case in reversed(list(enumerate(CASES)))}
-IN_BOTH = [
-    pytest.param(
-        *case,
-        dtype,
-        marks=SLOW if case[0] in LONG or i % 2 == half or FIRST[case[0]] != i else (),
-    )
-    for i, case in enumerate(CASES)
-    for half, dtype in enumerate(("float64", "float32"))
-]
+IN_BOTH = [(*case, dtype) for case in CASES for dtype in ("float64", "float32")]
 
 
-@pytest.mark.parametrize(("name", "task", "dtype"), IN_BOTH)
+def fast_only(cases, *fast):
+    """Return test parameters; training compiles for seconds, so only a few cases are fast."""
+    return [pytest.param(*case, marks=() if case in fast else SLOW) for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "dtype"),
+    fast_only(
+        IN_BOTH,
+        ("dual", "regression", "float64"),
+        ("ksp", "classification", "float32"),
+        ("scdp", "classification", "float32"),
+    ),
+)
 def test_a_method_trains_predicts_and_is_saved_and_compiles_once(name, task, dtype, tmp_path):
     X, y = rows(task, dtype)
     result = trained(name, task, X, y)
@@ -142,10 +140,6 @@ def test_several_targets_are_fitted_as_each_target_alone(name):
         alone = trained(name, "regression", X, target, **options)
         alone = alone.at(model.curve.size) if METHODS[name].several_sizes else alone
         np.testing.assert_allclose(column, alone.predict(X), rtol=1e-6, atol=1e-6)
-
-
-def fast_only(cases, *fast):
-    return [pytest.param(*case, marks=() if case in fast else SLOW) for case in cases]
 
 
 def with_rows_of_weight_zero(X, y):
