@@ -65,7 +65,7 @@ def fast_only(cases, *fast):
     fast_only(
         IN_BOTH,
         ("dual", "regression", "float64"),
-        ("ksp", "classification", "float32"),
+        ("reduction", "classification", "float32"),
         ("scdp", "classification", "float32"),
     ),
 )

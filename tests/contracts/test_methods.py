@@ -173,11 +173,8 @@ def test_every_numeric_setting_states_whether_it_has_a_derivative():
     assert set(NUMBERS) == {*DERIVATIVES, *DECISIONS}
 
 
-FAST_NUMBERS = ("scdp, nu", "spsvm, growth")
-
-
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST_NUMBERS else SLOW) for name in NUMBERS]
+    "name", [pytest.param(name, marks=() if name == "scdp, nu" else SLOW) for name in NUMBERS]
 )
 def test_a_number_is_traced_in_fits_batches_and_derivatives(name):
     """The derivative in a number of `DECISIONS` is 0.
