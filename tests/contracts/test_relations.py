@@ -406,7 +406,8 @@ def test_results_are_equal_compiled_eager_and_in_a_batch(learner, dtype):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "blocks" else pytest.param(name, marks=SLOW) for name in EQUAL]
+    "name",
+    [name if name in ("blocks", "removal") else pytest.param(name, marks=SLOW) for name in EQUAL],
 )
 def test_other_computations_have_equal_results(name, dtype):
     p = jax.tree.map(jnp.asarray, problem(dtype))
