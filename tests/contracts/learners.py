@@ -447,7 +447,8 @@ BALANCED = {"multiclass": jsparse.Multiclass(C_per_problem=True), "class_weight"
 TRAINERS = [
     Learner("train", trained()),
     Learner("train: linear", trained(kernel="linear")),
-    Learner("train: Robust, absolute", trained(method=absolute), metric_power=1),
+    Learner("train: Robust, absolute", trained(method=absolute), metric_power=1,
+        excluded=LEAST_SQUARES_C),
     Learner("train: Dual, two classes", trained("sign", jsparse.Dual()), "sign", excluded=COPIED),
     Learner("train: one_versus_one", trained("class", multiclass="one_versus_one"), "class"),
     Learner("train: C per problem, balanced", trained("class", **BALANCED), "class",
