@@ -55,33 +55,26 @@ def fit_and_validate(name):
         return validate(method, kernel, points, C, *arrays, metric="mse", key=KEY)
 
     one_C, several_C = np.float32(10), np.ones(2, np.float32)
-    return {
-        "fit": (jax.jit(fit), case.method, case.points, one_C, case.rows),
-        "validate": (jax.jit(validated), case.method, case.points, several_C, case.rows),
-    }
+    return (
+        (jax.jit(fit), case.method, case.points, one_C, case.rows),
+        (jax.jit(validated), case.method, case.points, several_C, case.rows),
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_the_fit_and_the_validation_of_every_method_lower(name, platform):
-    with traced_for(platform):
-        for program in fit_and_validate(name).values():
-            check_lowers(platform, *program)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_programs_traced_for_a_cpu_lower_unless_they_are_listed(name):
-    for program in fit_and_validate(name).values():
+def test_the_fit_and_the_validation_of_every_method_lower(name):
+    """Trace for the platform, and for a CPU."""
+    for platform in PLATFORMS:
+        with traced_for(platform):
+            for program in fit_and_validate(name):
+                check_lowers(platform, *program)
+    for program in fit_and_validate(name):
         check_lowers("cuda", *program)
         if name not in NOT_FROM_CPU_TO_TPU:
             check_lowers("tpu", *program)
             continue
         with pytest.raises(NotImplementedError, match=NOT_FROM_CPU_TO_TPU[name]):
             check_lowers("tpu", *program)
-
-
-def test_every_listed_method_exists():
-    assert set(NOT_FROM_CPU_TO_TPU) <= set(EACH)
 
 
 def functions():

@@ -22,7 +22,6 @@ from jsparse.data.streams import ArrayStream, StreamError
 from jsparse.estimators import (
     FixedSizeLSSVMClassifier,
     FixedSizeLSSVMRegressor,
-    LSSVMClassifier,
     SCDPClassifier,
     SCDPRegressor,
     SpSVMClassifier,
@@ -61,67 +60,20 @@ PARTS = {
 }
 
 
-def fields(kind):
-    return {field.name for field in dataclasses.fields(kind)}
-
-
-def settings(kind, defaults, options):
-    """Return arguments of `train`; each option becomes a field of the part that has its name."""
-    parts = {}
-    for name, part in [("method", kind), *PARTS.items()]:
-        values = {key: options.pop(key) for key in fields(part) & set(options)}
-        values = {**defaults, **values} if name == "method" else values
-        parts[name] = options.pop(name) if name in options else part(**values)
+def train(kind=jsparse.FixedSize, *, streamed=False, **options):
+    """Train; each option becomes a field of the method or of the part that has its name."""
+    for name, part in {"method": kind, **PARTS}.items():
+        fields = {field.name for field in dataclasses.fields(part)}
+        values = {key: options.pop(key) for key in fields & set(options)}
+        options.setdefault(name, part(**values))
     if "share" in options:
         options["folds"] = jsparse.HoldOut(options.pop("share"))
-    return {"task": "regression", "key": KEY, **parts, **options}
-
-
-def train_on_rows(kind, defaults, options):
     table, y = options.pop("X", X), options.pop("y", Y)
-    return jsparse.train(table, y, **settings(kind, defaults, {"folds": 3, **options}))
-
-
-def train_on_stream(kind, defaults, options):
-    stream = options.pop("stream", None)
-    stream = ArrayStream(X, options.pop("y", Y)) if stream is None else stream
-    return jsparse.train(stream, **settings(kind, defaults, options))
-
-
-def train(**options):
-    return train_on_rows(jsparse.FixedSize, {"n_prototypes": 5}, options)
-
-
-def train_classes(**options):
-    return train(**{"y": LABELS, "task": "classification", **options})
-
-
-def train_several_classes(**options):
-    return train_classes(**{"y": np.arange(40) % 3, **options})
-
-
-def train_dual(**options):
-    return train_on_rows(jsparse.Dual, {}, options)
-
-
-def train_robust(**options):
-    return train_on_rows(jsparse.Robust, {"n_prototypes": 5}, options)
-
-
-def train_path(**options):
-    return train_on_rows(jsparse.SCDP, {}, options)
-
-
-def train_svm(**options):
-    return train_on_rows(jsparse.SpSVM, {}, {"y": LABELS, "task": "classification", **options})
-
-
-def train_stream(**options):
-    return train_on_stream(jsparse.FixedSize, {"n_prototypes": 5}, options)
-
-
-def train_path_of_stream(**options):
-    return train_on_stream(jsparse.SCDP, {"candidates": 20}, options)
+    options = {"task": "regression", "key": KEY, **options}
+    if streamed:
+        stream = options.pop("stream", None)
+        return jsparse.train(ArrayStream(table, y) if stream is None else stream, **options)
+    return jsparse.train(table, y, **{"folds": 3, **options})
 
 
 def plan_of_search(**options):
@@ -153,14 +105,15 @@ CANDIDATES = {
     "subset": (*NOT_COUNTS, 99),
     "size_tolerance": (*NOT_REAL, INF),
 }
-PATH = {
-    **CANDIDATES,
-    "stopping": (1, "x", jsparse.Stopping(-1, 0.1), jsparse.Stopping(3, NAN)),
-    "selection": NO_NAMES,
-    "nu": (*NOT_REAL, INF),
-}
-TABLES = {
-    train: {
+FEW = {"n_prototypes": 5}
+CLASSES = {"y": LABELS, "task": "classification"}
+NOT_LENGTHS = [value for value in NOT_POSITIVE if not isinstance(value, np.ndarray)]
+DRAWN = {"key": KEY, "X": X, "n_prototypes": 3}
+NOT_DRAWN = {"key": NO_KEYS, "n_prototypes": (*NOT_COUNTS, 99)}
+
+# Of each call: the function, valid arguments, and invalid values of arguments.
+CALLS = {
+    "train": (train, FEW, {
         **SEARCH,
         "n_prototypes": (*NOT_SIZES, 99, "all", [6, 3], [2.5], [True, 4]),
         "size_tolerance": (*NOT_REAL, INF),
@@ -173,36 +126,40 @@ TABLES = {
         "y": ("x", None, Y[:3], Y * NAN, Y[:, None, None], Y.astype(str), Y.astype(complex)),
         "class_weight": ("balanced",),
         "classes": ([1.0, 2.0],),
-    },
-    train_classes: {
+    }),
+    "train, two classes": (train, FEW | CLASSES, {
         "class_weight": ("x", 3, [1, 2], {True: -1.0}, {True: 0}, {True: "x"}, {5: 1.0}),
         "classes": ([True], [1, "a"], 3, [[0, 1]], object()),
         "weights": (np.where(LABELS, 0.0, 1.0),),
         "multiclass": NO_NAMES,
-    },
-    train_several_classes: {
+    }),
+    "train, three classes": (train, {**FEW, **CLASSES, "y": np.arange(40) % 3}, {
         "scheme": (*NO_NAMES, np.ones((2, 2)), np.full((3, 3), 0.5), np.zeros((3, 2))),
         "multiclass": (*NO_NAMES, np.ones((2, 2))),
-    },
-    train_dual: {"mesh": (MESH,), "memory": (0,)},
-    train_robust: {
-        **{name: SEARCH[name] for name in ("metric", "C", "max_evaluations")},
+    }),
+    "train, Dual": (train, {"kind": jsparse.Dual}, {"mesh": (MESH,), "memory": (0,)}),
+    "train, Robust": (train, {"kind": jsparse.Robust, **FEW}, {
         "n_prototypes": (*NOT_SIZES, 99, [6, 3]),
         "size_tolerance": (*NOT_REAL, INF),
         "selection": NO_NAMES,
         "loss": (*NO_NAMES, None, "squared"),
         "quantile": (0.5, "x", NAN),  # with Huber's loss
         "mesh": (MESH,),
-    },
-    train_path: {**SEARCH, **PATH, "C_per_problem": (True,)},
-    train_svm: {
-        **{name: SEARCH[name] for name in ("metric", "C", "max_evaluations")},
+    }),
+    "train, SCDP": (train, {"kind": jsparse.SCDP}, {
+        **CANDIDATES,
+        "stopping": (1, "x", jsparse.Stopping(-1, 0.1), jsparse.Stopping(3, NAN)),
+        "selection": NO_NAMES,
+        "nu": (*NOT_REAL, INF),
+        "C_per_problem": (True,),
+    }),
+    "train, SpSVM": (train, {"kind": jsparse.SpSVM, **CLASSES}, {
         **CANDIDATES,
         "growth": (*NOT_REAL, 0.5),
         "task": (*NO_NAMES, "regression"),
         "mesh": (MESH,),
-    },
-    train_stream: {
+    }),
+    "train, stream": (train, {"streamed": True, **FEW}, {
         **SEARCH,
         "stream": ("x", 3, object(), [1], [(X,)], [(X, Y, None, 3)], [], iter([(X, Y)])),
         "n_prototypes": (*NOT_SIZES, [6, 3]),
@@ -215,93 +172,76 @@ TABLES = {
         "weights": (np.ones(40),),
         "classes": ([1, 2],),
         "method": (*SEARCH["method"], jsparse.Dual(), jsparse.Robust(5), jsparse.SpSVM(5)),
-    },
-    train_path_of_stream: PATH,
-    jsparse.plan: {
+    }),
+    "plan": (jsparse.plan, {"n": 100, "d": 3, "n_prototypes": 10, "streamed": True}, {
         **dict.fromkeys(("n", "d", "n_prototypes", "n_C", "batch_rows", "sample_rows"), NOT_COUNTS),
         "folds": (*NOT_COUNTS, 1),
         "n_parameters": (*NOT_INTEGERS, -1),
         "search": (*NO_NAMES, None),
         "memory": ("x", -1, True, NAN),
-    },
-    plan_of_search: {"max_evaluations": NOT_COUNTS},
-    jsparse.plain_folds: {"key": NO_KEYS, "n": NOT_COUNTS, "v": (*NOT_COUNTS, 1, 99, None)},
-    jsparse.stratified_folds: {
+    }),
+    "plan of a search": (plan_of_search, {}, {"max_evaluations": NOT_COUNTS}),
+    "plain_folds": (
+        jsparse.plain_folds, {"key": KEY, "n": 40, "v": 3},
+        {"key": NO_KEYS, "n": NOT_COUNTS, "v": (*NOT_COUNTS, 1, 99, None)},
+    ),
+    "stratified_folds": (jsparse.stratified_folds, {"key": KEY, "labels": LABELS, "v": 3}, {
         "key": NO_KEYS,
         "labels": (mixed("a", 1), mixed(1.0, NAN)),
         "v": (*NOT_COUNTS, 1, 99),
-    },
-    prototypes.uniform: {"key": NO_KEYS, "n": NOT_COUNTS, "n_prototypes": (*NOT_COUNTS, 99)},
-    prototypes.stratified: {
+    }),
+    "uniform": (
+        prototypes.uniform, {"key": KEY, "n": 40, "n_prototypes": 3},
+        {**NOT_DRAWN, "n": NOT_COUNTS},
+    ),
+    "stratified": (prototypes.stratified, {"key": KEY, "labels": LABELS, "n_prototypes": 3}, {
         "key": NO_KEYS,
         "n_prototypes": (*NOT_COUNTS, 1, 99),
         "labels": ("x", [], mixed("a", 1), np.array(mixed("a", 1), object)),
         "weights": ("x", -np.ones(40), np.zeros(40), np.ones(3)),
-    },
-    prototypes.renyi: {
-        "key": NO_KEYS,
-        "n_prototypes": (*NOT_COUNTS, 99),
-        "candidates": NOT_COUNTS,
-        "max_trials": NOT_COUNTS,
-    },
-    prototypes.k_center: {"key": NO_KEYS, "n_prototypes": (*NOT_COUNTS, 99)},
-    prototypes.k_means: {
-        "key": NO_KEYS,
-        "n_prototypes": (*NOT_COUNTS, 99),
-        "max_iterations": NOT_COUNTS,
-    },
-    prototypes.pivoted_cholesky: {"key": NO_KEYS, "n_prototypes": (*NOT_COUNTS, 99)},
-    prototypes.interleaved: {"key": NO_KEYS, "n_prototypes": NOT_COUNTS, "labels": ("x", [1, 2])},
-    kernels.RationalQuadratic: {"lengthscale": NOT_POSITIVE, "alpha": NOT_POSITIVE},
-    kernels.Polynomial: {
-        "degree": NOT_COUNTS,
-        "scale": NOT_POSITIVE,
-        "offset": (*NOT_REAL, INF),
-    },
-    kernels.Linear: {"offset": (*NOT_REAL, INF)},
-    kernels.Scaled: {"kernel": (*NO_NAMES, None), "variance": NOT_POSITIVE},
-    kernels.Projected: {"kernel": (*NO_NAMES, None), "matrix": (*NOT_REAL, INF, [1.0, 2.0])},
-    kernels.Sum: {"left": NO_NAMES, "right": (None, RBF)},
-    kernels.Product: {"left": NO_NAMES, "right": (None, RBF)},
-    kernels.Custom: {"fn": ("x", None)},
+    }),
+    "renyi": (
+        prototypes.renyi, DRAWN, {**NOT_DRAWN, "candidates": NOT_COUNTS, "max_trials": NOT_COUNTS}
+    ),
+    "k_center": (prototypes.k_center, DRAWN, NOT_DRAWN),
+    "k_means": (prototypes.k_means, DRAWN, {**NOT_DRAWN, "max_iterations": NOT_COUNTS}),
+    "pivoted_cholesky": (prototypes.pivoted_cholesky, {**DRAWN, "kernel": RBF(1.0)}, NOT_DRAWN),
+    "interleaved": (
+        prototypes.interleaved, {"key": KEY, "n_prototypes": 3},
+        {"key": NO_KEYS, "n_prototypes": NOT_COUNTS, "labels": ("x", [1, 2])},
+    ),
+    "RationalQuadratic": (
+        kernels.RationalQuadratic, {"lengthscale": 1.0},
+        {"lengthscale": NOT_LENGTHS, "alpha": NOT_POSITIVE},
+    ),
+    "Polynomial": (
+        kernels.Polynomial, {},
+        {"degree": NOT_COUNTS, "scale": NOT_POSITIVE, "offset": (*NOT_REAL, INF)},
+    ),
+    "Linear": (kernels.Linear, {}, {"offset": (*NOT_REAL, INF)}),
+    "Scaled": (
+        kernels.Scaled, {"kernel": RBF(1.0), "variance": 1.0},
+        {"kernel": (*NO_NAMES, None), "variance": NOT_POSITIVE},
+    ),
+    "Projected": (
+        kernels.Projected, {"kernel": RBF(1.0), "matrix": [[1.0, 2.0]]},
+        {"kernel": (*NO_NAMES, None), "matrix": (*NOT_REAL, INF, [1.0, 2.0])},
+    ),
     **{
-        kind: {"lengthscale": [v for v in NOT_POSITIVE if not isinstance(v, np.ndarray)]}
+        kind.__name__: (
+            kind, {"left": RBF(1.0), "right": RBF(1.0)}, {"left": NO_NAMES, "right": (None, RBF)}
+        )
+        for kind in (kernels.Sum, kernels.Product)
+    },
+    "Custom": (kernels.Custom, {}, {"fn": ("x", None)}),
+    **{
+        kind.__name__: (kind, {}, {"lengthscale": NOT_LENGTHS})
         for kind in (kernels.RBF, kernels.Laplacian, kernels.Matern32, kernels.Matern52)
     },
-    RBF.from_sigma2: {"sigma2": [v for v in NOT_POSITIVE if not isinstance(v, np.ndarray)]},
-    RBF.from_gamma: {"gamma": [v for v in NOT_POSITIVE if not isinstance(v, np.ndarray)]},
-    ArrayStream: {"batch_rows": NOT_COUNTS},
-}
-TABLES[kernels.RationalQuadratic]["lengthscale"] = TABLES[RBF]["lengthscale"]
-GOOD = {
-    jsparse.plan: {"n": 100, "d": 3, "n_prototypes": 10, "streamed": True},
-    jsparse.plain_folds: {"key": KEY, "n": 40, "v": 3},
-    jsparse.stratified_folds: {"key": KEY, "labels": LABELS, "v": 3},
-    prototypes.uniform: {"key": KEY, "n": 40, "n_prototypes": 3},
-    prototypes.stratified: {"key": KEY, "labels": LABELS, "n_prototypes": 3},
-    prototypes.renyi: {"key": KEY, "X": X, "n_prototypes": 3},
-    prototypes.k_center: {"key": KEY, "X": X, "n_prototypes": 3},
-    prototypes.k_means: {"key": KEY, "X": X, "n_prototypes": 3},
-    prototypes.pivoted_cholesky: {"key": KEY, "kernel": RBF(1.0), "X": X, "n_prototypes": 3},
-    prototypes.interleaved: {"key": KEY, "n_prototypes": 3},
-    kernels.RationalQuadratic: {"lengthscale": 1.0},
-    kernels.Scaled: {"kernel": RBF(1.0), "variance": 1.0},
-    kernels.Projected: {"kernel": RBF(1.0), "matrix": [[1.0, 2.0]]},
-    kernels.Sum: {"left": RBF(1.0), "right": RBF(1.0)},
-    kernels.Product: {"left": RBF(1.0), "right": RBF(1.0)},
-    ArrayStream: {"X": X, "y": Y},
-}
-
-
-def name_of(function):
-    return getattr(function, "__qualname__", function.__name__)
-
-
-CASES = [
-    pytest.param(function, argument, values, id=f"{name_of(function)}-{argument}")
-    for function, arguments in TABLES.items()
-    for argument, values in arguments.items()
-]
+    "from_sigma2": (RBF.from_sigma2, {}, {"sigma2": NOT_LENGTHS}),
+    "from_gamma": (RBF.from_gamma, {}, {"gamma": NOT_LENGTHS}),
+    "ArrayStream": (ArrayStream, {"X": X, "y": Y}, {"batch_rows": NOT_COUNTS}),
+}  # fmt: skip
 
 
 def assert_refused(call, words, value):
@@ -331,12 +271,16 @@ OTHER_WORDS = {
 HYPER = ["hyper-parameter"]
 
 
-@pytest.mark.parametrize(("function", "argument", "values"), CASES)
-def test_invalid_arguments_are_refused(function, argument, values):
-    good = GOOD.get(function, {})
-    words = [argument, *OTHER_WORDS.get(argument, []), *HYPER]
-    for value in values:
-        assert_refused(lambda value=value: function(**{**good, argument: value}), words, value)
+@pytest.mark.parametrize("name", CALLS)
+def test_invalid_arguments_are_refused(name):
+    function, valid, invalid = CALLS[name]
+    for argument, values in invalid.items():
+        words = [argument, *OTHER_WORDS.get(argument, []), *HYPER]
+        for value in values:
+            arguments = {**valid, argument: value}
+            assert_refused(
+                lambda arguments=arguments: function(**arguments), words, (argument, value)
+            )
 
 
 ESTIMATORS = {
@@ -406,9 +350,9 @@ def test_labels_of_several_types_are_refused():
     )
     for labels, words in refused:
         for call in (
-            lambda y: train_classes(y=y),
-            lambda y: train_path(y=y, task="classification"),
-            lambda y: train_svm(y=y),
+            lambda y: train(**FEW, y=y, task="classification"),
+            lambda y: train(jsparse.SCDP, y=y, task="classification"),
+            lambda y: train(jsparse.SpSVM, y=y, task="classification"),
             lambda y: FixedSizeLSSVMClassifier(5, cv=3).fit(X, y),
         ):
             with pytest.raises(ValueError, match=words):
@@ -418,7 +362,7 @@ def test_labels_of_several_types_are_refused():
         [(X, np.array(mixed("a", "b"))), (X, np.array(mixed(0, 1)))],
     ):
         with pytest.raises(StreamError, match="labels of one type, got int and str"):
-            train_stream(stream=batches, task="classification")
+            train(**FEW, streamed=True, stream=batches, task="classification")
 
 
 def test_numbers_of_every_library_are_numbers():
@@ -433,7 +377,7 @@ def test_numbers_of_every_library_are_numbers():
         assert float(RBF(two).lengthscale) == 2.0
         assert float((two * RBF(1.0)).variance) == 2.0
         with pytest.raises(ValueError, match="C: expected a vector"):
-            train(C=two, size_tolerance=two)  # `size_tolerance` was accepted first
+            train(**FEW, C=two, size_tolerance=two)  # `size_tolerance` was accepted first
     # The value of a traced number is not known, so it is not checked.
     assert jax.jit(lambda s: RBF(s).lengthscale)(-1.0) == -1.0
 
@@ -491,32 +435,16 @@ def test_mistakes_of_callers_from_jax_are_named(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [2, 3])
-def test_two_or_three_rows_have_a_prototype_of_every_class(rows):
-    few, labels = X[:rows], np.array(["a", "b", "b"][:rows])
-    model = FixedSizeLSSVMClassifier(C=1.0, lengthscale=1.0).fit(few, labels)
-    assert set(labels[model.prototype_indices_]) == {"a", "b"}
-    assert len(model.prototypes_) == 2
-    np.testing.assert_array_equal(model.predict(few), labels)
-
-
-@pytest.mark.slow
-def test_the_default_number_of_prototypes_counts_rows_with_weight():
-    weights = np.where(np.arange(40) < 30, 0.0, 1.0)
-    model = FixedSizeLSSVMClassifier(C=1.0, lengthscale=1.0, cv=2).fit(X, LABELS, weights)
-    assert len(model.prototypes_) == 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rows", [2, 3])
 @pytest.mark.parametrize(
-    "kind",
-    [FixedSizeLSSVMRegressor, LSSVMClassifier, SCDPClassifier, SCDPRegressor, SpSVMClassifier],
+    "kind", [FixedSizeLSSVMClassifier, SCDPClassifier, SCDPRegressor, SpSVMClassifier]
 )
-def test_two_or_three_rows_are_enough(kind, rows):
-    y = Y[:rows] if "Regressor" in kind.__name__ else ["a", "b", "b"][:rows]
-    predicted = kind(random_state=0).fit(X[:rows], y).predict(X)
-    assert len(predicted) == 40
+def test_two_or_three_rows_are_enough_and_every_class_has_a_prototype(kind):
+    for rows in (2, 3):
+        y = Y[:rows] if kind is SCDPRegressor else np.array(["a", "b", "b"][:rows])
+        model = kind(random_state=0).fit(X[:rows], y)
+        assert len(model.predict(X)) == 40
+        if kind is FixedSizeLSSVMClassifier:
+            assert set(y[model.prototype_indices_]) == {"a", "b"}
 
 
 FIT = ["fit", "nowhere.csv", "--target", "y"]

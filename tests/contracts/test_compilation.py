@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from registry import SLOW
 
 import jsparse
 from jsparse import estimators
@@ -51,47 +52,45 @@ METHODS = {
     "reduction, dual": jsparse.SparseReduction(20, initialization="dual"),
     "ksp": jsparse.KSP(n_prototypes=(2, 4), candidates=20),
 }
+# Method, number of classes, and whether there are weights. One primal and one dual case are fast.
+CASES = [
+    ("fixed size", 3, True),
+    ("dual", 2, False),
+    *[pytest.param(name, 2, False, marks=SLOW) for name in METHODS if name != "dual"],
+    *[pytest.param(name, None, name == "scdp", marks=SLOW) for name in METHODS if name != "spsvm"],
+    pytest.param("scdp", 3, True, marks=SLOW),
+]
 
 
-def padding_cases():
-    """Yield method, number of classes and whether there are weights.
-
-    Three classes and weights are tested with two methods: fixed size needs only sums, SCDP the
-    rows. Every case compiles for seconds, so one primal and one dual case are fast tests.
-    """
-    fast = {"fixed size": (3, True), "dual": (2, False)}
-    for name in METHODS:
-        complete = name in ("fixed size", "scdp")
-        for classes in (None, 2, 3) if complete else (2,) if name == "spsvm" else (None, 2):
-            for weighted in (False, True) if complete else (False,):
-                marks = () if (classes, weighted) == fast.get(name) else pytest.mark.slow
-                yield pytest.param(name, classes, weighted, marks=marks)
-
-
-@pytest.mark.parametrize(("name", "classes", "weighted"), list(padding_cases()))
-def test_padding_changes_nothing(name, classes, weighted, monkeypatch):
+@pytest.mark.parametrize(("name", "classes", "weighted"), CASES)
+def test_padding_changes_nothing_and_tables_of_similar_size_share_programs(
+    name, classes, weighted, monkeypatch
+):
     X, labels, score = table(53, classes=classes or 2)
-    options = {
-        "task": "regression" if classes is None else "classification",
-        "key": 3,
-        "method": METHODS[name],
-        "folds": 4,
-        "C": np.array([0.1, 10.0]) if METHODS[name].has_C else None,
-        "search": Profile(2),
-        "weights": np.arange(53) % 3 if weighted else None,
-    }
     y = score if classes is None else labels
-    padded = jsparse.train(X, y, **options)
+
+    def trained(n):
+        return jsparse.train(
+            X[:n], y[:n], task="regression" if classes is None else "classification", key=3,
+            method=METHODS[name], folds=4, C=np.array([0.1, 10.0]), search=Profile(2),
+            weights=np.arange(n) % 3 if weighted else None,
+        )  # fmt: skip
+
+    padded = trained(53)
+    predictions = padded.predict(X)
+    with count_compilations() as compiled:
+        trained(51).predict(X[:40])
+    assert compiled.programs == 0
     for module in ("training.tables", "validation.folds", "prototypes.renyi", "prediction"):
         monkeypatch.setattr(sys.modules[f"jsparse.{module}"], "capacity", lambda n: n)
-    exact = jsparse.train(X, y, **options)
+    exact = trained(53)
     assert padded.C == exact.C
     np.testing.assert_array_equal(padded.point_rows, exact.point_rows)
     np.testing.assert_array_equal(padded.folds.index, exact.folds.index)
     np.testing.assert_allclose(padded.cv_error, exact.cv_error, rtol=1e-7)
     np.testing.assert_allclose(padded.out_of_fold, exact.out_of_fold, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(padded.model(X), exact.model(X), rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(padded.predict(X), exact.predict(X), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(predictions, exact.predict(X), rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(padded.model.expansion.scaling, exact.model.expansion.scaling)
     assert padded.model.size == exact.model.size
     assert len(padded.model.expansion.prototypes) <= 53
@@ -130,41 +129,14 @@ def test_folds_are_equal_inside_and_outside_of_jit():
     np.testing.assert_array_equal(host.index, traced.index)
 
 
-ESTIMATORS = [  # fast tests: each kind of machine for one task
-    estimators.FixedSizeLSSVMClassifier(n_prototypes=8, cv=3, random_state=0),
-    pytest.param(
-        estimators.FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
-        marks=pytest.mark.slow,
-    ),
-    estimators.RobustLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
-    pytest.param(estimators.LSSVMClassifier(random_state=0), marks=pytest.mark.slow),
-    estimators.LSSVMRegressor(random_state=0),
-    pytest.param(
-        estimators.SCDPClassifier(max_prototypes=4, candidates=12, cv=3, random_state=0),
-        marks=pytest.mark.slow,
-    ),
-    estimators.SCDPRegressor(max_prototypes=4, candidates=12, cv=3, random_state=0),
-    pytest.param(
-        estimators.SpSVMClassifier(max_prototypes=4, candidates=12, cv=3, random_state=0),
-        marks=pytest.mark.slow,
-    ),
-    pytest.param(
-        estimators.SparseReducedLSSVMClassifier(n_prototypes=8, cv=3, random_state=0),
-        marks=pytest.mark.slow,
-    ),
-    estimators.SparseReducedLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
-    estimators.KernelSubspacePursuitRegressor(
+def test_an_estimator_compiles_nothing_for_another_number_of_rows():
+    estimator = estimators.KernelSubspacePursuitRegressor(
         n_prototypes=(2, 4), candidates=12, cv=3, random_state=0
-    ),
-]
+    )
 
-
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
-def test_another_number_of_rows_compiles_nothing(estimator):
     def run(n):
-        X, labels, score = table(n, seed=n)
-        estimator.fit(X, labels if hasattr(estimator, "predict_proba") else score)
-        estimator.predict(X[: n - 20])
+        X, _, score = table(n, seed=n)
+        estimator.fit(X, score).predict(X[: n - 20])
 
     run(60)
     with count_compilations() as compiled:
@@ -235,28 +207,32 @@ print(folder, compiled.programs, compiled.from_disk)
 """
 
 
+def run(arguments, **changes):
+    """Return what a fresh process prints on both streams, with XLA's default flags."""
+    overridden = ("TF_CPP_MIN_LOG_LEVEL", "XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")
+    variables = {k: v for k, v in os.environ.items() if k not in overridden} | changes
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
+    return done.stdout, done.stderr
+
+
 @pytest.mark.parametrize(
     "folder_from",
-    [
-        "argument",
-        pytest.param("environment", marks=pytest.mark.slow),
-        pytest.param("default", marks=pytest.mark.slow),
-    ],
+    ["argument", *[pytest.param(name, marks=SLOW) for name in ("environment", "default")]],
 )
-def test_programs_are_kept_on_the_disk(tmp_path, folder_from):
-    folder = tmp_path / "cache"
-    variables = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+def test_programs_are_kept_on_the_disk_and_read_in_silence(tmp_path, folder_from):
+    folder, arguments, variables = tmp_path / "cache", ["-c", SCRIPT], {}
+    if folder_from == "argument":
+        arguments.append(str(folder))
     if folder_from == "environment":
         variables["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     if folder_from == "default":
         variables["XDG_CACHE_HOME"], folder = str(tmp_path), tmp_path / "jsparse" / "xla"
-    command = [sys.executable, "-c", SCRIPT]
-    if folder_from == "argument":
-        command.append(str(folder))
     counts = []
     for _ in range(2):
-        process = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
-        name, *numbers = process.stdout.split()
+        printed, errors = run(arguments, **variables)
+        assert errors == ""
+        name, *numbers = printed.split()
         assert name == str(folder)
         counts.append([int(number) for number in numbers])
     (programs, from_disk), (programs_second, from_disk_second) = counts
@@ -265,55 +241,18 @@ def test_programs_are_kept_on_the_disk(tmp_path, folder_from):
     assert from_disk_second == programs_second
 
 
-WARM_UP = """
-import jsparse, sys
-jsparse.enable_compilation_cache(sys.argv[1])
-jsparse.warm_up(40, 2, task="regression", method=jsparse.FixedSize(5), folds=3, verbose=False)
-"""
-
-
-def standard_error_of(arguments, folder, **changes):
-    """Return what a fresh process prints on standard error, with XLA's default flags."""
-    overridden = ("TF_CPP_MIN_LOG_LEVEL", "XLA_FLAGS")
-    variables = {k: v for k, v in os.environ.items() if k not in overridden}
-    variables |= {"JAX_COMPILATION_CACHE_DIR": str(folder)} | changes
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stderr
-
-
-def command_line(folder):
-    """Return the arguments of `jsparse fit` on a small table."""
-    table = folder / "t.csv"
+@pytest.mark.slow
+def test_the_command_line_reads_programs_in_silence_but_shows_errors_of_xla(tmp_path):
+    table, folder = tmp_path / "t.csv", str(tmp_path / "cache")
     table.write_text("a,t\n" + "\n".join(f"{i % 7},{i % 5}" for i in range(40)))
     fit = ["-m", "jsparse", "fit", str(table), "--target", "t", "--task", "regression", "--quiet"]
-    return [*fit, "--prototypes", "5", "--evaluations", "1", "--out", str(folder / "model")]
-
-
-@pytest.mark.parametrize(
-    "caller",
-    [
-        pytest.param("train", marks=pytest.mark.slow),
-        pytest.param("warm up", marks=pytest.mark.slow),
-        "command line",
-    ],
-)
-def test_reading_programs_from_the_disk_prints_nothing(tmp_path, caller):
-    folder = str(tmp_path / "cache")
-    arguments = {
-        "train": ["-c", SCRIPT, folder],
-        "warm up": ["-c", WARM_UP, folder],
-        "command line": command_line(tmp_path),
-    }[caller]
-    assert standard_error_of(arguments, folder) == ""
-    assert any("-cache" in name for name in os.listdir(folder))
-    assert standard_error_of(arguments, folder) == ""
-
-
-@pytest.mark.slow
-def test_errors_of_xla_are_shown(tmp_path):
+    fit += ["--prototypes", "5", "--evaluations", "1", "--out", str(tmp_path / "model")]
+    for _ in range(2):
+        assert run(fit, JAX_COMPILATION_CACHE_DIR=folder)[1] == ""
+        assert any("-cache" in name for name in os.listdir(folder))
     flags = "--xla_dump_to=/dev/null/dump"  # a folder that cannot be made
-    printed = standard_error_of(command_line(tmp_path), tmp_path / "cache", XLA_FLAGS=flags)
-    assert "Could not create directory: /dev/null/dump" in printed
+    _, errors = run(fit, JAX_COMPILATION_CACHE_DIR=folder, XLA_FLAGS=flags)
+    assert "Could not create directory: /dev/null/dump" in errors
 
 
 def test_xla_flags_of_the_caller_stay(monkeypatch):

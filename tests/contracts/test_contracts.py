@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from registry import KINDS, NAMES, SLOW, fields_of, method_named, named
+from registry import NAMES, SLOW, fields_of, method_named, named
 from sklearn.datasets import load_iris
 
 import jsparse
@@ -51,28 +51,25 @@ def trained(name, task, X, y, **options):
     return jsparse.train(X, y, **{**defaults, **options})
 
 
-# Training is a fast test of every method but these, whose training takes long.
-LONG = (
-    "fixed-size", "kbp", "kmp", "reduced-set", "reduced-svm", "reduction", "rvm", "slmc",
-    "sparse-fisher", "sparse-ridge", "spsvm",
-)  # fmt: skip
 CASES = [(name, task) for name in NAMES for task in METHODS[name].tasks]
-ONCE = [pytest.param(*case, marks=() if case[0] in KINDS else SLOW) for case in CASES]
-# A fast test has the first task of a method, in float64 and float32 by turns.
-FIRST = {case[0]: i for i, case in reversed(list(enumerate(CASES)))}
-IN_BOTH = [
-    pytest.param(
-        *case,
-        dtype,
-        marks=SLOW if case[0] in LONG or i % 2 == half or FIRST[case[0]] != i else (),
-    )
-    for i, case in enumerate(CASES)
-    for half, dtype in enumerate(("float64", "float32"))
-]
+IN_BOTH = [(*case, dtype) for case in CASES for dtype in ("float64", "float32")]
 
 
-@pytest.mark.parametrize(("name", "task", "dtype"), IN_BOTH)
-def test_a_method_trains_predicts_and_is_saved(name, task, dtype, tmp_path):
+def fast_only(cases, *fast):
+    """Return test parameters; training compiles for seconds, so only a few cases are fast."""
+    return [pytest.param(*case, marks=() if case in fast else SLOW) for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "dtype"),
+    fast_only(
+        IN_BOTH,
+        ("dual", "regression", "float64"),
+        ("reduction", "classification", "float32"),
+        ("scdp", "classification", "float32"),
+    ),
+)
+def test_a_method_trains_predicts_and_is_saved_and_compiles_once(name, task, dtype, tmp_path):
     X, y = rows(task, dtype)
     result = trained(name, task, X, y)
     model = result.model
@@ -96,6 +93,8 @@ def test_a_method_trains_predicts_and_is_saved(name, task, dtype, tmp_path):
     else:
         assert np.mean((answers - y) ** 2) < 0.3 * np.var(y)
         assert result.out_of_fold.shape == y.shape
+    second = trained(name, task, 1.5 * X[::-1] + 1, y[::-1])
+    assert second.seconds["compile"] == 0, second.seconds
     model.save(tmp_path / "model")
     loaded = jsparse.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X), answers)
@@ -134,51 +133,13 @@ def test_several_targets_are_fitted_as_each_target_alone(name):
     options["search"] = jsparse.Profile(tune_kernel=False)
     model = trained(name, "regression", X, both, **options)
     assert model.predict(X).shape == both.shape == model.out_of_fold.shape
-    # The targets share a scale, or prototypes.
-    if name in ("robust", "reduction", "sparse-ridge"):
+    if name in ("robust", "reduction", "sparse-ridge"):  # the targets share a scale, or prototypes
         assert np.mean((model.predict(X) - both) ** 2) < 0.3 * np.mean(both.var(axis=0))
         return
     for column, target in zip(model.predict(X).T, both.T, strict=True):
         alone = trained(name, "regression", X, target, **options)
         alone = alone.at(model.curve.size) if METHODS[name].several_sizes else alone
         np.testing.assert_allclose(column, alone.predict(X), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "task"), ONCE)
-def test_a_row_of_weight_two_counts_twice_and_a_row_of_weight_zero_is_absent(name, task):
-    X, y = rows(task, n=24)
-    target = np.where(y == y[0], 1.0, -1.0) if task == "classification" else y
-    method = method_named(name).resolve(Shape(24, 24, 16, 3, None, False))
-    if name == "reduced-set":  # each step of the descent amplifies rounding
-        method = dataclasses.replace(method, max_iterations=2)
-    Z = None if name == "dual" else jnp.asarray(X[:12])
-    key = jax.random.key(0)
-    repeated, w = np.concatenate([np.arange(len(X)), [3, 5]]), np.ones(len(X))
-    w[[3, 5]] = 2
-    args = RBF(1.2), Z, 3.0
-
-    def fit(X, y, w=None):
-        w = None if w is None else jnp.asarray(w)
-        return method.fit(*args, rows_of(jnp.asarray(X), jnp.asarray(y), w), key)
-
-    def machine(family):
-        return family.at(4) if method.several_sizes else family.expansion
-
-    weighted, plain = jax.jit(fit)(X, target, w), fit(X[repeated], target[repeated])
-    np.testing.assert_allclose(machine(weighted)(X), machine(plain)(X), rtol=1e-5, atol=1e-5)
-    present, spoilt = np.arange(len(X)) < 20, X.copy()
-    spoilt[~present] = 1e6
-    weighted, shorter = (
-        jax.jit(fit)(spoilt, target, present * 1.0),
-        fit(X[present], target[present]),
-    )
-    np.testing.assert_allclose(machine(weighted)(X), machine(shorter)(X), rtol=1e-5, atol=1e-5)
-
-
-# Fast: two methods whose draw of prototypes depends on the number of rows, and one without a draw.
-FAST_ABSENT = {("fixed-size", "classification"), ("robust", "regression"), ("dual", "regression")}
-ABSENT = [pytest.param(*case, marks=() if case in FAST_ABSENT else SLOW) for case in CASES]
 
 
 def with_rows_of_weight_zero(X, y):
@@ -190,7 +151,7 @@ def with_rows_of_weight_zero(X, y):
     return X, y, w, np.flatnonzero(w)
 
 
-@pytest.mark.parametrize(("name", "task"), ABSENT)
+@pytest.mark.parametrize(("name", "task"), fast_only(CASES, ("robust", "regression")))
 def test_training_does_not_see_rows_of_weight_zero(name, task):
     X, y = rows(task, n=31)
     wide_X, wide_y, w, real_rows = with_rows_of_weight_zero(X, y)
@@ -214,17 +175,17 @@ def test_training_does_not_see_rows_of_weight_zero(name, task):
     assert result.seconds["compile"] == 0
 
 
-ADDITIVE = [case for case in CASES if issubclass(METHODS[case[0]], FromSums)]
+ADDITIVE = [
+    (*case, validation)
+    for case in CASES
+    if issubclass(METHODS[case[0]], FromSums)
+    for validation in (2, jsparse.HoldOut(0.4))
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "task"),
-    [
-        pytest.param(*case, marks=() if case == ("fixed-size", "regression") else SLOW)
-        for case in ADDITIVE
-    ],
+    ("name", "task", "validation"), fast_only(ADDITIVE, ("fixed-size", "regression", 2))
 )
-@pytest.mark.parametrize("validation", [2, jsparse.HoldOut(0.4)], ids=["folds", "holdout"])
 def test_streams_do_not_see_rows_of_weight_zero(name, task, validation):
     X, y = rows(task)
     wide_X, wide_y, w, real_rows = with_rows_of_weight_zero(X, y)
@@ -242,13 +203,15 @@ def test_streams_do_not_see_rows_of_weight_zero(name, task, validation):
 
 
 DEFAULTS = [
-    pytest.param(name, task, n, marks=() if (name, n) == ("fixed-size", 5) else SLOW)
+    (name, task, n)
     for name, task in CASES
     for n in (5, 20, *[150] * (name in ("fixed-size", "robust")))
 ]
 
 
-@pytest.mark.parametrize(("name", "task", "n"), DEFAULTS)
+@pytest.mark.parametrize(
+    ("name", "task", "n"), fast_only(DEFAULTS, ("fixed-size", "classification", 5))
+)
 def test_default_settings_suit_any_number_of_rows(name, task, n):
     X, y = load_iris(return_X_y=True)
     order = np.arange(n) * 37 % 150  # the first rows are of all three classes
@@ -281,7 +244,8 @@ def test_the_default_number_of_prototypes_follows_one_rule(name):
             assert estimator().make_method().n_prototypes is None
 
 
-@pytest.mark.parametrize("name", named(NAMES, "scdp"))  # test_stream_training trains SCDP
+# Fast tests train on streams in test_stream_training.py, and on meshes in on_eight_devices.py.
+@pytest.mark.parametrize("name", named(NAMES, "fixed-size", "scdp"))
 def test_a_method_takes_streams_and_meshes_or_refuses_them(name):
     X, y = rows("classification", n=90)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("rows",))
@@ -301,38 +265,22 @@ def test_a_method_takes_streams_and_meshes_or_refuses_them(name):
         trained(name, "classification", ArrayStream(X, y), None)
 
 
-@pytest.mark.parametrize("name", named(NAMES, "scdp", "spsvm"))
-def test_nothing_compiles_again_when_values_change(name):
-    X, y = rows("classification")
-    trained(name, "classification", X, y)
-    second = trained(name, "classification", 1.5 * X[::-1] + 1, y[::-1])
-    assert second.seconds["compile"] == 0, second.seconds
-
-
-@pytest.mark.parametrize("name", named(NAMES))
-def test_a_task_that_a_method_does_not_support_is_refused(name):
-    missing = {"classification", "regression"} - set(METHODS[name].tasks)
+def test_a_task_that_a_method_does_not_support_is_refused():
     X, y = rows("regression")
-    for task in missing:
-        with pytest.raises(ValueError, match=f"task: expected .* got '{task}'"):
-            trained(name, task, X, y)
+    for name in NAMES:
+        for task in {"classification", "regression"} - set(METHODS[name].tasks):
+            with pytest.raises(ValueError, match=f"task: expected .* got '{task}'"):
+                trained(name, task, X, y)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["spsvm"])
-def test_a_surrogate_tunes_the_kernel_and_a_second_stage_tries_few_values_nearby(name):
+def test_a_surrogate_tunes_the_kernel_and_a_second_stage_tries_few_values_nearby():
     X, y = rows("classification")
     C = np.geomspace(1e-3, 1e6, 10)
-    result = trained(name, "classification", X, y, C=C)
+    result = trained("spsvm", "classification", X, y, C=C)
     assert result.metric == "misclassification"
-    first, last = ([e for e in result.tuning.history if e.stage == stage] for stage in (0, 1))
-    best = min(first, key=lambda e: e.least)
-    start = last[0]
-    if len(start.theta):  # a path refines the kernel
-        np.testing.assert_allclose(start.theta, best.theta, rtol=1e-6)
-    else:
-        assert len({e.C.item() for e in last}) == len(last) < len(C)
-    assert all(e.C.shape == (1,) for e in last)
+    last = [e for e in result.tuning.history if e.stage == 1]
+    assert len({e.C.item() for e in last}) == len(last) < len(C)
     assert min(e.least for e in last) == pytest.approx(result.tuning.score)
 
 
@@ -373,13 +321,6 @@ def test_validation_uses_the_solve_of_the_method():
         model = method.fit(RBF(1.2), Z, 3.0, rows_of(X[rest], y[rest])).expansion
         errors.append(np.square(model(X[fold]) - y[fold]))
     np.testing.assert_allclose(scores[0, 0], np.concatenate(errors).mean(), rtol=1e-6)
-    options = {"method": method, "C": np.array([3.0]), "folds": 3}
-    stream = ArrayStream(np.asarray(X), np.asarray(y))
-    halved, ridge = (
-        trained("fixed-size", "regression", stream, None, **{**options, "method": each})
-        for each in (method, jsparse.FixedSize(8))
-    )
-    assert halved.cv_error > 2 * ridge.cv_error
 
 
 @pytest.mark.slow

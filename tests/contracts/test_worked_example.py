@@ -39,55 +39,40 @@ def table(n=90):
     return X, label, np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(n)
 
 
-def test_its_machines_are_ridge_regression_on_the_selected_prototypes(greedy):
-    X, _, y = table(40)
-    w = np.linspace(0.5, 2, 40)
-    rows = rows_of(jnp.asarray(X), jnp.asarray(y), jnp.asarray(w))
-    family = greedy(4).fit(RBF(1.0), jnp.asarray(X), 10.0, rows)
-    for size in (1, 3, 4):
-        machine = family.at(size)
-        Z = np.asarray(machine.prototypes)
-        np.testing.assert_array_equal(Z, X[family.active_points(size)])
-        K, G = (np.exp(-((A[:, None] - Z[None]) ** 2).sum(-1) / 2) for A in (X, Z))
-        A = np.block([[K.T @ (w[:, None] * K) + G / 10, (w @ K)[:, None]], [w @ K, w.sum()]])
-        solution = np.linalg.solve(A, np.append(K.T @ (w * y), w @ y))
-        np.testing.assert_allclose(machine.coefficients, solution[:-1], rtol=1e-7)
-        np.testing.assert_allclose(machine.intercept, solution[-1], rtol=1e-7)
-        np.testing.assert_allclose(
-            family.values(jnp.asarray(X))[:, size - 1, 0], machine(X), rtol=1e-10
-        )
+def gaussian(A, Z):
+    return np.exp(-((A[:, None] - Z[None]) ** 2).sum(-1) / 2)
 
 
-def test_its_validation_refits_without_each_fold(greedy):
+def test_its_machines_and_their_validation_are_ridge_regression_on_the_selected_prototypes(greedy):
     X, _, y = table(30)
-    folds, C = jsparse.folds_from_assignment(np.arange(30) % 3), jnp.asarray([1.0, 100.0])
-    arrays = jnp.asarray(X), jnp.asarray(X), jnp.asarray(y)
-    scores = validate(greedy(3), RBF(1.0), arrays[0], C, *arrays[1:], folds, metric="mse").scores
-    losses = np.zeros((2, 30, 3))
+    w, folds = np.linspace(0.5, 2, 30), jsparse.folds_from_assignment(np.arange(30) % 3)
+    losses, points = np.zeros((30, 3)), jnp.asarray(X)
     for fold in np.asarray(folds.index):
         rest = np.setdiff1d(np.arange(30), fold)
-        rows = rows_of(arrays[1][rest], arrays[2][rest])
-        for i, c in enumerate(C):
-            values = greedy(3).fit(RBF(1.0), arrays[0], c, rows).values(arrays[1][fold])[..., 0]
-            losses[i, fold] = (np.asarray(values) - y[fold][:, None]) ** 2
-    np.testing.assert_allclose(scores, losses.mean(axis=1), rtol=1e-8)
+        rows = rows_of(*(jnp.asarray(a[rest]) for a in (X, y, w)))
+        family = greedy(3).fit(RBF(1.0), points, 10.0, rows)
+        for size in (1, 2, 3):
+            Z, v = X[family.active_points(size)], w[rest]
+            K = gaussian(X[rest], Z)
+            A = K.T @ (v[:, None] * K) + gaussian(Z, Z) / 10
+            A = np.block([[A, (v @ K)[:, None]], [v @ K, v.sum()]])
+            solution = np.linalg.solve(A, np.append(K.T @ (v * y[rest]), v @ y[rest]))
+            expected = gaussian(X, Z) @ solution[:-1] + solution[-1]
+            np.testing.assert_allclose(family.at(size)(X), expected, rtol=1e-7)
+            losses[fold, size - 1] = (expected[fold] - y[fold]) ** 2
+    arrays = points, jnp.asarray([10.0]), points, jnp.asarray(y), folds, jnp.asarray(w)
+    scores = validate(greedy(3), RBF(1.0), *arrays, metric="mse").scores
+    np.testing.assert_allclose(scores[0], np.average(losses, axis=0, weights=w), rtol=1e-7)
 
 
 def test_every_public_entry_point_takes_it(greedy, tmp_path, capsys):
-    X, label, y = table()
+    X, label, _ = table()
     options = {"key": 0, "folds": 3, "search": jsparse.Profile(3)}
     trained = jsparse.train(X, label, task="classification", method=greedy(8), **options)
     assert (trained.predict(X) == label).mean() > 0.85
     assert trained.curve.sizes.tolist() == list(range(1, 9))
-    assert trained.model.size == trained.curve.size == trained.size
-    np.testing.assert_array_equal(
-        trained.model.expansion.prototypes,
-        trained.model.expansion.scaling.apply(jnp.asarray(X))[trained.point_rows],
-    )
-    assert np.isfinite(trained.out_of_fold).all()
     trained.model.save(tmp_path / "model")
     loaded = jsparse.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict(X), trained.predict(X))
     np.testing.assert_array_equal(loaded.at(2).predict(X), trained.at(2).predict(X))
 
     class Estimator(SCDPClassifier):
@@ -95,9 +80,6 @@ def test_every_public_entry_point_takes_it(greedy, tmp_path, capsys):
             return greedy(self.max_prototypes)
 
     assert Estimator(8, random_state=0, cv=3).fit(X, label).score(X, label) > 0.8
-    targets = np.column_stack([y, -y])
-    several = jsparse.train(X, targets, task="regression", method=greedy(8), **options)
-    assert several.predict(X).shape == (90, 2)
     X, label, _ = table(120)  # 90 rows train, as above, so that programs are shared
     options = {"test": 0.25, "max_prototypes": 8, "max_evaluations": 3, "seed": 0}
     options |= {"folder": tmp_path, "quiet": True, "interrupts": Interrupts(owns_process=False)}

@@ -7,7 +7,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from reference import svm
 from reference.fixed_size import rbf as gaussian  # eq. 48
+from reference.svm import solve_dual
 
 
 class Machine(NamedTuple):
@@ -36,69 +38,6 @@ def projected_gram(X, Z, lengthscale):
     return psi @ np.linalg.solve(Kz, psi.T)
 
 
-def joint_step(Q, slope, free, tolerance):
-    """Return a joint step of several multipliers that keeps their sum, and its largest length.
-
-    The step leads to the optimum in the directions with curvature, at length 1. Once the slopes in
-    these directions are 0, the step follows the flat directions. The optimum along a flat direction
-    is at a bound, so the length is infinite.
-    """
-    exchange = np.zeros((len(slope), len(free) - 1))  # one multiplier rises as the last one falls
-    for column, i in enumerate(free[:-1]):
-        exchange[i, column], exchange[free[-1], column] = 1, -1
-    curvatures, directions = np.linalg.eigh(exchange.T @ Q @ exchange)
-    slopes = directions.T @ exchange.T @ slope
-    curved = curvatures > 1e-12 * np.abs(Q).max()
-    if np.linalg.norm(slopes[curved]) > tolerance:
-        return exchange @ directions[:, curved] @ (slopes[curved] / curvatures[curved]), 1.0
-    return exchange @ directions[:, ~curved] @ slopes[~curved], np.inf
-
-
-def pair_step(Q, slope, i, j):
-    """Return the step that raises multiplier `i` and lowers `j`, and its length to the optimum."""
-    step = np.zeros(len(slope))
-    step[i], step[j] = 1, -1
-    return step, (slope[i] - slope[j]) / max(step @ Q @ step, 1e-12)
-
-
-def length_to_bounds(a, step, low, high):
-    """Return the length of a step at which the first multiplier reaches a bound."""
-    length = np.inf
-    for i in np.flatnonzero(step):
-        length = min(length, ((high[i] if step[i] > 0 else low[i]) - a[i]) / step[i])
-    return length
-
-
-def solve_dual(Q, linear, low, high, start, tolerance=1e-10, steps=1000):
-    """Maximise `linear'a - a'Q a / 2` over `low <= a <= high`; the sum of `a` stays as in `start`.
-
-    This is an active-set method. The multipliers between their bounds move together to their
-    optimum, and a multiplier that reaches a bound stays there. Then the two multipliers move whose
-    slopes differ most.
-
-    Returns:
-        `a`, and the Lagrange multiplier of the constraint on the sum.
-    """
-    a = np.array(start, float)
-    near = 1e-12 * np.where(np.isfinite(high - low), high - low, 1)
-    for _ in range(steps):
-        slope = linear - Q @ a
-        i = np.argmax(np.where(a < high, slope, -np.inf))
-        j = np.argmin(np.where(a > low, slope, np.inf))
-        intercept = (slope[i] + slope[j]) / 2
-        if slope[i] - slope[j] <= tolerance:
-            return a, intercept
-        between = np.flatnonzero((a > low) & (a < high))
-        if len(between) > 1 and np.ptp(slope[between]) > tolerance:
-            step, length = joint_step(Q, slope, between, tolerance / 10)
-        else:
-            step, length = pair_step(Q, slope, i, j)
-        a = a + min(length, length_to_bounds(a, step, low, high)) * step
-        # Snap to a bound: a multiplier just inside it, by rounding, would make all steps tiny.
-        a = np.where(a - low < near, low, np.where(high - a < near, high, a))
-    raise RuntimeError(f"solve_dual: the slopes still differ by {slope[i] - slope[j]}")
-
-
 def machine_of_multipliers(value, a, intercept, X, Z, lengthscale):
     """Return the machine of the multipliers: coefficients by eq. 45, gradient by eq. 46."""
     psi, inverse = gaussian(X, Z, lengthscale), np.linalg.inv(gaussian(Z, Z, lengthscale))
@@ -113,18 +52,11 @@ def machine_of_multipliers(value, a, intercept, X, Z, lengthscale):
 
 
 def large_margin(Z, X, y, C, w, lengthscale, loss="hinge"):
-    """Solve the dual of the support vector machine (eq. 37-39).
-
-    With the hinge loss the multiplier of row i has the bound `C w_i`. With the squared hinge it has
-    none, and the diagonal of the kernel matrix grows by `1 / (C w_i)`.
-    """
-    X, y, bounds = X[w > 0], y[w > 0], C * w[w > 0]
+    """Solve the dual of the support vector machine (eq. 37-39)."""
+    X, y, w = X[w > 0], y[w > 0], w[w > 0]
     Q = projected_gram(X, Z, lengthscale)
-    if loss == "squared_hinge":
-        Q, bounds = Q + np.diag(1 / bounds), np.full(len(y), np.inf)
-    low, high = np.where(y > 0, 0, -bounds), np.where(y > 0, bounds, 0)
-    a, intercept = solve_dual(Q, y, low, high, np.zeros(len(y)))
-    return machine_of_multipliers(y @ a - a @ Q @ a / 2, a, intercept, X, Z, lengthscale)
+    a, intercept, value = svm.multipliers(Q, y, C * w, loss)
+    return machine_of_multipliers(value, a, intercept, X, Z, lengthscale)
 
 
 def least_squares(Z, X, y, C, w, lengthscale):
