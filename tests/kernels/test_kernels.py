@@ -142,9 +142,8 @@ def test_agrees_with_loops(name, dtype):
     np.testing.assert_array_equal(gram, gram.T)
 
 
-def test_agrees_with_scikit_learn(dtype):
-    X, Z = points(9, dtype=dtype), points(5, seed=1, dtype=dtype)
-    x, z = np.asarray(X, np.float64), np.asarray(Z, np.float64)
+def test_agrees_with_scikit_learn():
+    X, Z = x, z = points(9), points(5, seed=1)
     scales = np.asarray(SCALES)
     pairs = [
         (kernels.RBF.from_gamma(0.4), pairwise.rbf_kernel(x, z, gamma=0.4)),
@@ -162,7 +161,7 @@ def test_agrees_with_scikit_learn(dtype):
         ),
     ]
     for kernel, desired in pairs:
-        close(evaluate(kernel, X, Z)[0], desired, dtype)
+        close(evaluate(kernel, X, Z)[0], desired, "float64")
 
 
 @every_stationary
@@ -184,7 +183,7 @@ def test_long_lengthscale_is_right_to_the_last_bit(dtype, lengthscale):
     assert np.max(np.abs(actual.astype(np.float64) - desired)) <= np.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("d", [1, 14, 300])
+@pytest.mark.parametrize("d", [1, 300])
 def test_cusp_sees_coincident_points(dtype, d):
     Z = 30 + 10 * points(17, d, dtype=dtype)
     X = np.concatenate([points(40, d, 1, dtype), Z])
@@ -201,8 +200,8 @@ def test_rational_quadratic_tends_to_rbf(dtype):
 
 
 @every_stationary
-def test_nan_stays_nan(name, dtype):
-    X, Z = points(9, dtype=dtype), points(5, seed=1, dtype=dtype)
+def test_nan_stays_nan(name):
+    X, Z = points(9), points(5, seed=1)
     X[1, 1] = np.nan
     cross, gram, _, _ = evaluate(make(name), X, Z)
     np.testing.assert_array_equal(np.isnan(cross).all(axis=1), np.arange(9) == 1)
@@ -224,9 +223,11 @@ def with_duplicates(seed):
 @every_distinct
 @no_deadline
 @hypothesis.given(seed=seeds)
-def test_gram_is_symmetric_and_positive(name, seed):
-    X = with_duplicates(seed)
-    gram, diagonal = map(np.asarray, evaluate(make(name), X, points(5, seed=1))[1:3])
+def test_gram_is_symmetric_and_positive_and_rows_may_come_in_any_order(name, seed):
+    kernel, X, Z = make(name), with_duplicates(seed), points(5, seed=1)
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.permutation(9), rng.permutation(5)
+    cross, gram, diagonal, _ = map(np.asarray, evaluate(kernel, X, Z))
     np.testing.assert_array_equal(gram, gram.T)
     eigenvalues = np.linalg.eigvalsh(gram)
     assert eigenvalues[0] >= -1e-12 * max(1, eigenvalues[-1])
@@ -234,19 +235,10 @@ def test_gram_is_symmetric_and_positive(name, seed):
     if name in STATIONARY:
         np.testing.assert_array_equal(np.diag(gram), 1)
         assert np.all(gram <= 1)
-
-
-@every_distinct
-@no_deadline
-@hypothesis.given(seed=seeds)
-def test_rows_may_come_in_any_order(name, seed):
-    kernel, X, Z = make(name), with_duplicates(seed), points(5, seed=1)
-    rng = np.random.default_rng(seed)
-    rows, columns = rng.permutation(9), rng.permutation(5)
-    cross, gram, diagonal, _ = map(np.asarray, evaluate(kernel, X, Z))
-    close(evaluate(kernel, X[rows], Z[columns])[0], cross[rows][:, columns], "float64")
-    close(evaluate(kernel, X[rows], Z)[1], gram[rows][:, rows], "float64")
-    close(evaluate(kernel, X[rows], Z)[2], diagonal[rows], "float64")
+    permuted = evaluate(kernel, X[rows], Z[columns])
+    close(permuted[0], cross[rows][:, columns], "float64")
+    close(permuted[1], gram[rows][:, rows], "float64")
+    close(permuted[2], diagonal[rows], "float64")
 
 
 @every_stationary
@@ -265,8 +257,8 @@ def test_only_scaled_differences_count(name, seed, shift, scale):
         close(actual, expected, "float64")
 
 
-def test_rows_may_come_in_blocks_and_arguments_change_places(dtype):
-    X, Z = jnp.asarray(points(9, dtype=dtype)), jnp.asarray(points(5, seed=1, dtype=dtype))
+def test_rows_may_come_in_blocks_and_arguments_change_places():
+    X, Z = jnp.asarray(points(9)), jnp.asarray(points(5, seed=1))
     kernel = make("rbf") + make("polynomial")
     cross, head, tail, swapped, nothing, none, one = jax.jit(
         lambda k, X, Z: (
@@ -279,11 +271,11 @@ def test_rows_may_come_in_blocks_and_arguments_change_places(dtype):
             k.gram(X[:1]),
         )
     )(kernel, X, Z)
-    close(jnp.concatenate([head, tail]), cross, dtype)
-    close(swapped.T, cross, dtype)
+    close(jnp.concatenate([head, tail]), cross, "float64")
+    close(swapped.T, cross, "float64")
     assert nothing.shape == (0, 5)
     assert none.shape == (0, 0)
-    close(one[0, 0], kernel(X[0], X[0]), dtype)
+    close(one[0, 0], kernel(X[0], X[0]), "float64")
 
 
 # --- derivatives ----------------------------------------------------------------------------------
@@ -299,55 +291,41 @@ def central(f, x, h):
     return out
 
 
-@every_distinct
-def test_first_derivatives_in_points_and_hyperparameters(name):
-    kernel, reference = make(name), CASES[name][1]
-    X, Z = points(4), points(3, seed=1)
-    W = points(4, 3, 2)
+@pytest.mark.parametrize("names", [STATIONARY, ["linear", "polynomial", "projected", "product"]])
+def test_derivatives_in_points_and_hyperparameters_are_differences_of_the_loops(names):
+    """The derivative of a sum is right only if the derivative of every term is right."""
+    kernel = sum_of(names)
+    X, Z, W = points(4), points(3, seed=1), points(4, 3, 2)
 
-    @jax.jit
     def total(kernel, X, Z):
         return jnp.sum(W * kernel.cross_gram(X, Z))
 
     def by_loops(X, Z):
-        return np.sum(W * loops.matrix(reference, X, Z))
+        return np.sum([W * loops.matrix(CASES[name][1], X, Z) for name in names])
 
-    in_kernel, in_X, in_Z = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(kernel, X, Z)
-    np.testing.assert_allclose(in_X, central(lambda X: by_loops(X, Z), X, 1e-6), atol=1e-8)
-    np.testing.assert_allclose(in_Z, central(lambda Z: by_loops(X, Z), Z, 1e-6), atol=1e-8)
+    @jax.jit
+    def derivatives(kernel, X, Z):
+        gradient = jax.grad(total, argnums=(0, 1, 2))
+        along = (jax.tree.map(jnp.zeros_like, kernel), jnp.ones_like(X), jnp.zeros_like(Z))
+        return gradient(kernel, X, Z), jax.jvp(gradient, (kernel, X, Z), along)[1]
+
+    (in_kernel, in_X, in_Z), (_, along_X, along_Z) = derivatives(kernel, X, Z)
+    np.testing.assert_allclose(in_X, central(lambda X: by_loops(X, Z), X, 1e-5), atol=1e-8)
+    np.testing.assert_allclose(in_Z, central(lambda Z: by_loops(X, Z), Z, 1e-5), atol=1e-8)
+    (_, ahead_X, ahead_Z), (_, behind_X, behind_Z) = (
+        derivatives(kernel, X + step, Z)[0] for step in (1e-5, -1e-5)
+    )
+    np.testing.assert_allclose(along_X, (ahead_X - behind_X) / 2e-5, atol=1e-7)
+    np.testing.assert_allclose(along_Z, (ahead_Z - behind_Z) / 2e-5, atol=1e-7)
     leaves, structure = jax.tree.flatten(kernel)
+    compiled = jax.jit(total)
     for i, (leaf, derivative) in enumerate(zip(leaves, jax.tree.leaves(in_kernel), strict=True)):
 
         def moved(value, i=i):
             changed = [*leaves[:i], jnp.asarray(value), *leaves[i + 1 :]]
-            return total(jax.tree.unflatten(structure, changed), X, Z)
+            return compiled(jax.tree.unflatten(structure, changed), X, Z)
 
-        numeric = central(moved, np.asarray(leaf), 1e-6)
-        np.testing.assert_allclose(derivative, numeric, atol=1e-8)
-
-
-@every_distinct
-def test_second_derivatives_away_from_coincidence(name):
-    kernel, reference = make(name), CASES[name][1]
-    x, z = points(2)
-
-    def cross(x, z):
-        # x + 1 moves the centre with x.
-        return kernel.cross_gram(x[None], jnp.stack([z, x + 1]))[0, 0]
-
-    @jax.jit
-    def second(x, z):
-        return [jax.jacfwd(jax.grad(f), argnums=(0, 1))(x, z) for f in (kernel, cross)]
-
-    def slope(x, z):
-        return central(lambda x: reference(x, z), x, 1e-4)
-
-    steps = 1e-4 * np.eye(3)
-    in_x = np.stack([(slope(x + h, z) - slope(x - h, z)) / 2e-4 for h in steps], axis=1)
-    in_z = np.stack([(slope(x, z + h) - slope(x, z - h)) / 2e-4 for h in steps], axis=1)
-    for pair in second(x, z):
-        np.testing.assert_allclose(pair[0], in_x, atol=1e-5)
-        np.testing.assert_allclose(pair[1], in_z, atol=1e-5)
+        np.testing.assert_allclose(derivative, central(moved, np.asarray(leaf), 1e-6), atol=1e-8)
 
 
 # -d^2/dr^2 of the kernel at r = 0, in units of the lengthscale.
@@ -385,6 +363,7 @@ def at_coincident_points(kernel, x, Z):
 
 @pytest.mark.parametrize("offset", [0.0, 50.0])
 @pytest.mark.parametrize("name", list(CURVATURE))
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_derivatives_at_coincident_points(name, dtype, offset):
     """The closed forms: gradient 0, second derivative -metric, mixed derivative +metric."""
     kernel = make(name)
@@ -399,24 +378,6 @@ def test_derivatives_at_coincident_points(name, dtype, offset):
         for second, mixed in seconds:
             np.testing.assert_allclose(second, -metric, atol=tolerance)
             np.testing.assert_allclose(mixed, metric, atol=tolerance)
-
-
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
-def test_derivatives_are_finite_with_duplicated_rows(dtype):
-    X = points(4, dtype=dtype) + np.asarray(3, dtype)
-    X = np.concatenate([X, X[:2], X[:1]])
-    W = points(7, 7, 3, dtype)
-
-    def total(kernel, X, Z):
-        return jnp.sum(W * kernel.cross_gram(X, Z)) + jnp.sum(W * kernel.gram(X))
-
-    @jax.jit
-    def derivatives(*args):
-        tangents = jax.tree.map(lambda a: jnp.full_like(a, 0.7), args)
-        first = jax.grad(total, argnums=(0, 1, 2))
-        return jax.jvp(first, args, tangents)
-
-    chex.assert_tree_all_finite(derivatives(sum_of(), jnp.asarray(X), jnp.asarray(X)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
@@ -455,9 +416,9 @@ def test_square_root_has_two_finite_derivatives_everywhere(dtype):
     np.testing.assert_allclose(slopes[apart], 0.5 / np.sqrt(s[apart]), rtol=1e-6)
 
 
-def test_gram_derivative_is_that_of_its_entries(tol, dtype):
+def test_gram_derivative_is_that_of_its_entries():
     """The exact diagonal is constant, and both arguments of an entry move with the rows."""
-    X, W = points(5, dtype=dtype), points(5, 5, 2, dtype)
+    X, W = points(5), points(5, 5, 2)
     kernel = sum_of()
 
     def whole(X):
@@ -467,7 +428,7 @@ def test_gram_derivative_is_that_of_its_entries(tol, dtype):
         return jnp.sum(W * jax.vmap(lambda x: jax.vmap(lambda z: kernel(x, z))(X))(X))
 
     actual, desired = jax.jit(lambda X: (jax.grad(whole)(X), jax.grad(pairs)(X)))(X)
-    np.testing.assert_allclose(actual, desired, atol=10 * tol, rtol=tol)
+    np.testing.assert_allclose(actual, desired, atol=1e-9, rtol=1e-10)
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -484,8 +445,8 @@ def sizes(jaxpr):
                 yield from sizes(inner)
 
 
-@pytest.mark.parametrize("name", [name for name in DISTINCT if name != "custom"])
-def test_nothing_larger_than_the_gram_matrix(name):
+@pytest.mark.parametrize("name", [*ONE_OF_EACH, "linear", "product", "custom"])
+def test_nothing_is_larger_than_the_gram_matrix(name):
     kernel = make(name)
     X, Z = jnp.ones((31, 3)), jnp.ones((17, 3))
 
@@ -497,6 +458,9 @@ def test_nothing_larger_than_the_gram_matrix(name):
     def second(kernel, X, Z):
         return jax.jvp(gradient, (kernel, X, Z), (kernel, X, Z))
 
+    if name == "custom":  # pair by pair, the differences are an array of their own
+        assert max(sizes(jax.make_jaxpr(total)(kernel, X, Z).jaxpr)) == 31 * 17 * 3
+        return
     # A kernel with a custom derivative holds its values and its slopes in one array.
     twice = 2 if name in ("matern32", "matern52", "product") else 1
     for f in (total, gradient, second):
@@ -504,20 +468,12 @@ def test_nothing_larger_than_the_gram_matrix(name):
     assert max(sizes(jax.make_jaxpr(lambda X: kernel.gram(X))(X).jaxpr)) == twice * 31 * 31
 
 
-def test_the_count_above_can_fail():
-    kernel = make("custom")  # pair by pair, the differences are an array of their own
-    X, Z = jnp.ones((31, 3)), jnp.ones((17, 3))
-    jaxpr = jax.make_jaxpr(lambda X, Z: kernel.cross_gram(X, Z))(X, Z).jaxpr
-    assert max(sizes(jaxpr)) == 31 * 17 * 3
-
-
 # --- contracts ------------------------------------------------------------------------------------
 
 
-@every_kernel
-def test_dtype_is_that_of_the_points_whatever_the_hyperparameters(name):
+def test_dtype_is_that_of_the_points_whatever_the_hyperparameters():
     """float64 hyper-parameters, float32 points, strict promotion."""
-    kernel = make(name)
+    kernel = sum_of([*ONE_OF_EACH, "scaled", "product", "custom"])
     assert all(leaf.dtype == "float64" for leaf in jax.tree.leaves(kernel))
     X = points(9, dtype="float32")
 
@@ -531,46 +487,16 @@ def test_dtype_is_that_of_the_points_whatever_the_hyperparameters(name):
     assert all(leaf.dtype == "float64" for leaf in jax.tree.leaves(in_kernel))
 
 
-@every_distinct
-def test_compiles_once(name):
-    kernel, X, Z = make(name), jnp.asarray(points()), jnp.asarray(points(5, seed=1))
-
-    @jax.jit
-    @chex.assert_max_traces(n=1)
-    def compiled(kernel, X, Z):
-        return kernel.cross_gram(X, Z)
-
-    chex.clear_trace_counter()
-    compiled(kernel, X, Z)
-    compiled(jax.tree.map(lambda leaf: leaf * 2, kernel), X + 1, Z)
-    compiled(make(name), X, Z)
-
-
-@pytest.mark.slow
-def test_plain_is_the_same_as_compiled(dtype):
-    kernel = sum_of()
-    X, Z = jnp.asarray(points(dtype=dtype)), jnp.asarray(points(5, seed=1, dtype=dtype))
-    for plain, compiled in zip(
-        evaluate.__wrapped__(kernel, X, Z), evaluate(kernel, X, Z), strict=True
-    ):
-        close(plain, compiled, dtype)
-
-
-def test_batches_over_hyperparameters_and_data(dtype):
-    X, Z = points(dtype=dtype), points(5, seed=1, dtype=dtype)
-    one = sum_of()
-    singles = [jax.tree.map(lambda leaf, f=f: leaf * f, one) for f in (0.5, 1.0, 3.0)]
-    batch = jax.vmap(evaluate, in_axes=(0, None, None))(
-        jax.tree.map(lambda *leaves: jnp.stack(leaves), *singles), X, Z
+def test_batches_over_hyperparameters_and_data():
+    X, Z, one = points(), points(5, seed=1), sum_of()
+    singles = [jax.tree.map(lambda leaf, f=f: leaf * f, one) for f in (0.5, 3.0)]
+    tables = np.stack([X, X[::-1]])
+    batch = jax.vmap(evaluate, in_axes=(0, 0, None))(
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *singles), tables, Z
     )
-    for i, single in enumerate(singles):
-        for actual, desired in zip(batch, evaluate(single, X, Z), strict=True):
-            close(actual[i], desired, dtype)
-    tables = np.stack([X, X + np.asarray(1, dtype), X[::-1]])
-    batch = jax.vmap(evaluate, in_axes=(None, 0, None))(one, tables, Z)
-    for i, table in enumerate(tables):
-        for actual, desired in zip(batch, evaluate(one, table, Z), strict=True):
-            close(actual[i], desired, dtype)
+    for i, (single, table) in enumerate(zip(singles, tables, strict=True)):
+        for actual, desired in zip(batch, evaluate(single, table, Z), strict=True):
+            close(actual[i], desired, "float64")
 
 
 @pytest.mark.parametrize("vmap", [jax.vmap, eqx.filter_vmap])
@@ -617,27 +543,26 @@ class UserKernel(kernels.Kernel):
         return jnp.exp(-self.rate.astype(x.dtype) * jnp.sum(jnp.abs(x - z)))
 
 
-def test_a_kernel_of_the_users_needs_only_two_points(dtype):
-    X, Z = points(9, dtype=dtype), points(5, seed=1, dtype=dtype)
-    x, z = np.asarray(X, np.float64), np.asarray(Z, np.float64)
+def test_a_kernel_of_the_users_needs_only_two_points():
+    X, Z = points(9), points(5, seed=1)
     cross, gram, diagonal, _ = evaluate(2.0 * UserKernel(jnp.asarray(0.3)), X, Z)
-    close(cross, 2 * pairwise.laplacian_kernel(x, z, 0.3), dtype)
-    close(gram, 2 * pairwise.laplacian_kernel(x, x, 0.3), dtype)
-    close(diagonal, 2 * np.ones(9), dtype)
+    close(cross, 2 * pairwise.laplacian_kernel(X, Z, 0.3), "float64")
+    close(gram, 2 * pairwise.laplacian_kernel(X, X, 0.3), "float64")
+    close(diagonal, 2 * np.ones(9), "float64")
 
 
-def test_gram_is_symmetric_whatever_the_rounding(dtype):
+def test_gram_is_symmetric_whatever_the_rounding():
     lopsided = kernels.Custom(lambda p, x, z: jnp.sum(x / p * z) * p, 3.3)
-    X = points(9, dtype=dtype)
+    X = points(9)
     cross, gram, _, _ = evaluate(lopsided, X, X)
     assert np.any(cross != cross.T)
     np.testing.assert_array_equal(gram, gram.T)
 
 
-def test_squared_distances_without_lengthscale(dtype):
-    X, Z = points(9, dtype=dtype) + np.asarray(7, dtype), points(5, seed=1, dtype=dtype)
+def test_squared_distances_without_lengthscale():
+    X, Z = points(9) + 7, points(5, seed=1)
     desired = loops.matrix(lambda x, z: loops.scaled_distance(x, z, 1) ** 2, X, Z)
-    close(squared_distances(jnp.asarray(X), jnp.asarray(Z)), desired, dtype)
+    close(squared_distances(jnp.asarray(X), jnp.asarray(Z)), desired, "float64")
     assert jnp.all(squared_distances(jnp.asarray(X), jnp.asarray(X)) >= 0)
 
 
@@ -682,33 +607,10 @@ def test_numpy_and_integer_points_are_taken():
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
-def test_hyperparameters_out_of_range(bad):
-    makers = [
-        ("lengthscale", kernels.RBF),
-        ("lengthscale", lambda v: kernels.Matern32(jnp.asarray([1.0, v, 2.0]))),
-        ("lengthscale", lambda v: kernels.RationalQuadratic(v, 1.0)),
-        ("alpha", lambda v: kernels.RationalQuadratic(1.0, v)),
-        ("sigma2", kernels.RBF.from_sigma2),
-        ("gamma", kernels.RBF.from_gamma),
-        ("variance", lambda v: v * kernels.RBF(1.0)),
-        ("scale", lambda v: kernels.Polynomial(2, v)),
-    ]
-    for name, maker in makers:
-        with pytest.raises(
-            ValueError, match=f"^{name}: expected positive and finite, got .*{bad:.3g}"
-        ):
-            maker(bad)
-    for maker in (kernels.Linear, lambda v: kernels.Polynomial(2, 1.0, v)):
-        if bad == 0:
-            maker(bad)
-        else:
-            with pytest.raises(ValueError, match=f"offset: expected finite and at .* got {bad}"):
-                maker(bad)
-
-
-@pytest.mark.usefixtures("as_users_call")
 def test_hyperparameters_of_the_wrong_kind():
+    for bad in (0.0, -1.0, np.nan, np.inf):  # alone: tests/contracts/test_arguments.py
+        with pytest.raises(ValueError, match=r"^lengthscale: expected positive and finite, got"):
+            kernels.Matern32(jnp.asarray([1.0, bad, 2.0]))
     with pytest.raises(ValueError, match=r"lengthscale: .* got shape \(2, 2\)"):
         kernels.RBF(jnp.ones((2, 2)))
     for maker in (
@@ -719,13 +621,22 @@ def test_hyperparameters_of_the_wrong_kind():
     ):
         with pytest.raises(ValueError, match=r"expected a scalar, got shape \(3,\)"):
             maker(jnp.ones(3))
-    for degree in (0, -1, 2.0, True, "2", None, jnp.asarray(1.5)):
-        with pytest.raises(ValueError, match="degree: expected a whole number of at least 1"):
-            kernels.Polynomial(degree)
     assert kernels.Polynomial(np.int64(3)).degree == 3
+    X, kernel = jnp.asarray(points(5)), kernels.RBF(jnp.ones(2))
+    match = r"lengthscale: expected a scalar or one value for each of the 3 .* \(2,\)"
+    for call in (
+        lambda: kernel.gram(X),
+        lambda: kernel.cross_gram(X, X),
+        lambda: kernel.diagonal(X),
+        lambda: kernel(X[0], X[1]),
+        lambda: jax.jit(lambda X: kernel.gram(X))(X),
+        lambda: (2.0 * kernel + kernels.Linear()).gram(X),
+    ):
+        with pytest.raises(ValueError, match=match):
+            call()
 
 
-@every_kernel
+@pytest.mark.parametrize("name", ["rbf", "product", "projected", "custom"])
 @pytest.mark.usefixtures("as_users_call")
 def test_points_that_do_not_fit(name):
     kernel, X = make(name), jnp.asarray(points(5))
@@ -740,23 +651,6 @@ def test_points_that_do_not_fit(name):
         kernel(X[0], X[0, :2])
     with pytest.raises(ValueError, match="for two tables call cross_gram"):
         kernel(X, X)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("length", [1, 2, 4])
-def test_lengthscales_that_do_not_fit(length):
-    kernel, X = kernels.RBF(jnp.ones(length)), jnp.asarray(points(5))
-    match = rf"lengthscale: expected a scalar or one value for each of the 3 .* \({length},\)"
-    for call in (
-        lambda: kernel.gram(X),
-        lambda: kernel.cross_gram(X, X),
-        lambda: kernel.diagonal(X),
-        lambda: kernel(X[0], X[1]),
-        lambda: jax.jit(lambda X: kernel.gram(X))(X),
-        lambda: (2.0 * kernel + kernels.Linear()).gram(X),
-    ):
-        with pytest.raises(ValueError, match=match):
-            call()
 
 
 @pytest.mark.usefixtures("as_users_call")
