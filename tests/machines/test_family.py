@@ -65,7 +65,7 @@ def test_values_are_those_of_the_machine_of_each_size(name):
     np.testing.assert_allclose(traced, values[:, -1], rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ["a selection that ended early", "a dictionary"])
 def test_values_have_derivatives_in_rows_and_leaves(name):
     machines, direction, step = FAMILIES[name](), np.ones((5, 2)), 1e-6
 

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import pursuit as reference
-from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 import jsparse
-from jsparse import SCDP, Profile
+from jsparse import SCDP, Profile, plotting
 from jsparse._status import COMPLETED, PRECISION_LOST, TRUNCATED
+from jsparse.cli.main import main
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, scdp
 from jsparse.prototypes import k_center, k_means
@@ -268,6 +269,16 @@ def test_training_chooses_a_size_and_is_good_on_new_rows():
     again = jsparse.train(X[rows], y[rows], search=search, out_of_fold=False, **options)
     assert again.size == curve.size
     assert again.out_of_fold is None
+    # The curve is drawn with its spread and its choice.
+    errors = curve.errors
+    axes = plotting.error_curve(model, test_errors=errors + 0.1, others={"another": (5.0, 0.2)})
+    band, (drawn, new, selected, other, _) = axes.collections[0], axes.lines
+    np.testing.assert_allclose(drawn.get_ydata(), errors)
+    np.testing.assert_allclose(new.get_ydata(), errors + 0.1)
+    assert selected.get_xdata()[0] == curve.size
+    assert other.get_xdata()[0] == 5
+    edge = band.get_paths()[0].vertices[:, 1]
+    np.testing.assert_allclose(edge.max(), (errors + curve.standard_errors).max())
 
 
 @pytest.mark.slow
@@ -329,6 +340,9 @@ def test_farthest_points_are_gonzalezs(as_users_call):
     assert len(set((rows[:5] % 5).tolist())) == 5
     weights = np.where(np.arange(60) < 30, 1.0, 0.0)
     assert np.asarray(centers(jax.random.key(1), X, 20, weights).indices).max() < 30
+    # The first centre does not depend on the weights.
+    heavy = centers(jax.random.key(0), X, 10, np.random.default_rng(0).uniform(1, 5, 60))
+    assert np.asarray(heavy.indices).tolist() == indices
     for call in (centers, means):
         for bad in (np.ones(3), -np.ones(60)):
             with pytest.raises(ValueError, match="weights: expected"):
@@ -350,6 +364,29 @@ def test_means_are_those_of_their_rows_and_better_than_the_start(dtype):
     start = X[np.asarray(centers(jax.random.key(0), X, 8, w).indices)].astype(float)
     first = np.square(X.astype(float)[:, None] - start[None]).sum(-1).min(axis=1)
     assert clusters.inertia < (w * first).sum()
+
+
+@pytest.mark.slow
+def test_the_command_line_fits_a_path_and_applies_it(tmp_path, capsys):
+    table, model = tmp_path / "wine.csv", tmp_path / "model"
+    load_wine(as_frame=True).frame.to_csv(table, index=False)
+    fit = ["fit", str(table), "--target", "target", "--out", str(model)]
+    options = ["--method", "scdp", "--max-prototypes", "12", "--candidates", "40"]
+    options += ["--task", "classification", "--quiet", "--evaluations", "2", "--folds", "4"]
+    for more in ([], ["--stream"]):
+        assert main([*fit, *options, *more]) == 0
+        printed = capsys.readouterr().out
+        assert "of 40 candidates" in printed
+        assert "chosen" in printed
+        assert main(["predict", str(model), str(table), "--out", str(tmp_path / "p.csv")]) == 0
+        assert float(capsys.readouterr().err.split(":")[-1]) < 0.06
+    for wrong, message in (
+        (["--method", "scdp", "--loss", "huber"], "--loss: expected together with --method robust"),
+        (["--max-prototypes", "5"], "--max-prototypes: expected together with --method scdp"),
+        (["--method", "spsvm", "--stream"], "--stream: expected a method that needs only sums"),
+    ):
+        assert main([*fit, *wrong]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_a_path_has_an_end(as_users_call):
