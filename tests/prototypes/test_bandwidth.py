@@ -56,8 +56,7 @@ def test_functionals_are_the_double_sum(dtype):
         np.testing.assert_allclose(coarse(r, wide), functional(r, wide), rtol=0.01)
 
 
-@pytest.mark.parametrize("method", ["exact", "binned"])
-@pytest.mark.parametrize("spread", ["std", "robust"])
+@pytest.mark.parametrize(("method", "spread"), [("exact", "std"), ("binned", "robust")])
 def test_plug_in_agrees_with_the_naive_one(dtype, method, spread):
     X = awkward().astype(dtype)
     expected = []
@@ -117,22 +116,21 @@ def test_two_far_clusters_keep_the_bandwidth_of_one():
     assert h < 0.1 * float(normal_reference_bandwidth(both)[0])
 
 
-def test_normal_reference(dtype):
-    X = awkward().astype(dtype)
+def test_normal_reference():
+    X = awkward()
     ours = normal_reference_bandwidth(jnp.asarray(X))
-    assert ours.dtype == dtype
     np.testing.assert_allclose(ours, [normal_reference(x) for x in X.T], rtol=1e-5)
     robust = normal_reference_bandwidth(jnp.asarray(X), spread="robust")
-    expected = [normal_reference(x, robust_sigma(x)) for x in X.astype(np.float64).T]
+    expected = [normal_reference(x, robust_sigma(x)) for x in X.T]
     np.testing.assert_allclose(robust, expected, rtol=1e-5)
-    mostly = jnp.asarray(np.r_[np.zeros(90), np.ones(10)][:, None], dtype)  # no quartile range
+    mostly = jnp.asarray(np.r_[np.zeros(90), np.ones(10)][:, None])  # no quartile range
     np.testing.assert_allclose(
         normal_reference_bandwidth(mostly, spread="robust"), normal_reference_bandwidth(mostly)
     )
 
 
 @pytest.mark.parametrize("method", ["exact", "binned"])
-def test_columns_without_a_density_get_the_normal_reference_rule_and_say_so(dtype, method):
+def test_columns_without_a_density_get_the_normal_reference_rule_and_say_so(method):
     rng = np.random.default_rng(2)
     n = 60
     X = np.stack(
@@ -144,7 +142,7 @@ def test_columns_without_a_density_get_the_normal_reference_rule_and_say_so(dtyp
             np.zeros(n),
         ],
         1,
-    ).astype(dtype)
+    )
     ours = plug_in_bandwidth(jnp.asarray(X), method=method)
     rules = [TIES, TIES, PLUG_IN, CONSTANT, CONSTANT]
     np.testing.assert_array_equal(ours.rule, rules)
@@ -167,12 +165,12 @@ def test_extreme_outliers_are_reported():
 
 
 @pytest.mark.parametrize("method", ["exact", "binned"])
-@pytest.mark.parametrize("size", [1e-30, 1e30])
-def test_neither_overflows_nor_underflows(dtype, method, size):
+def test_neither_overflows_nor_underflows(method):
     X = awkward()
-    h = np.asarray(plug_in_bandwidth(jnp.asarray(X), method=method).h, np.float64)
-    ours = plug_in_bandwidth(jnp.asarray(size * X, dtype), method=method)
-    np.testing.assert_allclose(np.asarray(ours.h, np.float64) / size, h, rtol=1e-4)
+    h = np.asarray(plug_in_bandwidth(jnp.asarray(X), method=method).h)
+    for size in (1e-30, 1e30):
+        ours = plug_in_bandwidth(jnp.asarray(size * X, jnp.float32), method=method)
+        np.testing.assert_allclose(np.asarray(ours.h, np.float64) / size, h, rtol=1e-4)
 
 
 def test_a_large_mean_costs_only_the_rounding_of_the_data():
@@ -183,7 +181,7 @@ def test_a_large_mean_costs_only_the_rounding_of_the_data():
     np.testing.assert_allclose(ours.h, [plug_in(x)[0] for x in rounded.T], rtol=1e-4)
 
 
-@hypothesis.settings(max_examples=15, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
 @hypothesis.given(
     seed=st.integers(0, 1000),
     size=st.floats(1e-3, 1e3),
@@ -209,20 +207,6 @@ def test_one_to_three_rows():
         assert (ours.h[1] > 0) == (len(X) > 1)
 
 
-@pytest.mark.parametrize("method", ["exact", "binned"])
-def test_vmap_is_a_loop_and_values_do_not_recompile(method):
-    chex.clear_trace_counter()
-    X = jnp.asarray(awkward())
-    stack = jnp.stack([X, 2 * X[::-1] + 1])
-    function = chex.assert_max_traces(lambda Z: plug_in_bandwidth(Z, method=method), n=1)
-    mapped = jax.jit(jax.vmap(function))
-    outcome = mapped(stack)
-    for i in range(2):
-        one = plug_in_bandwidth(stack[i], method=method)
-        chex.assert_trees_all_close(jax.tree.map(lambda a, i=i: a[i], outcome), one, rtol=1e-9)
-    mapped(stack + 1)
-
-
 def test_constant_under_differentiation():
     X = jnp.asarray(awkward())
     for bandwidth in (lambda Z: plug_in_bandwidth(Z).h, normal_reference_bandwidth):
@@ -230,25 +214,17 @@ def test_constant_under_differentiation():
         np.testing.assert_array_equal(slope, 0)
 
 
-def test_what_is_not_finite_is_named_or_marked():
+def test_bad_input_is_named_or_marked(as_users_call):
     X = awkward()
     X[3, 1] = np.nan
-    with pytest.raises(ValueError, match=r"nan at index \(3, 1\)"):
-        plug_in_bandwidth(jnp.asarray(X))
-    with pytest.raises(ValueError, match=r"nan at index \(3, 1\)"):
-        normal_reference_bandwidth(jnp.asarray(X))
+    for bandwidth in (plug_in_bandwidth, normal_reference_bandwidth):
+        with pytest.raises(ValueError, match=r"nan at index \(3, 1\)"):
+            bandwidth(jnp.asarray(X))
     traced = jax.jit(lambda Z: plug_in_bandwidth(Z))(jnp.asarray(X))
-    np.testing.assert_array_equal(
-        traced.status, [CONVERGED, NOT_FINITE, CONVERGED, CONVERGED, CONVERGED]
-    )
+    np.testing.assert_array_equal(traced.status, np.where(np.arange(5) == 1, NOT_FINITE, CONVERGED))
     assert np.isnan(traced.h[1])
-
-
-def test_bad_arguments_are_named():
-    X = jnp.ones((3, 2))
     with pytest.raises(ValueError, match="at least one row"):
         plug_in_bandwidth(jnp.ones((0, 2)))
-    # The annotations, checked in this suite only, may refuse the names first.
-    for bad in ({"method": "fast"}, {"spread": "mad"}):
-        with pytest.raises((ValueError, TypeError)):
-            plug_in_bandwidth(X, **bad)
+    for name in ("method", "spread"):
+        with pytest.raises(ValueError, match=f"{name}: expected"):
+            plug_in_bandwidth(jnp.ones((3, 2)), **{name: "fast"})
