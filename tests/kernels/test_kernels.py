@@ -16,7 +16,7 @@ from reference import kernels as loops
 from sklearn.metrics import pairwise
 
 from jsparse import kernels
-from jsparse.kernels.distances import safe_sqrt, squared_distances
+from jsparse.kernels.distances import safe_sqrt
 
 SCALES = (0.7, 1.6, 3.1)  # one lengthscale per dimension
 MAP = np.array([[0.8, -0.3, 0.1], [0.2, 0.0, -1.1]])
@@ -255,27 +255,6 @@ def test_only_scaled_differences_count(name, seed, shift, scale):
     desired = evaluate(kernel, X, Z)
     for actual, expected in zip(evaluate(stretched, X * scale, Z * scale), desired, strict=True):
         close(actual, expected, "float64")
-
-
-def test_rows_may_come_in_blocks_and_arguments_change_places():
-    X, Z = jnp.asarray(points(9)), jnp.asarray(points(5, seed=1))
-    kernel = make("rbf") + make("polynomial")
-    cross, head, tail, swapped, nothing, none, one = jax.jit(
-        lambda k, X, Z: (
-            k.cross_gram(X, Z),
-            k.cross_gram(X[:4], Z),
-            k.cross_gram(X[4:], Z),
-            k.cross_gram(Z, X),
-            k.cross_gram(X[:0], Z),
-            k.gram(X[:0]),
-            k.gram(X[:1]),
-        )
-    )(kernel, X, Z)
-    close(jnp.concatenate([head, tail]), cross, "float64")
-    close(swapped.T, cross, "float64")
-    assert nothing.shape == (0, 5)
-    assert none.shape == (0, 0)
-    close(one[0, 0], kernel(X[0], X[0]), "float64")
 
 
 # --- derivatives ----------------------------------------------------------------------------------
@@ -551,19 +530,21 @@ def test_a_kernel_of_the_users_needs_only_two_points():
     close(diagonal, 2 * np.ones(9), "float64")
 
 
+def test_tables_may_be_empty_or_have_one_row():
+    X, Z, kernel = points(9), points(5, seed=1), make("rbf") + make("polynomial")
+    nothing, none, one = jax.jit(lambda k: (k.cross_gram(X[:0], Z), k.gram(X[:0]), k.gram(X[:1])))(
+        kernel
+    )
+    assert (nothing.shape, none.shape) == ((0, 5), (0, 0))
+    close(one[0, 0], kernel(X[0], X[0]), "float64")
+
+
 def test_gram_is_symmetric_whatever_the_rounding():
     lopsided = kernels.Custom(lambda p, x, z: jnp.sum(x / p * z) * p, 3.3)
     X = points(9)
     cross, gram, _, _ = evaluate(lopsided, X, X)
     assert np.any(cross != cross.T)
     np.testing.assert_array_equal(gram, gram.T)
-
-
-def test_squared_distances_without_lengthscale():
-    X, Z = points(9) + 7, points(5, seed=1)
-    desired = loops.matrix(lambda x, z: loops.scaled_distance(x, z, 1) ** 2, X, Z)
-    close(squared_distances(jnp.asarray(X), jnp.asarray(Z)), desired, "float64")
-    assert jnp.all(squared_distances(jnp.asarray(X), jnp.asarray(X)) >= 0)
 
 
 # --- what users may pass, and what they are told --------------------------------------------------

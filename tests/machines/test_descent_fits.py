@@ -25,12 +25,6 @@ from jsparse.multiclass import output_code
 
 N, M, STEPS = 40, 4, 3
 KERNEL = RBF(1.2)
-DESCENTS = {
-    jsparse.SLMC: slmc.fit,
-    jsparse.SparseFisher: sparse_fisher.fit,
-    jsparse.SparseRidge: sparse_ridge.fit,
-    jsparse.ReducedSetSVM: reduced_set.fit,
-}
 FITS = {
     "slmc": slmc.fit,
     "sparse_fisher": sparse_fisher.fit,
@@ -70,22 +64,6 @@ def assert_same(family, fit):
     assert family.info.keys() == fit._asdict().keys() - {"expansion", "status"}
     for name, value in family.info.items():
         np.testing.assert_array_equal(value, getattr(fit, name))
-
-
-@pytest.mark.parametrize(
-    ("kind", "scheme"),
-    [
-        (jsparse.SLMC, "one_versus_one"),
-        *[pytest.param(kind, "one_versus_rest", marks=pytest.mark.slow) for kind in DESCENTS],
-    ],
-)
-def test_a_method_with_shared_prototypes_is_the_fit_of_all_targets(kind, scheme):
-    rows, y, w = columns(scheme)
-    Z, C = data()[3][:M], jnp.array([1.0, 3.0, 10.0])
-    family = kind(M, max_iterations=STEPS).fit(KERNEL, Z, C, rows)
-    assert_same(family, DESCENTS[kind](KERNEL, Z, C, rows.X, y, w, max_iterations=STEPS))
-    assert family.sizes.tolist() == [M]
-    assert family.outputs == (3,)
 
 
 @pytest.mark.parametrize("penalty", ["norm", "coefficients"])

@@ -135,34 +135,6 @@ def test_the_objective_of_shared_vectors_is_a_sum_over_problems(name):
         np.testing.assert_allclose(solved.intercept[j], one.intercept, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("least squares", "float64"),
-        *(pytest.param(name, "float64", marks=pytest.mark.slow) for name in ("hinge", "Fisher")),
-        pytest.param("hinge", "float32", marks=pytest.mark.slow),
-    ],
-)
-def test_descents_reach_the_minima_of_the_reference(name, dtype):
-    """From each of two starts, some of which lead to different local minima."""
-    rows = flowers(dtype=dtype)
-    problem, machine_of = of_package(name, *rows), of_reference(name, *rows)
-    # The minimum of the hinge is at a kink of `W`, where the naive descent stops a little early.
-    near = {"float64": 1e-4, "float32": 1e-3}[dtype]
-    rounding = {"float64": 1e-9, "float32": 1e-4}[dtype]
-    both_starts, minima = starts(rows[0], rows[3], 2, seeds=(1, 4)), []
-    for start in both_starts:
-        _, naive = reference.descend(value_and_gradient(machine_of), start.astype(float))
-        minimum = direct.minimise(problem, jnp.asarray(start), tolerance=near / 1000)
-        value = machine_of(np.asarray(minimum.Z, float)).value
-        np.testing.assert_allclose(minimum.history[0], naive[0], rtol=rounding)
-        np.testing.assert_allclose(minimum.solved.value, value, rtol=rounding)
-        np.testing.assert_allclose(value, naive[-1], rtol=near)
-        minima.append(value)
-    best = direct.best_of(problem, jnp.asarray(both_starts), tolerance=near / 1000)
-    np.testing.assert_allclose(best.solved.value, min(minima), rtol=rounding)
-
-
 METHODS = {
     "slmc": slmc.SLMC(2, starts=2, tolerance=1e-7),
     "sparse-ridge": sparse_ridge.SparseRidge(2, starts=2, tolerance=1e-7),

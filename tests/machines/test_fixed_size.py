@@ -174,7 +174,7 @@ def test_float32_agrees_or_says_so():
     signal = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * X[:, 3] ** 2 - 0.5
     y = np.where(signal + 0.3 * rng.standard_normal(2000) >= 0, 1.0, -1.0)
     n_reported = 0
-    for length in (2.0, 20.0, 200.0):
+    for length in (2.0, 200.0):
         for C in (1.0, 1e3, 1e8):
             errors = {}
             for dtype in ("float64", "float32"):
@@ -185,7 +185,7 @@ def test_float32_agrees_or_says_so():
             lost = int(fitted.status) >= _status.TRUNCATED
             n_reported += lost
             assert lost or abs(errors["float32"] - errors["float64"]) <= 0.01, (length, C, errors)
-    assert 0 < n_reported < 9
+    assert 0 < n_reported < 6
 
 
 def test_bad_input_is_told(as_users_call):
@@ -273,6 +273,7 @@ def test_a_constant_column_is_no_lost_precision(dtype):
     assert int(fitted.status) == _status.CONVERGED
 
 
+@pytest.mark.slow
 def test_features_left_out_in_float32_are_told():
     """Rows that are not prototypes use small eigenvalues far more than the prototypes do."""
     rng = np.random.default_rng(0)

@@ -109,59 +109,6 @@ def huber_of(delta):
     return lambda e: np.where(np.abs(e) <= delta, e**2, 2 * delta * np.abs(e) - delta**2)
 
 
-def optimum(near, w, C, loss, delta):
-    """Weights and intercept by other hands, of outliers that are near."""
-    phi, X, y, _ = near
-    Phi, y = np.asarray(phi(X)), np.asarray(y)
-    if loss == "absolute":
-        return without_a_tube(Phi, y, w, C)
-    arguments = Phi, y, w, C, huber_of(delta)
-    return minimize(objective, np.zeros(16), arguments, "BFGS", options={"gtol": 1e-9}).x
-
-
-@pytest.mark.parametrize(
-    ("loss", "threshold", "size"),
-    [("absolute", None, 1e7), ("huber", 0.3, 1e7), ("huber", None, 1e2)],
-)
-def test_it_has_converged_only_where_the_optimum_is_found(loss, threshold, size):
-    phi, X, y, _ = with_outliers(size)
-    w = np.random.default_rng(1).choice([1.0, 2.0], 80)
-    Phi, C = np.asarray(phi(X)), 5.0
-    last, best, seen = None, None, []
-    for cap in range(1, 40):
-        fitted = robust.fit(
-            phi, C, X, y, jnp.asarray(w), loss=loss, threshold=threshold, max_iterations=cap
-        )
-        seen.append(int(fitted.status))
-        assert int(fitted.steps) == cap
-        d = float(fitted.threshold)
-        f = np.asarray(fitted.expansion(X))
-        e = np.asarray(y) - f
-        losses = np.abs if loss == "absolute" else huber_of(d)
-        moved = 0.0
-        if loss == "huber" and threshold is None:
-            # The threshold is Huber's threshold for the residuals of the fit.
-            order = np.argsort(np.abs(e))
-            half = np.searchsorted(np.cumsum(w[order]), w.sum() / 2)
-            moved = abs(1.345 * 1.4826 * np.abs(e)[order[half]] / d - 1)
-            best = None
-        if best is None:
-            best = optimum(with_outliers(1e2), w, C, loss, d)
-        e_best = np.asarray(y) - Phi @ best[:-1] - best[-1]
-        v = np.linalg.lstsq(np.c_[Phi, np.ones(80)], f, rcond=None)[0]
-        # Row by row, or the outliers would round the rest away.
-        excess = (v[:-1] @ v[:-1] - best[:-1] @ best[:-1]) / 2
-        excess += C / 2 * np.sum(w * (losses(e) - losses(e_best)))
-        bounded = best[:-1] @ best[:-1] / 2 + C / 2 * np.sum(w * losses(np.clip(e_best, -1, 1)))
-        last = excess / bounded, moved
-        if seen[-1] == _status.CONVERGED:
-            break
-    assert seen[:-1] == [_status.EXHAUSTED] * (len(seen) - 1)
-    assert seen[-1] == _status.CONVERGED
-    assert last[0] < 1e-6
-    assert last[1] < 1e-5
-
-
 def duality_gap(Phi, y, w, C, v):
     """Of the absolute loss, relative to the objective of residuals cut off at 1."""
     e = y - Phi @ v[:-1] - v[-1]

@@ -8,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sklearn.datasets
-from reference.prototypes import normal_reference, plug_in, psi, robust_sigma, tied
+from reference.prototypes import normal_reference, plug_in, robust_sigma, tied
 
 from jsparse._status import CONVERGED, NOT_FINITE
 from jsparse.prototypes import RULES, normal_reference_bandwidth, plug_in_bandwidth
 from jsparse.prototypes.bandwidth import CONSTANT, PLUG_IN, TIES, UNRESOLVED
-from jsparse.prototypes.entropy_terms import binned, exact
 
 
 def awkward(n=60, seed=0):
@@ -30,30 +29,6 @@ def awkward(n=60, seed=0):
         ],
         1,
     )
-
-
-def test_functionals_are_the_double_sum(dtype):
-    x = awkward()[:, 1]
-    x = ((x - x.mean()) / x.std()).astype(dtype)
-    share = jnp.full(len(x), 1 / len(x), jnp.asarray(x).dtype)
-    functional, ties = exact(jnp.asarray(x), share)
-    fast, bin_ties, width = binned(jnp.asarray(x), share, 2**15, 4.0)
-    assert float(width) < 0.01
-    assert abs(float(ties)) < 1e-6
-    assert abs(float(bin_ties)) < 1 / 60
-    # Six bins to h are still good for one percent, by the correction for the binning.
-    coarse, _, coarse_width = binned(jnp.asarray(x), share, 128, 4.0)
-    for r, diagonal in ((0, 0.4 / 60), (4, 1.2 / 60), (6, 6.0 / 60)):
-        # What rounding is relative to: the sum of absolute values is at least the diagonal.
-        loss = {"float64": 1e-12, "float32": 1e-4}[dtype] * diagonal
-        for h in (0.05, 0.4):
-            expected = h ** (r + 1) * psi(r, x.astype(np.float64), h)
-            value, near = functional(r, jnp.asarray(h, dtype)), fast(r, jnp.asarray(h, dtype))
-            assert value.dtype == near.dtype == dtype
-            np.testing.assert_allclose(value, expected, rtol=1e-5, atol=loss)
-            np.testing.assert_allclose(near, expected, rtol=2e-4, atol=loss)
-        wide = 6 * coarse_width
-        np.testing.assert_allclose(coarse(r, wide), functional(r, wide), rtol=0.01)
 
 
 @pytest.mark.parametrize(("method", "spread"), [("exact", "std"), ("binned", "robust")])
