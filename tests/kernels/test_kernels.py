@@ -18,7 +18,7 @@ from sklearn.metrics import pairwise
 from jsparse import kernels
 from jsparse.kernels.distances import safe_sqrt
 
-SCALES = (0.7, 1.6, 3.1)  # one lengthscale per dimension
+SCALES = np.array([0.7, 1.6, 3.1])  # one lengthscale per dimension
 MAP = np.array([[0.8, -0.3, 0.1], [0.2, 0.0, -1.1]])
 
 
@@ -29,23 +29,10 @@ def user_function(params, x, z):
 # Name to (kernel, its formula in loops). Made inside a test, in the precision of its leg.
 CASES = {
     "rbf": (lambda: kernels.RBF(1.3), lambda x, z: loops.rbf(x, z, 1.3)),
-    "rbf per dimension": (
-        lambda: kernels.RBF(jnp.asarray(SCALES)),
-        lambda x, z: loops.rbf(x, z, SCALES),
-    ),
-    "rbf sigma2": (
-        lambda: kernels.RBF.from_sigma2(2.3),
-        lambda x, z: np.exp(-(loops.scaled_distance(x, z, 1) ** 2) / 2.3),
-    ),
-    "rbf gamma": (
-        lambda: kernels.RBF.from_gamma(0.4),
-        lambda x, z: np.exp(-0.4 * loops.scaled_distance(x, z, 1) ** 2),
-    ),
+    "rbf per dimension": (lambda: kernels.RBF(SCALES), lambda x, z: loops.rbf(x, z, SCALES)),
+    "rbf sigma2": (lambda: kernels.RBF.from_sigma2(2.3), lambda x, z: loops.rbf(x, z, 1.15**0.5)),
     "laplacian": (lambda: kernels.Laplacian(1.3), lambda x, z: loops.laplacian(x, z, 1.3)),
-    "matern32": (
-        lambda: kernels.Matern32(jnp.asarray(SCALES)),
-        lambda x, z: loops.matern32(x, z, SCALES),
-    ),
+    "matern32": (lambda: kernels.Matern32(SCALES), lambda x, z: loops.matern32(x, z, SCALES)),
     "matern52": (lambda: kernels.Matern52(1.3), lambda x, z: loops.matern52(x, z, 1.3)),
     "rational quadratic": (
         lambda: kernels.RationalQuadratic(1.3, 0.6),
@@ -56,15 +43,11 @@ CASES = {
         lambda: kernels.Polynomial(3, 0.4, 1.2),
         lambda x, z: loops.polynomial(x, z, 3, 0.4, 1.2),
     ),
-    "sum": (
-        lambda: kernels.RBF(1.3) + kernels.Linear(0.5),
-        lambda x, z: loops.rbf(x, z, 1.3) + loops.linear(x, z, 0.5),
-    ),
     "product": (
         lambda: kernels.Matern52(1.3) * kernels.Polynomial(2, 1.0, 0.1),
         lambda x, z: loops.matern52(x, z, 1.3) * loops.polynomial(x, z, 2, 1.0, 0.1),
     ),
-    "scaled": (
+    "scaled sum": (
         lambda: 0.3 * (kernels.Laplacian(1.3) + kernels.Linear()) * 2.0,
         lambda x, z: 0.6 * (loops.laplacian(x, z, 1.3) + loops.linear(x, z, 0.0)),
     ),
@@ -72,28 +55,17 @@ CASES = {
         lambda: kernels.Projected(kernels.RBF(1.3), MAP),
         lambda x, z: loops.rbf(MAP @ x, MAP @ z, 1.3),
     ),
-    "projected polynomial": (
-        lambda: kernels.Projected(kernels.Polynomial(2, 0.4, 1.2), MAP),
-        lambda x, z: loops.polynomial(MAP @ x, MAP @ z, 2, 0.4, 1.2),
-    ),
     "custom": (
         lambda: kernels.Custom(user_function, {"variance": 2.0, "level": 0.1}),
         lambda x, z: 2 * np.exp(-(loops.scaled_distance(x, z, 1) ** 2)) + 0.1,
     ),
 }
 # One of each class, for what is tested of their sum.
-ONE_OF_EACH = [
-    "rbf",
-    "laplacian",
-    "matern32",
-    "matern52",
-    "rational quadratic",
-    "polynomial",
-    "projected",
-]
+ONE_OF_EACH = ["rbf", "laplacian", "matern32", "matern52", "rational quadratic", "polynomial"]
+ONE_OF_EACH += ["projected"]
 STATIONARY = ["rbf per dimension", "laplacian", "matern32", "matern52", "rational quadratic"]
 
-DISTINCT = [name for name in CASES if name not in ("rbf", "rbf sigma2", "rbf gamma")]
+DISTINCT = [name for name in CASES if name not in ("rbf", "rbf sigma2")]
 
 every_kernel = pytest.mark.parametrize("name", list(CASES))
 every_distinct = pytest.mark.parametrize("name", DISTINCT)
@@ -144,21 +116,16 @@ def test_agrees_with_loops(name, dtype):
 
 def test_agrees_with_scikit_learn():
     X, Z = x, z = points(9), points(5, seed=1)
-    scales = np.asarray(SCALES)
     pairs = [
         (kernels.RBF.from_gamma(0.4), pairwise.rbf_kernel(x, z, gamma=0.4)),
         (kernels.Linear(), pairwise.linear_kernel(x, z)),
         (kernels.Polynomial(3, 0.4, 1.2), pairwise.polynomial_kernel(x, z, 3, 0.4, 1.2)),
-        (kernels.RBF(jnp.asarray(SCALES)), peers.RBF(scales)(x, z)),
+        (kernels.RBF(SCALES), peers.RBF(SCALES)(x, z)),
         (kernels.Laplacian(1.3), peers.Matern(1.3, nu=0.5)(x, z)),
-        (kernels.Matern32(jnp.asarray(SCALES)), peers.Matern(scales, nu=1.5)(x, z)),
+        (kernels.Matern32(SCALES), peers.Matern(SCALES, nu=1.5)(x, z)),
         (kernels.Matern52(1.3), peers.Matern(1.3, nu=2.5)(x, z)),
         (kernels.RationalQuadratic(1.3, 0.6), peers.RationalQuadratic(1.3, 0.6)(x, z)),
         (kernels.Linear(1.44), peers.DotProduct(1.2)(x, z)),
-        (
-            kernels.RBF(1.3) + kernels.Linear(1.0),
-            (peers.RBF(1.3) + peers.DotProduct(1.0))(x, z),
-        ),
     ]
     for kernel, desired in pairs:
         close(evaluate(kernel, X, Z)[0], desired, "float64")
@@ -452,7 +419,7 @@ def test_nothing_is_larger_than_the_gram_matrix(name):
 
 def test_dtype_is_that_of_the_points_whatever_the_hyperparameters():
     """float64 hyper-parameters, float32 points, strict promotion."""
-    kernel = sum_of([*ONE_OF_EACH, "scaled", "product", "custom"])
+    kernel = sum_of([*ONE_OF_EACH, "scaled sum", "product", "custom"])
     assert all(leaf.dtype == "float64" for leaf in jax.tree.leaves(kernel))
     X = points(9, dtype="float32")
 

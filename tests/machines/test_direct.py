@@ -8,7 +8,7 @@ from sklearn.svm import SVC, OneClassSVM
 
 from jsparse._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST
 from jsparse.kernels import RBF
-from jsparse.machines import direct, one_class
+from jsparse.machines import direct
 from jsparse.machines.reduced_set import Approximation
 
 N, M = 60, 5
@@ -157,13 +157,3 @@ def test_of_several_starts_the_lowest_end_is_taken(as_users_call):
     np.testing.assert_allclose(best.solved.value, min(ends), rtol=1e-6)
     with pytest.raises(ValueError, match=r"starts: expected shape \(s, m, d\)"):
         direct.best_of(problem, Z[0])
-
-
-@pytest.mark.slow
-def test_a_one_class_machine_of_few_points_comes_near_to_that_of_all():
-    X, _, w, Z = rows()
-    whole = direct.OneClass(RBF(1.0), X, 0.2, w).solve(X[w > 0]).value
-    machine = one_class.fit(RBF(1.0), jnp.stack([Z, Z + 1]), 0.2, X, w, tolerance=1e-5)
-    first, last = float(machine.history[0]), float(machine.history[int(machine.steps)])
-    assert whole < last < first
-    assert last - whole < 0.1 * (first - whole)

