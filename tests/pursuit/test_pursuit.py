@@ -19,7 +19,6 @@ from jsparse._status import (
     PRECISION_LOST,
     TRUNCATED,
 )
-from jsparse.solvers import conjugate_gradients
 
 
 def problem(n=60, D=20, seed=0, c=None, dtype=np.float64):
@@ -219,17 +218,6 @@ def test_lasso_and_lars_equal_scikit_learn():
         k = min(theirs.shape[1], int(path.steps) + 1)
         assert k >= 10
         np.testing.assert_allclose(path.coefficients[:k].T, theirs[:, :k], rtol=1e-8, atol=1e-10)
-
-
-def test_conjugate_gradients_are_the_papers_algorithm():
-    A, b = gram(*problem())
-    state = conjugate_gradients.init(jnp.asarray(b)[:, None], 0.0)
-    for w in reference.conjugate_gradients(A, b, 8):
-        state = conjugate_gradients.step(state, lambda x: A @ x, 8)
-        np.testing.assert_allclose(state.x[:, 0], w, rtol=1e-8, atol=1e-11)
-        residual_norm = jnp.linalg.norm(state.residual)
-        np.testing.assert_allclose(residual_norm, np.linalg.norm(b - A @ w), rtol=1e-8)
-    assert state.status[0] == EXHAUSTED
 
 
 def test_columns_on_demand_need_no_matrix():
