@@ -142,7 +142,7 @@ def odd_targets():
 
 
 @pytest.mark.parametrize("name", list(odd_targets()))
-@pytest.mark.parametrize("C", [1e-3, 1.0, 1e8])
+@pytest.mark.parametrize("C", [1e-3, 1e8])
 def test_odd_targets(name, C):
     phi, X, _, _ = problem()
     y, w = odd_targets()[name], np.ones(80)
@@ -156,10 +156,6 @@ def test_odd_targets(name, C):
     slow = (name, C) == ("most alike", 1e-3)
     assert int(huber.status) == (_status.EXHAUSTED if slow else _status.CONVERGED)
     assert np.isfinite(np.asarray(huber.expansion(X))).all()
-    squares = robust.fit(phi, C, X, jnp.asarray(y), loss="huber", threshold=1e30)
-    assert int(squares.status) == _status.CONVERGED
-    expected = fixed_size.fit_features(phi, C, X, jnp.asarray(y)).expansion(X)
-    np.testing.assert_allclose(squares.expansion(X), expected, atol=1e-5 * np.abs(y).max())
 
 
 @pytest.mark.parametrize("lightest", [1.0, 1e-6])
