@@ -16,7 +16,6 @@ from reference import kernels as loops
 from sklearn.metrics import pairwise
 
 from jsparse import kernels
-from jsparse.kernels.distances import safe_sqrt
 
 SCALES = np.array([0.7, 1.6, 3.1])  # one lengthscale per dimension
 MAP = np.array([[0.8, -0.3, 0.1], [0.2, 0.0, -1.1]])
@@ -115,17 +114,17 @@ def test_agrees_with_loops(name, dtype):
 
 
 def test_agrees_with_scikit_learn():
-    X, Z = x, z = points(9), points(5, seed=1)
+    X, Z = points(9), points(5, seed=1)
     pairs = [
-        (kernels.RBF.from_gamma(0.4), pairwise.rbf_kernel(x, z, gamma=0.4)),
-        (kernels.Linear(), pairwise.linear_kernel(x, z)),
-        (kernels.Polynomial(3, 0.4, 1.2), pairwise.polynomial_kernel(x, z, 3, 0.4, 1.2)),
-        (kernels.RBF(SCALES), peers.RBF(SCALES)(x, z)),
-        (kernels.Laplacian(1.3), peers.Matern(1.3, nu=0.5)(x, z)),
-        (kernels.Matern32(SCALES), peers.Matern(SCALES, nu=1.5)(x, z)),
-        (kernels.Matern52(1.3), peers.Matern(1.3, nu=2.5)(x, z)),
-        (kernels.RationalQuadratic(1.3, 0.6), peers.RationalQuadratic(1.3, 0.6)(x, z)),
-        (kernels.Linear(1.44), peers.DotProduct(1.2)(x, z)),
+        (kernels.RBF.from_gamma(0.4), pairwise.rbf_kernel(X, Z, gamma=0.4)),
+        (kernels.Linear(), pairwise.linear_kernel(X, Z)),
+        (kernels.Polynomial(3, 0.4, 1.2), pairwise.polynomial_kernel(X, Z, 3, 0.4, 1.2)),
+        (kernels.RBF(SCALES), peers.RBF(SCALES)(X, Z)),
+        (kernels.Laplacian(1.3), peers.Matern(1.3, nu=0.5)(X, Z)),
+        (kernels.Matern32(SCALES), peers.Matern(SCALES, nu=1.5)(X, Z)),
+        (kernels.Matern52(1.3), peers.Matern(1.3, nu=2.5)(X, Z)),
+        (kernels.RationalQuadratic(1.3, 0.6), peers.RationalQuadratic(1.3, 0.6)(X, Z)),
+        (kernels.Linear(1.44), peers.DotProduct(1.2)(X, Z)),
     ]
     for kernel, desired in pairs:
         close(evaluate(kernel, X, Z)[0], desired, "float64")
@@ -210,14 +209,9 @@ def test_gram_is_symmetric_and_positive_and_rows_may_come_in_any_order(name, see
 
 @every_stationary
 @no_deadline
-@hypothesis.given(seed=seeds, shift=st.floats(-1e6, 1e6), scale=st.floats(1e-30, 1e30))
-def test_only_scaled_differences_count(name, seed, shift, scale):
+@hypothesis.given(seed=seeds, scale=st.floats(1e-30, 1e30))
+def test_only_scaled_differences_count(name, seed, scale):
     kernel, X, Z = make(name), with_duplicates(seed), points(5, seed=1)
-    moved = evaluate(kernel, X + shift, Z + shift)
-    # What the shift rounded away from the points is not the kernel's error.
-    back = evaluate(kernel, (X + shift) - shift, (Z + shift) - shift)
-    for actual, desired in zip(moved, back, strict=True):
-        close(actual, desired, "float64", 2)
     stretched = eqx.tree_at(lambda k: k.lengthscale, kernel, replace_fn=lambda a: a * scale)
     desired = evaluate(kernel, X, Z)
     for actual, expected in zip(evaluate(stretched, X * scale, Z * scale), desired, strict=True):
@@ -284,27 +278,21 @@ CURVATURE = {
 }
 
 
-def in_two_points(kernel, x, z, Z):
-    return kernel(x, z)
-
-
-def in_cross_gram(kernel, x, z, Z):
-    return kernel.cross_gram(jnp.stack([Z[1], x]), jnp.stack([Z[0], z, z]))[1, 2]
-
-
 @jax.jit
 def at_coincident_points(kernel, x, Z):
-    derivatives = []
-    for f in (in_two_points, in_cross_gram):
+    """Gradients, and second derivatives in both modes, of a pair and of an entry of the matrix."""
 
-        def g(x, z, f=f):
-            return f(kernel, x, z, Z)
+    def in_cross_gram(x, z):
+        return kernel.cross_gram(jnp.stack([Z[1], x]), jnp.stack([Z[0], z, z]))[1, 2]
 
-        gradient = jax.grad(g, argnums=(0, 1))(x, x)
-        forward = jax.jacfwd(jax.grad(g), argnums=(0, 1))(x, x)
-        reverse = jax.jacrev(jax.jacfwd(g), argnums=(0, 1))(x, x)
-        derivatives.append((gradient, forward, reverse))
-    return derivatives
+    return [
+        (
+            jax.grad(f, argnums=(0, 1))(x, x),
+            jax.jacfwd(jax.grad(f), argnums=(0, 1))(x, x),
+            jax.jacrev(jax.jacfwd(f), argnums=(0, 1))(x, x),
+        )
+        for f in (kernel, in_cross_gram)
+    ]
 
 
 @pytest.mark.parametrize("offset", [0.0, 50.0])
@@ -343,23 +331,6 @@ def test_derivatives_are_finite_however_near(dtype):
     x = np.zeros(3, dtype)
     for distance in (0.0, 1e-42, 1e-38, 1e-30, 1e-20, 1e-15, 1e-12, 1e-8, 1e-6, 1e-4):
         chex.assert_tree_all_finite(derivatives(x, x + np.asarray(distance, dtype)))
-
-
-def test_square_root_has_two_finite_derivatives_everywhere(dtype):
-    least, most = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
-    s = np.concatenate([[0.0, least], np.logspace(np.log10(least) + 1, np.log10(most) - 1, 60)])
-    s = s.astype(dtype)
-    first = jax.grad(safe_sqrt)
-    values, slopes, curvatures = jax.jit(
-        lambda s: [jax.vmap(f)(s) for f in (safe_sqrt, first, jax.grad(first))]
-    )(s)
-    chex.assert_tree_all_finite((values, slopes, curvatures))
-    assert values[0] == slopes[0] == curvatures[0] == 0
-    # What counts as 0 is invisible in a kernel.
-    np.testing.assert_array_equal(np.exp(-np.sqrt(s[values == 0])), 1)
-    apart = values > 0
-    np.testing.assert_allclose(values[apart], np.sqrt(s[apart]), rtol=1e-6)
-    np.testing.assert_allclose(slopes[apart], 0.5 / np.sqrt(s[apart]), rtol=1e-6)
 
 
 def test_gram_derivative_is_that_of_its_entries():
