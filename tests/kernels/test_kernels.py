@@ -54,6 +54,10 @@ CASES = {
         lambda: kernels.Projected(kernels.RBF(1.3), MAP),
         lambda x, z: loops.rbf(MAP @ x, MAP @ z, 1.3),
     ),
+    "projected polynomial": (
+        lambda: kernels.Projected(kernels.Polynomial(2, 0.4, 1.2), MAP),
+        lambda x, z: loops.polynomial(MAP @ x, MAP @ z, 2, 0.4, 1.2),
+    ),
     "custom": (
         lambda: kernels.Custom(user_function, {"variance": 2.0, "level": 0.1}),
         lambda x, z: 2 * np.exp(-(loops.scaled_distance(x, z, 1) ** 2)) + 0.1,
