@@ -223,11 +223,11 @@ def test_lasso_and_lars_equal_scikit_learn():
 def test_columns_on_demand_need_no_matrix():
     X, y = problem()
     A, b = gram(X, y)
-    expected = pursuit.scdp(A, b, max_atoms=6)
+    expected = pursuit.scdp(A, b, max_atoms=12)
     with_columns = pursuit.scdp(
-        pursuit.GramColumns(jnp.asarray(X)), b, diagonal=np.diag(A), max_atoms=6
+        pursuit.GramColumns(jnp.asarray(X)), b, diagonal=np.diag(A), max_atoms=12
     )
-    closed = pursuit.scdp(lambda j: jnp.asarray(A)[j], b, diagonal=np.diag(A), max_atoms=6)
+    closed = pursuit.scdp(lambda j: jnp.asarray(A)[j], b, diagonal=np.diag(A), max_atoms=12)
     for path in (with_columns, closed):
         chex.assert_trees_all_close(path, expected, rtol=1e-9)
 
@@ -282,14 +282,14 @@ def test_a_zero_target_needs_no_atoms():
     X, _ = problem()
     A, zero = X.T @ X, np.zeros(20)
     for path in (
-        pursuit.scdp(A, zero, max_atoms=6),
-        pursuit.omp(X, np.zeros(60), max_atoms=6),
-        pursuit.matching_pursuit(A, zero, max_atoms=6),
+        pursuit.scdp(A, zero, max_atoms=12),
+        pursuit.omp(X, np.zeros(60), max_atoms=12),
+        pursuit.matching_pursuit(A, zero, max_atoms=12),
     ):
         assert (path.size, path.status) == (0, CONVERGED)
         assert (path.support == -1).all()
         assert (path.dense(20) == 0).all()
-    corners = pursuit.lasso(A, zero, max_atoms=6)
+    corners = pursuit.lasso(A, zero, max_atoms=12)
     assert (corners.steps, corners.status) == (0, CONVERGED)
 
 
@@ -343,7 +343,7 @@ def test_scale_does_not_matter_to_what_is_selected(s):
     A, b = gram(*problem())
     for solve in (pursuit.scdp, pursuit.matching_pursuit, pursuit.lasso):
         usual, large, both = (
-            solve(*system, max_atoms=6) for system in ((A, b), (A, b * s), (A * s, b * s))
+            solve(*system, max_atoms=12) for system in ((A, b), (A, b * s), (A * s, b * s))
         )
         assert large.status == both.status == usual.status
         np.testing.assert_allclose(large.coefficients / s, usual.coefficients, rtol=1e-9)
