@@ -135,6 +135,24 @@ def test_the_objective_of_shared_vectors_is_a_sum_over_problems(name):
         np.testing.assert_allclose(solved.intercept[j], one.intercept, rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["least squares", pytest.param("hinge", marks=pytest.mark.slow)])
+def test_descents_in_float32_reach_the_minima_of_the_reference(name):
+    """From each of two starts, some of which lead to different local minima."""
+    rows = flowers(dtype="float32")
+    problem, machine_of = of_package(name, *rows), of_reference(name, *rows)
+    both_starts, minima = starts(rows[0], rows[3], 2, seeds=(1, 4)), []
+    for start in both_starts:
+        _, naive = reference.descend(value_and_gradient(machine_of), start.astype(float))
+        minimum = direct.minimise(problem, jnp.asarray(start), tolerance=1e-6)
+        value = machine_of(np.asarray(minimum.Z, float)).value
+        np.testing.assert_allclose(minimum.history[0], naive[0], rtol=1e-4)
+        np.testing.assert_allclose(minimum.solved.value, value, rtol=1e-4)
+        np.testing.assert_allclose(value, naive[-1], rtol=1e-3)
+        minima.append(value)
+    best = direct.best_of(problem, jnp.asarray(both_starts), tolerance=1e-6)
+    np.testing.assert_allclose(best.solved.value, min(minima), rtol=1e-4)
+
+
 METHODS = {
     "slmc": slmc.SLMC(2, starts=2, tolerance=1e-7),
     "sparse-ridge": sparse_ridge.SparseRidge(2, starts=2, tolerance=1e-7),
