@@ -68,19 +68,25 @@ def test_equals_direct_least_squares(C, block_rows):
     np.testing.assert_allclose(one.expansion(new), machine.expansion(new)[:, 0], atol=1e-8)
 
 
-def test_constant_columns_repeated_prototypes_and_few_rows_are_no_obstacle():
-    X, y, w, Z = problem()
-    X, Z = (jnp.concatenate([a, jnp.full((len(a), 1), 2.0)], axis=1) for a in (X, Z[:20]))
+def test_constant_columns_constant_targets_and_repeated_prototypes_change_nothing():
+    X, y, w, Z = problem(m=20)
     y = jnp.stack([y[:, 0], jnp.full(len(y), 3.0)], axis=1)
-    twice, more = jnp.concatenate([Z, Z[:8]]), jnp.concatenate([Z, Z + 0.5])
-    for points, n, tolerance in ((twice, 150, 1e-9), (more, 30, 1e-12)):
-        rows = X[:n], y[:n], w[:n]
-        machine = iterative.fit(RBF(SCALE), points, 10.0, *rows, tolerance=tolerance)
+    expected = direct(Z, 10.0, X, y, w)(X)
+    X, Z = (jnp.concatenate([a, jnp.full((len(a), 1), 2.0)], axis=1) for a in (X, Z))
+    for points, tolerance in ((Z, 1e-12), (jnp.concatenate([Z, Z[:8]]), 1e-9)):
+        machine = iterative.fit(RBF(SCALE), points, 10.0, X, y, w, tolerance=tolerance)
         assert int(machine.status) == _status.CONVERGED
-        expected = direct(points, 10.0, *rows)
-        np.testing.assert_allclose(machine.expansion(X), expected(X), atol=1e-8)
+        np.testing.assert_allclose(machine.expansion(X), expected, atol=1e-8)
         np.testing.assert_allclose(machine.expansion.coefficients[:, 1], 0, atol=1e-12)
         np.testing.assert_allclose(machine.expansion.intercept[1], 3.0)
+
+
+def test_more_prototypes_than_rows():
+    X, y, _, Z = problem(n=30, m=30)
+    Z = jnp.concatenate([Z, Z + 0.5])
+    machine = iterative.fit(RBF(SCALE), Z, 10.0, X, y, tolerance=1e-12)
+    assert int(machine.status) == _status.CONVERGED
+    np.testing.assert_allclose(machine.expansion(X), direct(Z, 10.0, X, y)(X), atol=1e-8)
 
 
 def test_float32_reaches_its_tolerance_or_says_that_it_does_not():
