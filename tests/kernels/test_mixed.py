@@ -239,7 +239,7 @@ def test_the_command_line_compares_categories(tmp_path, capsys):
         assert main([*fit, *options]) == 0
         output = capsys.readouterr().out
         assert printed in output
-        assert ("relevance" in output) == (options != ["kernel"])
+        assert ("share one lengthscale" in output) == (options == ["kernel"])
     for options, message in (
         ([*gradient, "--rank", "2"], "rank: expected None"),
         (["--kernel", "linear"], "Linear"),
