@@ -44,7 +44,7 @@ SIZE = 4  # largest machine of a path
 CLASSES = 3
 KEY = jax.random.key(0)
 # Each step of a non-convex descent amplifies rounding: after a hundred steps no digit of float32 is
-# left. So the descents stop after two steps here. `test_direct.py` compares their final objectives.
+# left. So the descents stop after two steps here. `test_direct_reference.py` compares their ends.
 STEPS = 2
 
 

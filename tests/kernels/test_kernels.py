@@ -16,9 +16,8 @@ from reference import kernels as loops
 from sklearn.metrics import pairwise
 
 from jsparse import kernels
-from jsparse.kernels.distances import safe_sqrt, squared_distances
 
-SCALES = (0.7, 1.6, 3.1)  # one lengthscale per dimension
+SCALES = np.array([0.7, 1.6, 3.1])  # one lengthscale per dimension
 MAP = np.array([[0.8, -0.3, 0.1], [0.2, 0.0, -1.1]])
 
 
@@ -29,23 +28,10 @@ def user_function(params, x, z):
 # Name to (kernel, its formula in loops). Made inside a test, in the precision of its leg.
 CASES = {
     "rbf": (lambda: kernels.RBF(1.3), lambda x, z: loops.rbf(x, z, 1.3)),
-    "rbf per dimension": (
-        lambda: kernels.RBF(jnp.asarray(SCALES)),
-        lambda x, z: loops.rbf(x, z, SCALES),
-    ),
-    "rbf sigma2": (
-        lambda: kernels.RBF.from_sigma2(2.3),
-        lambda x, z: np.exp(-(loops.scaled_distance(x, z, 1) ** 2) / 2.3),
-    ),
-    "rbf gamma": (
-        lambda: kernels.RBF.from_gamma(0.4),
-        lambda x, z: np.exp(-0.4 * loops.scaled_distance(x, z, 1) ** 2),
-    ),
+    "rbf per dimension": (lambda: kernels.RBF(SCALES), lambda x, z: loops.rbf(x, z, SCALES)),
+    "rbf sigma2": (lambda: kernels.RBF.from_sigma2(2.3), lambda x, z: loops.rbf(x, z, 1.15**0.5)),
     "laplacian": (lambda: kernels.Laplacian(1.3), lambda x, z: loops.laplacian(x, z, 1.3)),
-    "matern32": (
-        lambda: kernels.Matern32(jnp.asarray(SCALES)),
-        lambda x, z: loops.matern32(x, z, SCALES),
-    ),
+    "matern32": (lambda: kernels.Matern32(SCALES), lambda x, z: loops.matern32(x, z, SCALES)),
     "matern52": (lambda: kernels.Matern52(1.3), lambda x, z: loops.matern52(x, z, 1.3)),
     "rational quadratic": (
         lambda: kernels.RationalQuadratic(1.3, 0.6),
@@ -56,15 +42,11 @@ CASES = {
         lambda: kernels.Polynomial(3, 0.4, 1.2),
         lambda x, z: loops.polynomial(x, z, 3, 0.4, 1.2),
     ),
-    "sum": (
-        lambda: kernels.RBF(1.3) + kernels.Linear(0.5),
-        lambda x, z: loops.rbf(x, z, 1.3) + loops.linear(x, z, 0.5),
-    ),
     "product": (
         lambda: kernels.Matern52(1.3) * kernels.Polynomial(2, 1.0, 0.1),
         lambda x, z: loops.matern52(x, z, 1.3) * loops.polynomial(x, z, 2, 1.0, 0.1),
     ),
-    "scaled": (
+    "scaled sum": (
         lambda: 0.3 * (kernels.Laplacian(1.3) + kernels.Linear()) * 2.0,
         lambda x, z: 0.6 * (loops.laplacian(x, z, 1.3) + loops.linear(x, z, 0.0)),
     ),
@@ -82,18 +64,11 @@ CASES = {
     ),
 }
 # One of each class, for what is tested of their sum.
-ONE_OF_EACH = [
-    "rbf",
-    "laplacian",
-    "matern32",
-    "matern52",
-    "rational quadratic",
-    "polynomial",
-    "projected",
-]
+ONE_OF_EACH = ["rbf", "laplacian", "matern32", "matern52", "rational quadratic", "polynomial"]
+ONE_OF_EACH += ["projected"]
 STATIONARY = ["rbf per dimension", "laplacian", "matern32", "matern52", "rational quadratic"]
 
-DISTINCT = [name for name in CASES if name not in ("rbf", "rbf sigma2", "rbf gamma")]
+DISTINCT = [name for name in CASES if name not in ("rbf", "rbf sigma2")]
 
 every_kernel = pytest.mark.parametrize("name", list(CASES))
 every_distinct = pytest.mark.parametrize("name", DISTINCT)
@@ -142,27 +117,21 @@ def test_agrees_with_loops(name, dtype):
     np.testing.assert_array_equal(gram, gram.T)
 
 
-def test_agrees_with_scikit_learn(dtype):
-    X, Z = points(9, dtype=dtype), points(5, seed=1, dtype=dtype)
-    x, z = np.asarray(X, np.float64), np.asarray(Z, np.float64)
-    scales = np.asarray(SCALES)
+def test_agrees_with_scikit_learn():
+    X, Z = points(9), points(5, seed=1)
     pairs = [
-        (kernels.RBF.from_gamma(0.4), pairwise.rbf_kernel(x, z, gamma=0.4)),
-        (kernels.Linear(), pairwise.linear_kernel(x, z)),
-        (kernels.Polynomial(3, 0.4, 1.2), pairwise.polynomial_kernel(x, z, 3, 0.4, 1.2)),
-        (kernels.RBF(jnp.asarray(SCALES)), peers.RBF(scales)(x, z)),
-        (kernels.Laplacian(1.3), peers.Matern(1.3, nu=0.5)(x, z)),
-        (kernels.Matern32(jnp.asarray(SCALES)), peers.Matern(scales, nu=1.5)(x, z)),
-        (kernels.Matern52(1.3), peers.Matern(1.3, nu=2.5)(x, z)),
-        (kernels.RationalQuadratic(1.3, 0.6), peers.RationalQuadratic(1.3, 0.6)(x, z)),
-        (kernels.Linear(1.44), peers.DotProduct(1.2)(x, z)),
-        (
-            kernels.RBF(1.3) + kernels.Linear(1.0),
-            (peers.RBF(1.3) + peers.DotProduct(1.0))(x, z),
-        ),
+        (kernels.RBF.from_gamma(0.4), pairwise.rbf_kernel(X, Z, gamma=0.4)),
+        (kernels.Linear(), pairwise.linear_kernel(X, Z)),
+        (kernels.Polynomial(3, 0.4, 1.2), pairwise.polynomial_kernel(X, Z, 3, 0.4, 1.2)),
+        (kernels.RBF(SCALES), peers.RBF(SCALES)(X, Z)),
+        (kernels.Laplacian(1.3), peers.Matern(1.3, nu=0.5)(X, Z)),
+        (kernels.Matern32(SCALES), peers.Matern(SCALES, nu=1.5)(X, Z)),
+        (kernels.Matern52(1.3), peers.Matern(1.3, nu=2.5)(X, Z)),
+        (kernels.RationalQuadratic(1.3, 0.6), peers.RationalQuadratic(1.3, 0.6)(X, Z)),
+        (kernels.Linear(1.44), peers.DotProduct(1.2)(X, Z)),
     ]
     for kernel, desired in pairs:
-        close(evaluate(kernel, X, Z)[0], desired, dtype)
+        close(evaluate(kernel, X, Z)[0], desired, "float64")
 
 
 @every_stationary
@@ -184,7 +153,7 @@ def test_long_lengthscale_is_right_to_the_last_bit(dtype, lengthscale):
     assert np.max(np.abs(actual.astype(np.float64) - desired)) <= np.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("d", [1, 14, 300])
+@pytest.mark.parametrize("d", [1, 300])
 def test_cusp_sees_coincident_points(dtype, d):
     Z = 30 + 10 * points(17, d, dtype=dtype)
     X = np.concatenate([points(40, d, 1, dtype), Z])
@@ -201,8 +170,8 @@ def test_rational_quadratic_tends_to_rbf(dtype):
 
 
 @every_stationary
-def test_nan_stays_nan(name, dtype):
-    X, Z = points(9, dtype=dtype), points(5, seed=1, dtype=dtype)
+def test_nan_stays_nan(name):
+    X, Z = points(9), points(5, seed=1)
     X[1, 1] = np.nan
     cross, gram, _, _ = evaluate(make(name), X, Z)
     np.testing.assert_array_equal(np.isnan(cross).all(axis=1), np.arange(9) == 1)
@@ -224,9 +193,11 @@ def with_duplicates(seed):
 @every_distinct
 @no_deadline
 @hypothesis.given(seed=seeds)
-def test_gram_is_symmetric_and_positive(name, seed):
-    X = with_duplicates(seed)
-    gram, diagonal = map(np.asarray, evaluate(make(name), X, points(5, seed=1))[1:3])
+def test_gram_is_symmetric_and_positive_and_rows_may_come_in_any_order(name, seed):
+    kernel, X, Z = make(name), with_duplicates(seed), points(5, seed=1)
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.permutation(9), rng.permutation(5)
+    cross, gram, diagonal, _ = map(np.asarray, evaluate(kernel, X, Z))
     np.testing.assert_array_equal(gram, gram.T)
     eigenvalues = np.linalg.eigvalsh(gram)
     assert eigenvalues[0] >= -1e-12 * max(1, eigenvalues[-1])
@@ -234,56 +205,21 @@ def test_gram_is_symmetric_and_positive(name, seed):
     if name in STATIONARY:
         np.testing.assert_array_equal(np.diag(gram), 1)
         assert np.all(gram <= 1)
-
-
-@every_distinct
-@no_deadline
-@hypothesis.given(seed=seeds)
-def test_rows_may_come_in_any_order(name, seed):
-    kernel, X, Z = make(name), with_duplicates(seed), points(5, seed=1)
-    rng = np.random.default_rng(seed)
-    rows, columns = rng.permutation(9), rng.permutation(5)
-    cross, gram, diagonal, _ = map(np.asarray, evaluate(kernel, X, Z))
-    close(evaluate(kernel, X[rows], Z[columns])[0], cross[rows][:, columns], "float64")
-    close(evaluate(kernel, X[rows], Z)[1], gram[rows][:, rows], "float64")
-    close(evaluate(kernel, X[rows], Z)[2], diagonal[rows], "float64")
+    permuted = evaluate(kernel, X[rows], Z[columns])
+    close(permuted[0], cross[rows][:, columns], "float64")
+    close(permuted[1], gram[rows][:, rows], "float64")
+    close(permuted[2], diagonal[rows], "float64")
 
 
 @every_stationary
 @no_deadline
-@hypothesis.given(seed=seeds, shift=st.floats(-1e6, 1e6), scale=st.floats(1e-30, 1e30))
-def test_only_scaled_differences_count(name, seed, shift, scale):
+@hypothesis.given(seed=seeds, scale=st.floats(1e-30, 1e30))
+def test_only_scaled_differences_count(name, seed, scale):
     kernel, X, Z = make(name), with_duplicates(seed), points(5, seed=1)
-    moved = evaluate(kernel, X + shift, Z + shift)
-    # What the shift rounded away from the points is not the kernel's error.
-    back = evaluate(kernel, (X + shift) - shift, (Z + shift) - shift)
-    for actual, desired in zip(moved, back, strict=True):
-        close(actual, desired, "float64", 2)
     stretched = eqx.tree_at(lambda k: k.lengthscale, kernel, replace_fn=lambda a: a * scale)
     desired = evaluate(kernel, X, Z)
     for actual, expected in zip(evaluate(stretched, X * scale, Z * scale), desired, strict=True):
         close(actual, expected, "float64")
-
-
-def test_rows_may_come_in_blocks_and_arguments_change_places(dtype):
-    X, Z = jnp.asarray(points(9, dtype=dtype)), jnp.asarray(points(5, seed=1, dtype=dtype))
-    kernel = make("rbf") + make("polynomial")
-    cross, head, tail, swapped, nothing, none, one = jax.jit(
-        lambda k, X, Z: (
-            k.cross_gram(X, Z),
-            k.cross_gram(X[:4], Z),
-            k.cross_gram(X[4:], Z),
-            k.cross_gram(Z, X),
-            k.cross_gram(X[:0], Z),
-            k.gram(X[:0]),
-            k.gram(X[:1]),
-        )
-    )(kernel, X, Z)
-    close(jnp.concatenate([head, tail]), cross, dtype)
-    close(swapped.T, cross, dtype)
-    assert nothing.shape == (0, 5)
-    assert none.shape == (0, 0)
-    close(one[0, 0], kernel(X[0], X[0]), dtype)
 
 
 # --- derivatives ----------------------------------------------------------------------------------
@@ -299,55 +235,41 @@ def central(f, x, h):
     return out
 
 
-@every_distinct
-def test_first_derivatives_in_points_and_hyperparameters(name):
-    kernel, reference = make(name), CASES[name][1]
-    X, Z = points(4), points(3, seed=1)
-    W = points(4, 3, 2)
+@pytest.mark.parametrize("names", [STATIONARY, ["linear", "polynomial", "projected", "product"]])
+def test_derivatives_in_points_and_hyperparameters_are_differences_of_the_loops(names):
+    """The derivative of a sum is right only if the derivative of every term is right."""
+    kernel = sum_of(names)
+    X, Z, W = points(4), points(3, seed=1), points(4, 3, 2)
 
-    @jax.jit
     def total(kernel, X, Z):
         return jnp.sum(W * kernel.cross_gram(X, Z))
 
     def by_loops(X, Z):
-        return np.sum(W * loops.matrix(reference, X, Z))
+        return np.sum([W * loops.matrix(CASES[name][1], X, Z) for name in names])
 
-    in_kernel, in_X, in_Z = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(kernel, X, Z)
-    np.testing.assert_allclose(in_X, central(lambda X: by_loops(X, Z), X, 1e-6), atol=1e-8)
-    np.testing.assert_allclose(in_Z, central(lambda Z: by_loops(X, Z), Z, 1e-6), atol=1e-8)
+    @jax.jit
+    def derivatives(kernel, X, Z):
+        gradient = jax.grad(total, argnums=(0, 1, 2))
+        along = (jax.tree.map(jnp.zeros_like, kernel), jnp.ones_like(X), jnp.zeros_like(Z))
+        return gradient(kernel, X, Z), jax.jvp(gradient, (kernel, X, Z), along)[1]
+
+    (in_kernel, in_X, in_Z), (_, along_X, along_Z) = derivatives(kernel, X, Z)
+    np.testing.assert_allclose(in_X, central(lambda X: by_loops(X, Z), X, 1e-5), atol=1e-8)
+    np.testing.assert_allclose(in_Z, central(lambda Z: by_loops(X, Z), Z, 1e-5), atol=1e-8)
+    (_, ahead_X, ahead_Z), (_, behind_X, behind_Z) = (
+        derivatives(kernel, X + step, Z)[0] for step in (1e-5, -1e-5)
+    )
+    np.testing.assert_allclose(along_X, (ahead_X - behind_X) / 2e-5, atol=1e-7)
+    np.testing.assert_allclose(along_Z, (ahead_Z - behind_Z) / 2e-5, atol=1e-7)
     leaves, structure = jax.tree.flatten(kernel)
+    compiled = jax.jit(total)
     for i, (leaf, derivative) in enumerate(zip(leaves, jax.tree.leaves(in_kernel), strict=True)):
 
         def moved(value, i=i):
             changed = [*leaves[:i], jnp.asarray(value), *leaves[i + 1 :]]
-            return total(jax.tree.unflatten(structure, changed), X, Z)
+            return compiled(jax.tree.unflatten(structure, changed), X, Z)
 
-        numeric = central(moved, np.asarray(leaf), 1e-6)
-        np.testing.assert_allclose(derivative, numeric, atol=1e-8)
-
-
-@every_distinct
-def test_second_derivatives_away_from_coincidence(name):
-    kernel, reference = make(name), CASES[name][1]
-    x, z = points(2)
-
-    def cross(x, z):
-        # x + 1 moves the centre with x.
-        return kernel.cross_gram(x[None], jnp.stack([z, x + 1]))[0, 0]
-
-    @jax.jit
-    def second(x, z):
-        return [jax.jacfwd(jax.grad(f), argnums=(0, 1))(x, z) for f in (kernel, cross)]
-
-    def slope(x, z):
-        return central(lambda x: reference(x, z), x, 1e-4)
-
-    steps = 1e-4 * np.eye(3)
-    in_x = np.stack([(slope(x + h, z) - slope(x - h, z)) / 2e-4 for h in steps], axis=1)
-    in_z = np.stack([(slope(x, z + h) - slope(x, z - h)) / 2e-4 for h in steps], axis=1)
-    for pair in second(x, z):
-        np.testing.assert_allclose(pair[0], in_x, atol=1e-5)
-        np.testing.assert_allclose(pair[1], in_z, atol=1e-5)
+        np.testing.assert_allclose(derivative, central(moved, np.asarray(leaf), 1e-6), atol=1e-8)
 
 
 # -d^2/dr^2 of the kernel at r = 0, in units of the lengthscale.
@@ -360,31 +282,26 @@ CURVATURE = {
 }
 
 
-def in_two_points(kernel, x, z, Z):
-    return kernel(x, z)
-
-
-def in_cross_gram(kernel, x, z, Z):
-    return kernel.cross_gram(jnp.stack([Z[1], x]), jnp.stack([Z[0], z, z]))[1, 2]
-
-
 @jax.jit
 def at_coincident_points(kernel, x, Z):
-    derivatives = []
-    for f in (in_two_points, in_cross_gram):
+    """Gradients, and second derivatives in both modes, of a pair and of an entry of the matrix."""
 
-        def g(x, z, f=f):
-            return f(kernel, x, z, Z)
+    def in_cross_gram(x, z):
+        return kernel.cross_gram(jnp.stack([Z[1], x]), jnp.stack([Z[0], z, z]))[1, 2]
 
-        gradient = jax.grad(g, argnums=(0, 1))(x, x)
-        forward = jax.jacfwd(jax.grad(g), argnums=(0, 1))(x, x)
-        reverse = jax.jacrev(jax.jacfwd(g), argnums=(0, 1))(x, x)
-        derivatives.append((gradient, forward, reverse))
-    return derivatives
+    return [
+        (
+            jax.grad(f, argnums=(0, 1))(x, x),
+            jax.jacfwd(jax.grad(f), argnums=(0, 1))(x, x),
+            jax.jacrev(jax.jacfwd(f), argnums=(0, 1))(x, x),
+        )
+        for f in (kernel, in_cross_gram)
+    ]
 
 
 @pytest.mark.parametrize("offset", [0.0, 50.0])
 @pytest.mark.parametrize("name", list(CURVATURE))
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_derivatives_at_coincident_points(name, dtype, offset):
     """The closed forms: gradient 0, second derivative -metric, mixed derivative +metric."""
     kernel = make(name)
@@ -399,24 +316,6 @@ def test_derivatives_at_coincident_points(name, dtype, offset):
         for second, mixed in seconds:
             np.testing.assert_allclose(second, -metric, atol=tolerance)
             np.testing.assert_allclose(mixed, metric, atol=tolerance)
-
-
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
-def test_derivatives_are_finite_with_duplicated_rows(dtype):
-    X = points(4, dtype=dtype) + np.asarray(3, dtype)
-    X = np.concatenate([X, X[:2], X[:1]])
-    W = points(7, 7, 3, dtype)
-
-    def total(kernel, X, Z):
-        return jnp.sum(W * kernel.cross_gram(X, Z)) + jnp.sum(W * kernel.gram(X))
-
-    @jax.jit
-    def derivatives(*args):
-        tangents = jax.tree.map(lambda a: jnp.full_like(a, 0.7), args)
-        first = jax.grad(total, argnums=(0, 1, 2))
-        return jax.jvp(first, args, tangents)
-
-    chex.assert_tree_all_finite(derivatives(sum_of(), jnp.asarray(X), jnp.asarray(X)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
@@ -438,26 +337,9 @@ def test_derivatives_are_finite_however_near(dtype):
         chex.assert_tree_all_finite(derivatives(x, x + np.asarray(distance, dtype)))
 
 
-def test_square_root_has_two_finite_derivatives_everywhere(dtype):
-    least, most = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
-    s = np.concatenate([[0.0, least], np.logspace(np.log10(least) + 1, np.log10(most) - 1, 60)])
-    s = s.astype(dtype)
-    first = jax.grad(safe_sqrt)
-    values, slopes, curvatures = jax.jit(
-        lambda s: [jax.vmap(f)(s) for f in (safe_sqrt, first, jax.grad(first))]
-    )(s)
-    chex.assert_tree_all_finite((values, slopes, curvatures))
-    assert values[0] == slopes[0] == curvatures[0] == 0
-    # What counts as 0 is invisible in a kernel.
-    np.testing.assert_array_equal(np.exp(-np.sqrt(s[values == 0])), 1)
-    apart = values > 0
-    np.testing.assert_allclose(values[apart], np.sqrt(s[apart]), rtol=1e-6)
-    np.testing.assert_allclose(slopes[apart], 0.5 / np.sqrt(s[apart]), rtol=1e-6)
-
-
-def test_gram_derivative_is_that_of_its_entries(tol, dtype):
+def test_gram_derivative_is_that_of_its_entries():
     """The exact diagonal is constant, and both arguments of an entry move with the rows."""
-    X, W = points(5, dtype=dtype), points(5, 5, 2, dtype)
+    X, W = points(5), points(5, 5, 2)
     kernel = sum_of()
 
     def whole(X):
@@ -467,7 +349,7 @@ def test_gram_derivative_is_that_of_its_entries(tol, dtype):
         return jnp.sum(W * jax.vmap(lambda x: jax.vmap(lambda z: kernel(x, z))(X))(X))
 
     actual, desired = jax.jit(lambda X: (jax.grad(whole)(X), jax.grad(pairs)(X)))(X)
-    np.testing.assert_allclose(actual, desired, atol=10 * tol, rtol=tol)
+    np.testing.assert_allclose(actual, desired, atol=1e-9, rtol=1e-10)
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -484,8 +366,8 @@ def sizes(jaxpr):
                 yield from sizes(inner)
 
 
-@pytest.mark.parametrize("name", [name for name in DISTINCT if name != "custom"])
-def test_nothing_larger_than_the_gram_matrix(name):
+@pytest.mark.parametrize("name", [*ONE_OF_EACH, "linear", "product", "custom"])
+def test_nothing_is_larger_than_the_gram_matrix(name):
     kernel = make(name)
     X, Z = jnp.ones((31, 3)), jnp.ones((17, 3))
 
@@ -497,6 +379,9 @@ def test_nothing_larger_than_the_gram_matrix(name):
     def second(kernel, X, Z):
         return jax.jvp(gradient, (kernel, X, Z), (kernel, X, Z))
 
+    if name == "custom":  # pair by pair, the differences are an array of their own
+        assert max(sizes(jax.make_jaxpr(total)(kernel, X, Z).jaxpr)) == 31 * 17 * 3
+        return
     # A kernel with a custom derivative holds its values and its slopes in one array.
     twice = 2 if name in ("matern32", "matern52", "product") else 1
     for f in (total, gradient, second):
@@ -504,20 +389,12 @@ def test_nothing_larger_than_the_gram_matrix(name):
     assert max(sizes(jax.make_jaxpr(lambda X: kernel.gram(X))(X).jaxpr)) == twice * 31 * 31
 
 
-def test_the_count_above_can_fail():
-    kernel = make("custom")  # pair by pair, the differences are an array of their own
-    X, Z = jnp.ones((31, 3)), jnp.ones((17, 3))
-    jaxpr = jax.make_jaxpr(lambda X, Z: kernel.cross_gram(X, Z))(X, Z).jaxpr
-    assert max(sizes(jaxpr)) == 31 * 17 * 3
-
-
 # --- contracts ------------------------------------------------------------------------------------
 
 
-@every_kernel
-def test_dtype_is_that_of_the_points_whatever_the_hyperparameters(name):
+def test_dtype_is_that_of_the_points_whatever_the_hyperparameters():
     """float64 hyper-parameters, float32 points, strict promotion."""
-    kernel = make(name)
+    kernel = sum_of([*ONE_OF_EACH, "scaled sum", "product", "custom"])
     assert all(leaf.dtype == "float64" for leaf in jax.tree.leaves(kernel))
     X = points(9, dtype="float32")
 
@@ -531,46 +408,16 @@ def test_dtype_is_that_of_the_points_whatever_the_hyperparameters(name):
     assert all(leaf.dtype == "float64" for leaf in jax.tree.leaves(in_kernel))
 
 
-@every_distinct
-def test_compiles_once(name):
-    kernel, X, Z = make(name), jnp.asarray(points()), jnp.asarray(points(5, seed=1))
-
-    @jax.jit
-    @chex.assert_max_traces(n=1)
-    def compiled(kernel, X, Z):
-        return kernel.cross_gram(X, Z)
-
-    chex.clear_trace_counter()
-    compiled(kernel, X, Z)
-    compiled(jax.tree.map(lambda leaf: leaf * 2, kernel), X + 1, Z)
-    compiled(make(name), X, Z)
-
-
-@pytest.mark.slow
-def test_plain_is_the_same_as_compiled(dtype):
-    kernel = sum_of()
-    X, Z = jnp.asarray(points(dtype=dtype)), jnp.asarray(points(5, seed=1, dtype=dtype))
-    for plain, compiled in zip(
-        evaluate.__wrapped__(kernel, X, Z), evaluate(kernel, X, Z), strict=True
-    ):
-        close(plain, compiled, dtype)
-
-
-def test_batches_over_hyperparameters_and_data(dtype):
-    X, Z = points(dtype=dtype), points(5, seed=1, dtype=dtype)
-    one = sum_of()
-    singles = [jax.tree.map(lambda leaf, f=f: leaf * f, one) for f in (0.5, 1.0, 3.0)]
-    batch = jax.vmap(evaluate, in_axes=(0, None, None))(
-        jax.tree.map(lambda *leaves: jnp.stack(leaves), *singles), X, Z
+def test_batches_over_hyperparameters_and_data():
+    X, Z, one = points(), points(5, seed=1), sum_of()
+    singles = [jax.tree.map(lambda leaf, f=f: leaf * f, one) for f in (0.5, 3.0)]
+    tables = np.stack([X, X[::-1]])
+    batch = jax.vmap(evaluate, in_axes=(0, 0, None))(
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *singles), tables, Z
     )
-    for i, single in enumerate(singles):
-        for actual, desired in zip(batch, evaluate(single, X, Z), strict=True):
-            close(actual[i], desired, dtype)
-    tables = np.stack([X, X + np.asarray(1, dtype), X[::-1]])
-    batch = jax.vmap(evaluate, in_axes=(None, 0, None))(one, tables, Z)
-    for i, table in enumerate(tables):
-        for actual, desired in zip(batch, evaluate(one, table, Z), strict=True):
-            close(actual[i], desired, dtype)
+    for i, (single, table) in enumerate(zip(singles, tables, strict=True)):
+        for actual, desired in zip(batch, evaluate(single, table, Z), strict=True):
+            close(actual[i], desired, "float64")
 
 
 @pytest.mark.parametrize("vmap", [jax.vmap, eqx.filter_vmap])
@@ -617,28 +464,29 @@ class UserKernel(kernels.Kernel):
         return jnp.exp(-self.rate.astype(x.dtype) * jnp.sum(jnp.abs(x - z)))
 
 
-def test_a_kernel_of_the_users_needs_only_two_points(dtype):
-    X, Z = points(9, dtype=dtype), points(5, seed=1, dtype=dtype)
-    x, z = np.asarray(X, np.float64), np.asarray(Z, np.float64)
+def test_a_kernel_of_the_users_needs_only_two_points():
+    X, Z = points(9), points(5, seed=1)
     cross, gram, diagonal, _ = evaluate(2.0 * UserKernel(jnp.asarray(0.3)), X, Z)
-    close(cross, 2 * pairwise.laplacian_kernel(x, z, 0.3), dtype)
-    close(gram, 2 * pairwise.laplacian_kernel(x, x, 0.3), dtype)
-    close(diagonal, 2 * np.ones(9), dtype)
+    close(cross, 2 * pairwise.laplacian_kernel(X, Z, 0.3), "float64")
+    close(gram, 2 * pairwise.laplacian_kernel(X, X, 0.3), "float64")
+    close(diagonal, 2 * np.ones(9), "float64")
 
 
-def test_gram_is_symmetric_whatever_the_rounding(dtype):
+def test_tables_may_be_empty_or_have_one_row():
+    X, Z, kernel = points(9), points(5, seed=1), make("rbf") + make("polynomial")
+    nothing, none, one = jax.jit(lambda k: (k.cross_gram(X[:0], Z), k.gram(X[:0]), k.gram(X[:1])))(
+        kernel
+    )
+    assert (nothing.shape, none.shape) == ((0, 5), (0, 0))
+    close(one[0, 0], kernel(X[0], X[0]), "float64")
+
+
+def test_gram_is_symmetric_whatever_the_rounding():
     lopsided = kernels.Custom(lambda p, x, z: jnp.sum(x / p * z) * p, 3.3)
-    X = points(9, dtype=dtype)
+    X = points(9)
     cross, gram, _, _ = evaluate(lopsided, X, X)
     assert np.any(cross != cross.T)
     np.testing.assert_array_equal(gram, gram.T)
-
-
-def test_squared_distances_without_lengthscale(dtype):
-    X, Z = points(9, dtype=dtype) + np.asarray(7, dtype), points(5, seed=1, dtype=dtype)
-    desired = loops.matrix(lambda x, z: loops.scaled_distance(x, z, 1) ** 2, X, Z)
-    close(squared_distances(jnp.asarray(X), jnp.asarray(Z)), desired, dtype)
-    assert jnp.all(squared_distances(jnp.asarray(X), jnp.asarray(X)) >= 0)
 
 
 # --- what users may pass, and what they are told --------------------------------------------------
@@ -682,33 +530,10 @@ def test_numpy_and_integer_points_are_taken():
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
-def test_hyperparameters_out_of_range(bad):
-    makers = [
-        ("lengthscale", kernels.RBF),
-        ("lengthscale", lambda v: kernels.Matern32(jnp.asarray([1.0, v, 2.0]))),
-        ("lengthscale", lambda v: kernels.RationalQuadratic(v, 1.0)),
-        ("alpha", lambda v: kernels.RationalQuadratic(1.0, v)),
-        ("sigma2", kernels.RBF.from_sigma2),
-        ("gamma", kernels.RBF.from_gamma),
-        ("variance", lambda v: v * kernels.RBF(1.0)),
-        ("scale", lambda v: kernels.Polynomial(2, v)),
-    ]
-    for name, maker in makers:
-        with pytest.raises(
-            ValueError, match=f"^{name}: expected positive and finite, got .*{bad:.3g}"
-        ):
-            maker(bad)
-    for maker in (kernels.Linear, lambda v: kernels.Polynomial(2, 1.0, v)):
-        if bad == 0:
-            maker(bad)
-        else:
-            with pytest.raises(ValueError, match=f"offset: expected finite and at .* got {bad}"):
-                maker(bad)
-
-
-@pytest.mark.usefixtures("as_users_call")
 def test_hyperparameters_of_the_wrong_kind():
+    for bad in (0.0, -1.0, np.nan, np.inf):  # alone: tests/contracts/test_arguments.py
+        with pytest.raises(ValueError, match=r"^lengthscale: expected positive and finite, got"):
+            kernels.Matern32(jnp.asarray([1.0, bad, 2.0]))
     with pytest.raises(ValueError, match=r"lengthscale: .* got shape \(2, 2\)"):
         kernels.RBF(jnp.ones((2, 2)))
     for maker in (
@@ -719,13 +544,22 @@ def test_hyperparameters_of_the_wrong_kind():
     ):
         with pytest.raises(ValueError, match=r"expected a scalar, got shape \(3,\)"):
             maker(jnp.ones(3))
-    for degree in (0, -1, 2.0, True, "2", None, jnp.asarray(1.5)):
-        with pytest.raises(ValueError, match="degree: expected a whole number of at least 1"):
-            kernels.Polynomial(degree)
     assert kernels.Polynomial(np.int64(3)).degree == 3
+    X, kernel = jnp.asarray(points(5)), kernels.RBF(jnp.ones(2))
+    match = r"lengthscale: expected a scalar or one value for each of the 3 .* \(2,\)"
+    for call in (
+        lambda: kernel.gram(X),
+        lambda: kernel.cross_gram(X, X),
+        lambda: kernel.diagonal(X),
+        lambda: kernel(X[0], X[1]),
+        lambda: jax.jit(lambda X: kernel.gram(X))(X),
+        lambda: (2.0 * kernel + kernels.Linear()).gram(X),
+    ):
+        with pytest.raises(ValueError, match=match):
+            call()
 
 
-@every_kernel
+@pytest.mark.parametrize("name", ["rbf", "product", "projected", "custom"])
 @pytest.mark.usefixtures("as_users_call")
 def test_points_that_do_not_fit(name):
     kernel, X = make(name), jnp.asarray(points(5))
@@ -740,23 +574,6 @@ def test_points_that_do_not_fit(name):
         kernel(X[0], X[0, :2])
     with pytest.raises(ValueError, match="for two tables call cross_gram"):
         kernel(X, X)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("length", [1, 2, 4])
-def test_lengthscales_that_do_not_fit(length):
-    kernel, X = kernels.RBF(jnp.ones(length)), jnp.asarray(points(5))
-    match = rf"lengthscale: expected a scalar or one value for each of the 3 .* \({length},\)"
-    for call in (
-        lambda: kernel.gram(X),
-        lambda: kernel.cross_gram(X, X),
-        lambda: kernel.diagonal(X),
-        lambda: kernel(X[0], X[1]),
-        lambda: jax.jit(lambda X: kernel.gram(X))(X),
-        lambda: (2.0 * kernel + kernels.Linear()).gram(X),
-    ):
-        with pytest.raises(ValueError, match=match):
-            call()
 
 
 @pytest.mark.usefixtures("as_users_call")

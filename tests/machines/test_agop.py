@@ -39,15 +39,13 @@ def by_differences(expansion, X, weights, step=1e-5):
     "kernel",
     [
         kernels.RBF(jnp.array([1.0, 0.5, 2.0])),
-        kernels.Matern32(1.3),
         kernels.Laplacian(1.1),
         kernels.Polynomial(2, 0.3, 1.0),
         kernels.Projected(kernels.RBF(1.0), jnp.asarray(RNG.normal(size=(2, D)))),
     ],
 )
-@pytest.mark.parametrize("outputs", [(), (2,)])
-def test_agrees_with_finite_differences(kernel, outputs):
-    expansion, weights = machine(kernel, outputs), RNG.uniform(0, 2, N)
+def test_agrees_with_finite_differences(kernel):
+    expansion, weights = machine(kernel, (2,)), RNG.uniform(0, 2, N)
     expected = by_differences(expansion, X, weights)
     np.testing.assert_allclose(agop(expansion, X, weights), expected, rtol=1e-5, atol=1e-8)
     diagonal = agop(expansion, X, weights, diagonal=True)

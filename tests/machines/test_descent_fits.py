@@ -25,12 +25,6 @@ from jsparse.multiclass import output_code
 
 N, M, STEPS = 40, 4, 3
 KERNEL = RBF(1.2)
-DESCENTS = {
-    jsparse.SLMC: slmc.fit,
-    jsparse.SparseFisher: sparse_fisher.fit,
-    jsparse.SparseRidge: sparse_ridge.fit,
-    jsparse.ReducedSetSVM: reduced_set.fit,
-}
 FITS = {
     "slmc": slmc.fit,
     "sparse_fisher": sparse_fisher.fit,
@@ -72,38 +66,6 @@ def assert_same(family, fit):
         np.testing.assert_array_equal(value, getattr(fit, name))
 
 
-@pytest.mark.parametrize(
-    ("kind", "scheme"),
-    [
-        (jsparse.SLMC, "one_versus_one"),
-        *[pytest.param(kind, "one_versus_rest", marks=pytest.mark.slow) for kind in DESCENTS],
-    ],
-)
-def test_a_method_with_shared_prototypes_is_the_fit_of_all_targets(kind, scheme):
-    rows, y, w = columns(scheme)
-    Z, C = data()[3][:M], jnp.array([1.0, 3.0, 10.0])
-    family = kind(M, max_iterations=STEPS).fit(KERNEL, Z, C, rows)
-    assert_same(family, DESCENTS[kind](KERNEL, Z, C, rows.X, y, w, max_iterations=STEPS))
-    assert family.sizes.tolist() == [M]
-    assert family.outputs == (3,)
-
-
-def test_separate_prototypes_are_those_of_a_fit_of_each_target():
-    rows, y, w = columns("one_versus_rest")
-    Z = data()[3][:M]
-    family = jsparse.SLMC(M, sharing="separate", max_iterations=STEPS).fit(KERNEL, Z, 10.0, rows)
-    for i in range(3):
-        alone = slmc.fit(KERNEL, Z, 10.0, rows.X, y[:, i], w, max_iterations=STEPS)
-        place = slice(M * i, M * (i + 1))
-        near = {"rtol": 1e-5, "atol": 1e-6}  # descents enlarge what is rounded
-        np.testing.assert_allclose(family.points[place], alone.expansion.prototypes, **near)
-        np.testing.assert_allclose(
-            family.coefficients[0, 0, place, i], alone.expansion.coefficients, **near
-        )
-        np.testing.assert_allclose(family.info["history"][i], alone.history, **near)
-    assert family.sizes.tolist() == [3 * M]
-
-
 @pytest.mark.parametrize("penalty", ["norm", "coefficients"])
 def test_several_starts_are_one_argument_and_a_reduced_machine_takes_the_first(penalty):
     X, label, w, Z = data()
@@ -119,16 +81,11 @@ def test_several_starts_are_one_argument_and_a_reduced_machine_takes_the_first(p
         assert_same(family, slmc.fit(KERNEL, starts, 10.0, X, y, w, max_iterations=STEPS))
 
 
-@pytest.mark.parametrize("scheme", ["one_versus_one", pytest.param(None, marks=pytest.mark.slow)])
-def test_the_family_of_an_rvm_drops_candidates_without_a_coefficient(scheme):
-    X, _, w, _ = data()
-    if scheme is None:
-        rows, y, likelihood = rows_of(X, X**2, w), X**2, "normal"
-    else:
-        rows, y, w = columns(scheme)
-        likelihood = "logistic"
+def test_the_family_of_an_rvm_drops_candidates_without_a_coefficient():
+    X = data()[0]
+    rows, y, w = columns("one_versus_one")
     family = jsparse.RVM(5).fit(KERNEL, X, 1.0, rows)
-    fit = rvm.fit(KERNEL, X, X, y, w, likelihood=likelihood, max_prototypes=5)
+    fit = rvm.fit(KERNEL, X, X, y, w, likelihood="logistic", max_prototypes=5)
     assert_same(family, fit)
     used = np.any(np.asarray(fit.expansion.coefficients) != 0, axis=1)
     assert family.sizes.tolist() == [used.sum()]
@@ -145,29 +102,7 @@ def test_an_rvm_of_the_intercept_alone_keeps_one_prototype():
     np.testing.assert_allclose(family.at(1)(X), 1.0, rtol=1e-6)
 
 
-@pytest.mark.slow
-def test_a_tolerance_decides_the_number_of_steps():
-    """In a batch over tolerances too, and of methods."""
-    X, label, w, Z = data()
-    y = jnp.where(label == 1, 1.0, -1.0)
-    rows, Z = rows_of(X, y, w), Z[:M]
-
-    def method(tolerance):
-        return jsparse.SparseRidge(M, starts=1, tolerance=tolerance, max_iterations=30)
-
-    tolerances = jnp.array([1e-4, 3e-2])
-    steps = [method(t).fit(KERNEL, Z, 10.0, rows).info["steps"] for t in tolerances.tolist()]
-    batch = jax.vmap(lambda t: method(t).fit(KERNEL, Z, 10.0, rows).info["steps"])(tolerances)
-    assert batch.tolist() == [int(s) for s in steps]
-    assert batch[0] > batch[1]
-    fits = jax.vmap(lambda t: rvm.fit(KERNEL, X, X, y, w, tolerance=t).steps)
-    each = [int(rvm.fit(KERNEL, X, X, y, w, tolerance=t).steps) for t in (1e-3, 1.0)]
-    assert fits(jnp.array([1e-3, 1.0])).tolist() == each
-    assert each[0] > each[1]
-
-
-@pytest.mark.parametrize("loss", ["hinge", pytest.param("squared_hinge", marks=pytest.mark.slow)])
-def test_the_objective_of_a_reduced_machine_has_the_derivative_of_differences(loss):
+def test_the_objective_of_a_reduced_machine_has_the_derivative_of_differences():
     """Along one direction of the kernel, prototypes, C, inputs and weights; penalties in a sum."""
     X, label, w, Z = data()
     y, Z = jnp.where(label == 1, 1.0, -1.0), Z[:M] + 0.1
@@ -178,7 +113,7 @@ def test_the_objective_of_a_reduced_machine_has_the_derivative_of_differences(lo
     def objective(t):
         arguments = (RBF(1.2 + 0.2 * t), Z + t * dZ, 3 + t, X + t * dX, y, w * (1 + 0.3 * t * dw))
         return sum(
-            reduced_svm.fit(*arguments, loss=loss, penalty=penalty).objective
+            reduced_svm.fit(*arguments, penalty=penalty).objective
             for penalty in ("norm", "coefficients")
         )
 
@@ -187,31 +122,6 @@ def test_the_objective_of_a_reduced_machine_has_the_derivative_of_differences(lo
     reverse, forward = jax.jit(jax.grad(objective))(0.0), jax.jvp(objective, (0.0,), (1.0,))[1]
     np.testing.assert_allclose(reverse, expected, rtol=1e-6)
     np.testing.assert_allclose(forward, reverse, rtol=1e-9)
-
-
-def test_kernels_are_tuned_for_machines_of_the_points_that_descents_start_from():
-    search = SimpleNamespace(tune_kernel=True, of_C_alone=lambda: "C alone")
-    problem = SimpleNamespace(
-        with_method=lambda method: SimpleNamespace(method=method),
-        with_kernel=lambda kernel: kernel,
-    )
-    for method in (
-        jsparse.SLMC(M, "renyi", 2, loss="squared_hinge"),
-        jsparse.SparseFisher(M, "renyi", 2, loss="squared_hinge"),
-        jsparse.ReducedSetSVM(M, "renyi", 2, loss="squared_hinge"),
-    ):
-        stages = method.stages(problem, search)
-        surrogate = next(stages).problem.method
-        assert isinstance(surrogate, jsparse.ReducedSVM)
-        for name in ("n_prototypes", "selection", "starts", "loss"):
-            assert getattr(surrogate, name) == getattr(method, name)
-        last = stages.send(SimpleNamespace(tuning=SimpleNamespace(kernel="tuned")))
-        assert (last.problem, last.search) == ("tuned", "C alone")
-    first = next(jsparse.SparseRidge(M, starts=2).stages(problem, search)).problem.method
-    assert isinstance(first, FixedSize)
-    _, _, _, Z = data()  # of two starts
-    rank = first.features(KERNEL, Z).n_features
-    assert rank == M
 
 
 DESCENDING = ("slmc", "sparse_fisher", "sparse_ridge", "reduced_set")
@@ -227,13 +137,16 @@ BAD = [
     *[(name, {"weights": jnp.full(N, -1.0)}, "weights: expected all at least 0") for name in FITS],
     *[(name, {"points": jnp.ones((M, 3))}, r": expected shape \(m, 2\)") for name in FITS],
     *[(name, {"y": jnp.ones(N - 1)}, "y: expected 40 rows") for name in FITS],
+    *[
+        (name, {"points": jnp.ones((2, M, 2))}, r"expected shape \(m, 2\), got \(2, 4, 2\)")
+        for name in ("reduced_set", "reduced_svm", "rvm")
+    ],
     ("slmc", {"points": jnp.full((M, 2), jnp.nan)}, "start: expected finite values"),
     ("slmc", {"C": 0.0}, "C: expected a positive number"),
     ("slmc", {"C": jnp.ones(2)}, "C: expected one of the shapes"),
     ("slmc", {"weights": jnp.ones((N, 2))}, "weights: expected one of the shapes"),
     ("slmc", {"y": jnp.ones((N, 2)), "weights": -jnp.ones((N, 2))}, "weights: expected all at"),
     ("slmc", {"y": jnp.ones((N, 1, 1))}, r"y: expected shape \(n,\) or \(n, l\)"),
-    ("reduced_set", {"points": jnp.ones((2, M, 2))}, r"start: expected shape \(m, 2\)"),
     ("reduced_svm", {"penalty": "none"}, "penalty: expected 'norm' or 'coefficients'"),
     ("rvm", {"likelihood": "poisson"}, "likelihood: expected 'normal' or 'logistic'"),
     ("rvm", {"max_prototypes": 0}, "max_prototypes: expected a whole number"),
@@ -244,31 +157,41 @@ BAD = [
 @pytest.mark.parametrize(("name", "changes", "match"), BAD)
 def test_bad_arguments_are_told(name, changes, match, as_users_call):
     X, label, _, Z = data()
-    arguments = {"points": Z[:M], "C": 1.0, "y": jnp.where(label == 1, 1.0, -1.0), "weights": None}
+    y = jnp.where(label == 1, 1.0, -1.0)
+    arguments = {"points": Z[:M], "C": 1.0, "X": X, "y": y, "weights": None}
     arguments |= {key: changes[key] for key in arguments.keys() & changes.keys()}
     options = {key: value for key, value in changes.items() if key not in arguments}
     with pytest.raises(ValueError, match=match):
-        FITS[name](
-            KERNEL,
-            arguments["points"],
-            arguments["C"],
-            X,
-            arguments["y"],
-            arguments["weights"],
-            **options,
-        )
+        FITS[name](KERNEL, *arguments.values(), **options)
 
 
 def test_bad_arguments_of_one_class_are_told(as_users_call):
     X, _, _, Z = data()
     for changes, match in (
-        ({"nu": 1.0}, "nu: expected a number above 0 and below 1"),
+        *[({"nu": nu}, "nu: expected a number above 0 and below 1") for nu in (0.0, 1.0, np.nan)],
         ({"start": jnp.ones((M, 3))}, r"start: expected shape \(m, 2\)"),
         ({"weights": jnp.zeros(N)}, "weights: expected at least one above 0"),
         ({"max_iterations": 0}, "max_iterations: expected a whole number"),
     ):
         with pytest.raises(ValueError, match=match):
             one_class.fit(KERNEL, **{"start": Z[:M], "nu": 0.2, "X": X, **changes})
+
+
+def test_kernels_are_tuned_for_machines_of_the_points_that_descents_start_from():
+    search = SimpleNamespace(tune_kernel=True, of_C_alone=lambda: "C alone")
+    problem = SimpleNamespace(
+        with_method=lambda method: SimpleNamespace(method=method),
+        with_kernel=lambda kernel: kernel,
+    )
+    for kind in (jsparse.SLMC, jsparse.SparseFisher, jsparse.ReducedSetSVM):
+        stages = kind(M, "renyi", 2, loss="squared_hinge").stages(problem, search)
+        surrogate = next(stages).problem.method
+        assert surrogate == jsparse.ReducedSVM(M, "renyi", 2, loss="squared_hinge")
+        last = stages.send(SimpleNamespace(tuning=SimpleNamespace(kernel="tuned")))
+        assert (last.problem, last.search) == ("tuned", "C alone")
+    first = next(jsparse.SparseRidge(M, starts=2).stages(problem, search)).problem.method
+    assert isinstance(first, FixedSize)
+    assert first.features(KERNEL, data()[3]).n_features == M  # of points for two starts
 
 
 @pytest.mark.parametrize("kind", [jsparse.SLMC, jsparse.SparseRidge, jsparse.ReducedSVM])

@@ -7,7 +7,6 @@ import pytest
 from reference import direct_method as reference
 from sklearn.datasets import load_iris
 
-from jsparse._status import CONVERGED
 from jsparse.kernels import RBF
 from jsparse.machines import direct, one_class, slmc, sparse_fisher, sparse_ridge
 from jsparse.machines.rows import rows_of
@@ -136,68 +135,33 @@ def test_the_objective_of_shared_vectors_is_a_sum_over_problems(name):
         np.testing.assert_allclose(solved.intercept[j], one.intercept, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("hinge", "float64"),
-        ("least squares", "float64"),
-        *(
-            pytest.param(name, dtype, marks=pytest.mark.slow)
-            for name in PROBLEMS
-            for dtype in ("float64", "float32")
-            if dtype == "float32" or name not in ("hinge", "least squares")
-        ),
-    ],
-)
-def test_descents_reach_the_minima_of_the_reference(name, dtype):
+@pytest.mark.parametrize("name", ["least squares", pytest.param("hinge", marks=pytest.mark.slow)])
+def test_descents_in_float32_reach_the_minima_of_the_reference(name):
     """From each of two starts, some of which lead to different local minima."""
-    rows = flowers(dtype=dtype)
+    rows = flowers(dtype="float32")
     problem, machine_of = of_package(name, *rows), of_reference(name, *rows)
-    # The minimum of the hinge is at a kink of `W`, where the naive descent stops a little early.
-    near = {"float64": 1e-4, "float32": 1e-3}[dtype]
-    rounding = {"float64": 1e-9, "float32": 1e-4}[dtype]
     both_starts, minima = starts(rows[0], rows[3], 2, seeds=(1, 4)), []
     for start in both_starts:
         _, naive = reference.descend(value_and_gradient(machine_of), start.astype(float))
-        minimum = direct.minimise(problem, jnp.asarray(start), tolerance=near / 1000)
+        minimum = direct.minimise(problem, jnp.asarray(start), tolerance=1e-6)
         value = machine_of(np.asarray(minimum.Z, float)).value
-        np.testing.assert_allclose(minimum.history[0], naive[0], rtol=rounding)
-        np.testing.assert_allclose(minimum.solved.value, value, rtol=rounding)
-        np.testing.assert_allclose(value, naive[-1], rtol=near)
+        np.testing.assert_allclose(minimum.history[0], naive[0], rtol=1e-4)
+        np.testing.assert_allclose(minimum.solved.value, value, rtol=1e-4)
+        np.testing.assert_allclose(value, naive[-1], rtol=1e-3)
         minima.append(value)
-    best = direct.best_of(problem, jnp.asarray(both_starts), tolerance=near / 1000)
-    np.testing.assert_allclose(best.solved.value, min(minima), rtol=rounding)
-
-
-@pytest.mark.slow
-def test_the_reference_cannot_descend_further():
-    """Three vectors have more local minima, and the two descents may reach different ones."""
-    rows = flowers()
-    for name in ("squared hinge", "least squares"):
-        problem, machine_of = of_package(name, *rows), of_reference(name, *rows)
-        start = jnp.asarray(starts(rows[0], rows[3], 3, seeds=(0,))[0])
-        minimum = direct.minimise(problem, start, tolerance=1e-9)
-        _, naive = reference.descend(value_and_gradient(machine_of), np.asarray(minimum.Z))
-        assert int(minimum.status) == CONVERGED
-        np.testing.assert_allclose(naive[-1], minimum.solved.value, rtol=1e-7)
+    best = direct.best_of(problem, jnp.asarray(both_starts), tolerance=1e-6)
+    np.testing.assert_allclose(best.solved.value, min(minima), rtol=1e-4)
 
 
 METHODS = {
     "slmc": slmc.SLMC(2, starts=2, tolerance=1e-7),
-    "slmc, squared hinge": slmc.SLMC(2, starts=2, tolerance=1e-7, loss="squared_hinge"),
     "sparse-ridge": sparse_ridge.SparseRidge(2, starts=2, tolerance=1e-7),
     "sparse-fisher": sparse_fisher.SparseFisher(2, starts=2, tolerance=1e-7),
 }
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "slmc",
-        pytest.param("slmc, squared hinge", marks=pytest.mark.slow),
-        pytest.param("sparse-ridge", marks=pytest.mark.slow),
-        "sparse-fisher",
-    ],
+    "name", ["slmc", "sparse-fisher", pytest.param("sparse-ridge", marks=pytest.mark.slow)]
 )
 def test_a_method_fits_the_best_machine_of_the_reference(name):
     """The vectors are the best of two descents, the coefficients the solution for these vectors.
@@ -209,7 +173,6 @@ def test_a_method_fits_the_best_machine_of_the_reference(name):
     X, species, lengths, w = rows
     objective, machine = {
         "slmc": ("hinge", "hinge"),
-        "slmc, squared hinge": ("squared hinge", "squared hinge"),
         "sparse-ridge": ("least squares", "least squares"),
         "sparse-fisher": ("Fisher", "hinge"),
     }[name]

@@ -29,7 +29,7 @@ def problem(dtype="float64", n=60, d=3, seed=0):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("C", [0.1, 10.0, 1e3])
+@pytest.mark.parametrize("C", [0.1, 1e3])
 def test_solves_the_kkt_system(dtype, tol, method, C):
     X, y = problem(dtype)
     fitted = dual.fit(RBF(1.0), C, X, y, method=method, tolerance=tol / 100, block_rows=17)
@@ -43,16 +43,6 @@ def test_solves_the_kkt_system(dtype, tol, method, C):
     assert (int(fitted.steps) > 0) == (method == "conjugate_gradients")
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_outputs_are_independent_and_zero_targets_give_zero(method):
-    X, y = problem()
-    Y = jnp.stack([y, jnp.zeros_like(y), -2 * y], axis=1)
-    fitted = dual.fit(RBF(1.0), 5.0, X, Y, method=method, tolerance=1e-12)
-    one = dual.fit(RBF(1.0), 5.0, X, y).expansion(X)
-    expected = np.stack([one, 0 * one, -2 * one], axis=1)
-    np.testing.assert_allclose(fitted.expansion(X), expected, atol=1e-9)
-
-
 def test_without_variation_of_the_mean_it_is_kernel_ridge():
     # Rows with targets y and mirrored rows with -y: the intercept is zero by symmetry.
     X, y = problem()
@@ -63,25 +53,14 @@ def test_without_variation_of_the_mean_it_is_kernel_ridge():
     np.testing.assert_allclose(fitted.expansion(X[:20]), theirs.predict(X[:20]), atol=1e-10)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_weight_of_two_is_a_row_repeated_and_zero_a_row_removed(method):
-    X, y = problem()
-    w = jnp.asarray(np.random.default_rng(1).integers(0, 3, 60), float)
-    fitted = dual.fit(RBF(1.0), 5.0, X, y, w, method=method, tolerance=1e-13)
-    rows = np.repeat(np.arange(60), np.asarray(w, int))
-    expected = dual.fit(RBF(1.0), 5.0, X[rows], y[rows]).expansion(X)
-    np.testing.assert_allclose(fitted.expansion(X), expected, atol=1e-9)
-
-
-@pytest.mark.parametrize("outputs", [(), (2,)])
-def test_leave_one_out_is_refitting(dtype, tol, outputs):
+def test_leave_one_out_is_refitting(dtype, tol):
     X, y = problem(dtype, n=25)
-    y = jnp.stack([y, jnp.square(y)], axis=1) if outputs else y
+    y = jnp.stack([y, jnp.square(y)], axis=1)
     w = jnp.asarray(np.random.default_rng(1).choice([0.0, 1.0, 2.5], 25), dtype)
     C = jnp.asarray([0.1, 10.0, 500.0], dtype)
     predictions, status = dual.leave_one_out(RBF(1.0), C, X, y, w)
     assert predictions.dtype == X.dtype
-    assert predictions.shape == (3, 25, *outputs)
+    assert predictions.shape == (3, 25, 2)
     np.testing.assert_array_equal(status, _status.CONVERGED)
     X64, y64 = np.asarray(X, float), np.asarray(y, float)
     for s in range(3):
@@ -91,7 +70,7 @@ def test_leave_one_out_is_refitting(dtype, tol, outputs):
             # Weights enter as W^(-1)/C on the diagonal.
             K += np.diag(1 / np.asarray(w, float)[rest] - 1) / float(C[s])
             k = reference.rbf(X64[i : i + 1], X64[rest], 1.0)[0]
-            for t, ours in zip(y64.reshape(25, -1).T, predictions[s, i].ravel(), strict=True):
+            for t, ours in zip(y64.T, predictions[s, i], strict=True):
                 alpha, b = reference.dual(K, t[rest], float(C[s]))
                 np.testing.assert_allclose(ours, k @ alpha + b, atol=100 * tol)
 
@@ -108,16 +87,13 @@ def rows_of_kind(kind, n=24):
     return rows_of(X, labels, w, output_code(kind, 3).astype(X.dtype))
 
 
-KINDS = ["one target", "two targets", "one_versus_rest", "one_versus_one"]
-
-
 def without_each(rows, C):
     """The expansions of fits to all rows but one."""
     fit = jax.jit(lambda w: Dual().fit(RBF(1.0), None, C, rows.with_weights(w)).expansion)
     return [fit(rows.weights.at[i].set(0)) for i in range(len(rows))]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["one target", "one_versus_one"])
 def test_the_machines_without_each_row_are_fits_to_all_others(kind):
     rows = rows_of_kind(kind)
     outputs = rows.target_columns.shape[1]
@@ -137,10 +113,9 @@ def test_the_machines_without_each_row_are_fits_to_all_others(kind):
     np.testing.assert_allclose(values, expected, atol=1e-8)
 
 
-@pytest.mark.parametrize("outputs", [(), (2,)])
-def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype, outputs):
+def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype):
     rng = np.random.default_rng(3)
-    X, y = rng.normal(size=(70, 3)).astype(dtype), rng.normal(size=(70, *outputs)).astype(dtype)
+    X, y = rng.normal(size=(70, 3)).astype(dtype), rng.normal(size=(70, 2)).astype(dtype)
     w = rng.uniform(0.2, 2, 70).astype(dtype)
     w[:5] = 0
     C = np.array([0.3, 20.0], dtype)
@@ -196,25 +171,6 @@ def test_another_number_of_steps_compiles_nothing():
     assert compiled.programs == 0
 
 
-def test_equals_the_fixed_size_machine_with_every_row_a_prototype():
-    X, y = problem()
-    ours = dual.fit(RBF(0.7), 10.0, X, y).expansion(X)
-    theirs = fixed_size.fit(RBF(0.7), X, 10.0, X, y).expansion(X)
-    np.testing.assert_allclose(ours, theirs, atol=1e-10)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_vmap_over_kernels_is_a_loop(method):
-    X, y = problem(n=20)
-    scales = jnp.array([0.5, 1.0, 2.0])
-
-    def f(s):
-        return dual.fit(RBF(s), 3.0, X, y, method=method, tolerance=1e-13).expansion(X)
-
-    loop = jnp.stack([f(s) for s in scales])
-    np.testing.assert_allclose(jax.vmap(f)(scales), loop, atol=1e-10)
-
-
 def test_says_when_rounding_decides_or_steps_run_out():
     X, y = problem("float32", n=200)
     assert int(dual.fit(RBF(5.0), 1e9, X, y).status) == _status.PRECISION_LOST
@@ -250,50 +206,40 @@ def test_conjugate_gradients_reports_an_indefinite_matrix_and_freezes_finished_c
     np.testing.assert_allclose(x[:, 0], [1, 0, 0])
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"C": -1.0}, "C: expected a positive number"),
-        ({"y": jnp.full(60, jnp.nan)}, "y: expected finite"),
-        ({"y": jnp.zeros(59)}, "y: expected 60 rows"),
-        ({"weights": -jnp.ones(60)}, "weights: expected all at least 0"),
-        ({"method": "qr"}, "method: expected"),
-        ({"max_iterations": 0}, "max_iterations: expected a whole number of at least 1"),
-    ],
-)
-def test_bad_input_is_named(as_users_call, change, message):
-    X, y = problem()
-    with pytest.raises(ValueError, match=message):
-        dual.fit(**{"kernel": RBF(1.0), "C": 1.0, "X": X, "y": y, **change})
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (jnp.zeros(0, jnp.int32), "labels: expected a class number for each row, got none"),
-        (jnp.full(60, 3), "labels: expected class numbers 0 to 2, got numbers from 3 to 3"),
-        (jnp.zeros(60), "labels: expected class numbers, integers"),
-    ],
-)
-def test_bad_labels_are_named(as_users_call, labels, message):
-    code = output_code("one_versus_rest", 3)
-    with pytest.raises(ValueError, match=message):
-        dual.fit_classes(RBF(1.0), 1.0, problem()[0], labels, code)
-
-
-@pytest.mark.parametrize("power", [-25, 25])
-def test_the_relative_residual_knows_no_units(power):
+def test_the_relative_residual_knows_no_units():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 2)).astype(np.float32)
     y = rng.standard_normal(40).astype(np.float32)
     options = {"method": "conjugate_gradients", "max_iterations": 2, "landmarks": 1}
-    scaled = np.ldexp(y, round(power * np.log2(10)))
-    kernel, C, X = RBF(jnp.float32(1.0)), jnp.float32(100.0), jnp.asarray(X)
-    y, scaled = jnp.asarray(y), jnp.asarray(scaled)
+    large, small, y, X = (jnp.asarray(a) for a in (np.ldexp(y, 83), np.ldexp(y, -83), y, X))
+    kernel, C = RBF(jnp.float32(1.0)), jnp.float32(100.0)
     for fit in (
         lambda y: dual.fit(kernel, C, X, y, **options),
         lambda y: fixed_size.fit(kernel, X[:10], C, X, y),
     ):
         usual = fit(y).relative_residual
         assert usual > 0
-        np.testing.assert_allclose(fit(scaled).relative_residual, usual, rtol=0.2)
+        for scaled in (large, small):
+            np.testing.assert_allclose(fit(scaled).relative_residual, usual, rtol=0.2)
+
+
+def test_bad_input_is_named(as_users_call):
+    X, y = problem()
+    for change, message in (
+        ({"C": -1.0}, "C: expected a positive number"),
+        ({"y": jnp.full(60, jnp.nan)}, "y: expected finite"),
+        ({"y": jnp.zeros(59)}, "y: expected 60 rows"),
+        ({"weights": -jnp.ones(60)}, "weights: expected all at least 0"),
+        ({"method": "qr"}, "method: expected"),
+        ({"max_iterations": 0}, "max_iterations: expected a whole number of at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dual.fit(**{"kernel": RBF(1.0), "C": 1.0, "X": X, "y": y, **change})
+    code = output_code("one_versus_rest", 3)
+    for labels, message in (
+        (jnp.zeros(0, jnp.int32), "labels: expected a class number for each row, got none"),
+        (jnp.full(60, 3), "labels: expected class numbers 0 to 2, got numbers from 3 to 3"),
+        (jnp.zeros(60), "labels: expected class numbers, integers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dual.fit_classes(RBF(1.0), 1.0, X, labels, code)

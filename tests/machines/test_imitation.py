@@ -3,13 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from reference.kernels import rbf
 
 from jsparse.expansion import KernelExpansion
-from jsparse.kernels import RBF, Matern32
+from jsparse.kernels import RBF
 from jsparse.kernels.mixed import Mixed
-from jsparse.machines.imitation import NEIGHBOURS, _nearest, imitate
+from jsparse.machines.imitation import imitate
 
 
 def table(n, seed=0, d=2):
@@ -38,14 +37,6 @@ def test_the_difference_from_the_teacher_falls_on_new_rows_too():
     assert after < 0.3 * before
     again = imitate(teacher, start, jnp.asarray(X), jax.random.key(0))
     np.testing.assert_array_equal(again.Z, result.Z)
-
-
-@pytest.mark.parametrize("n", [3, 30, 300])
-def test_neighbours_are_the_nearest_rows(n):
-    X = table(n)
-    k = min(NEIGHBOURS + 1, n)
-    expected = np.argsort(np.linalg.norm(X[:, None] - X[None], axis=2), axis=1)[:, :k]
-    np.testing.assert_array_equal(_nearest(Matern32(2.0), jnp.asarray(X)), expected)
 
 
 def test_codes_of_categories_do_not_move():

@@ -36,8 +36,7 @@ def values(phi, C, X, y, q, w=None, **options):
     return np.asarray(fitted(phi, C, X, y, q, w, **options).expansion(X))
 
 
-@pytest.mark.parametrize("q", [0.05, 0.5, 0.8])
-@pytest.mark.parametrize("linear", [True, False])
+@pytest.mark.parametrize(("q", "linear"), [(0.05, False), (0.5, False), (0.8, True)])
 def test_without_its_penalty_it_is_scikit_learns(q, linear):
     phi, X, y = problem()
     phi = Linear(jnp.zeros(2)) if linear else phi
@@ -70,37 +69,22 @@ def test_with_its_penalty_it_is_a_quadratic_program(q):
     np.testing.assert_allclose(fit.objective, coefficients @ coefficients / 2 + C * loss, rtol=1e-7)
 
 
-def test_the_median_is_the_absolute_loss_to_the_last_digit(dtype):
-    phi, X, y = problem(dtype)
+def test_the_median_is_the_absolute_loss_to_the_last_digit():
+    phi, X, y = problem()
     absolute = robust.fit(phi, 5.0, X, y, loss="absolute")
     for quantile in (0.5, None):
         median = robust.fit(phi, 5.0, X, y, loss="quantile", quantile=quantile)
         jax.tree.map(np.testing.assert_array_equal, median, absolute)
 
 
-@pytest.mark.parametrize("q", [0.03, 0.25, 0.9])
-@pytest.mark.parametrize("C", [0.1, 10.0])
-def test_the_share_of_rows_below_is_the_quantile(dtype, q, C):
-    phi, X, y = problem(dtype)
+@pytest.mark.parametrize(("q", "C"), [(0.03, 10.0), (0.9, 0.1)])
+def test_the_share_of_rows_below_is_the_quantile(q, C):
+    phi, X, y = problem()
     w = np.random.default_rng(1).integers(1, 4, 80).astype(float)
-    tolerance, at = {"float64": (1e-10, 1e-5), "float32": (None, 2e-2)}[dtype]
-    fit = robust.fit(
-        phi, C, X, y, jnp.asarray(w, dtype), loss="quantile", quantile=q, tolerance=tolerance
-    )
-    e = np.asarray(y, float) - np.asarray(fit.expansion(X), float)
-    below, near = np.sum(w[e < -at]), np.sum(w[np.abs(e) <= at])
+    e = np.asarray(y) - values(phi, C, X, y, q, jnp.asarray(w), tolerance=1e-10)
+    below, near = np.sum(w[e < -1e-5]), np.sum(w[np.abs(e) <= 1e-5])
     assert below <= q * w.sum() <= below + near
     assert near < 0.5 * w.sum()
-
-
-def test_a_weight_of_two_is_a_row_repeated_and_zero_a_row_removed():
-    phi, X, y = problem()
-    w = np.random.default_rng(1).integers(0, 3, 80)
-    rows = np.repeat(np.arange(80), w)
-    spoilt = jnp.where(jnp.asarray(w) > 0, y, 1e6)
-    f = fitted(phi, 10.0, X, spoilt, 0.8, jnp.asarray(w, float)).expansion(X)
-    expected = fitted(phi, 10.0, X[rows], y[rows], 0.8).expansion(X)
-    np.testing.assert_allclose(f, expected, atol=1e-8)
 
 
 def test_least_squares_with_the_row_weights_is_the_machine():
@@ -125,16 +109,6 @@ def test_one_call_is_a_path_over_C_and_several_quantiles():
             np.testing.assert_allclose(together[:, j], values(phi, c, X, y, level), atol=1e-8)
 
 
-@pytest.mark.slow
-def test_a_batch_of_quantiles():
-    phi, X, y = problem()
-    q = jnp.array([0.2, 0.5, 0.9])
-    batch = jax.vmap(lambda level: robust.fit(
-        phi, 2.0, X, y, loss="quantile", quantile=level
-    ).expansion(X))(q)  # fmt: skip
-    np.testing.assert_allclose(batch.T, values(phi, 2.0, X, y, q), atol=1e-8)
-
-
 def test_another_quantile_compiles_nothing():
     phi, X, y = problem(n=50)
     with count_compilations() as first:
@@ -146,21 +120,7 @@ def test_another_quantile_compiles_nothing():
     assert later.programs == 0
 
 
-@pytest.mark.parametrize("q", [0.1, 0.9])
-def test_it_does_not_matter_how_far_an_outlier_is(dtype, q):
-    phi, X, y = problem(dtype)
-    near, steps = None, []
-    for size in (1e3, 1e6, 1e12):
-        far = y.at[:8].add(size * jnp.asarray([1, 1, 1, -1, 1, 2, -3, 1], dtype))
-        fit = fitted(phi, 1.0, X, far, q)
-        steps.append(int(fit.steps))
-        f = np.asarray(fit.expansion(X), float)
-        near = f if near is None else near
-        np.testing.assert_allclose(f, near, atol={"float64": 1e-3, "float32": 5e-2}[dtype])
-    assert max(steps) <= 20
-
-
-@pytest.mark.parametrize("q", [0.01, 0.7, 0.99])
+@pytest.mark.parametrize("q", [0.01, 0.7])
 def test_heavy_tails_reach_the_optimum(q):
     phi, X, _ = problem(n=200)
     y = np.random.default_rng(5).standard_cauchy(200) + np.asarray(X[:, 0])
@@ -171,10 +131,10 @@ def test_heavy_tails_reach_the_optimum(q):
     np.testing.assert_allclose(ours, best, rtol=1e-5)
 
 
-@pytest.mark.parametrize("q", [0.001, 0.5, 0.999])
-def test_odd_shapes(dtype, q):
-    phi, X, y = problem(dtype)
-    constant = values(phi, 10.0, X, jnp.full(80, 2.0, dtype), q)
+@pytest.mark.parametrize("q", [0.001, 0.999])
+def test_odd_shapes(q):
+    phi, X, y = problem()
+    constant = values(phi, 10.0, X, jnp.full(80, 2.0), q)
     np.testing.assert_allclose(constant, 2.0, rtol=1e-6)
     single = values(phi, 10.0, X[:1], y[:1], q)
     np.testing.assert_allclose(single, y[:1], rtol=1e-6)
@@ -183,9 +143,8 @@ def test_odd_shapes(dtype, q):
     np.testing.assert_allclose(few, np.quantile(y[:5], q, method="inverted_cdf"), atol=1e-2)
 
 
-@pytest.mark.parametrize("shift", [0.0, 3.0])
-def test_targets_in_other_units_and_mirrored(dtype, shift):
-    phi, X, y = problem(dtype)
+def test_targets_in_other_units_and_mirrored(dtype):
+    (phi, X, y), shift = problem(dtype), 3.0
     tolerance, atol = {"float64": (1e-10, 1e-5), "float32": (None, 3e-2)}[dtype]
     far = {"float64": 1e150, "float32": 1e30}[dtype]
     expected = values(phi, 1.0, X, y, 0.8, tolerance=tolerance)
@@ -216,16 +175,15 @@ def test_the_quantiles_of_made_data_are_found():
         assert abs(np.mean(y_new <= f[:, j]) - level) < 0.03
 
 
-@pytest.mark.parametrize("quantile", [pytest.param(0.8, marks=pytest.mark.slow), (0.1, 0.4, 0.9)])
-def test_held_out_errors_are_those_of_separate_fits_for_every_C(quantile):
+def test_held_out_errors_are_those_of_separate_fits_for_every_C():
+    levels, crossed = (0.1, 0.4, 0.9), 0
     phi, X, y = problem(n=60)
     folds, C = plain_folds(jax.random.key(0), 60, 3), np.array([0.1, 5.0, 500.0])
     w = jnp.asarray(np.random.default_rng(1).uniform(0.0, 2.0, 60))
-    method = Robust(15, loss="quantile", quantile=quantile)
+    method = Robust(15, loss="quantile", quantile=levels)
     validation = validate(
         method, phi.kernel, phi.prototypes, jnp.asarray(C), X, y, folds, w, metric="pinball", keep=1
     )
-    levels, crossed = np.atleast_1d(quantile), 0
     for place, c in enumerate(C):
         kept = np.zeros((60, len(levels)))
         for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):
@@ -241,7 +199,7 @@ def test_held_out_errors_are_those_of_separate_fits_for_every_C(quantile):
         np.testing.assert_allclose(validation.scores[place, 0], loss, rtol=1e-6)
         if place == 1:
             np.testing.assert_allclose(validation.predictions.reshape(60, -1), kept, atol=1e-6)
-    assert bool(crossed) is (len(levels) > 1)  # so sorting matters
+    assert crossed > 0  # so sorting matters
 
 
 def test_several_targets_have_one_quantile():
@@ -256,9 +214,10 @@ def test_several_targets_have_one_quantile():
         several.fit(phi.kernel, phi.prototypes, 5.0, rows_of(X, both))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_bad_input_and_settings_are_named(as_users_call):
+    phi, X, y = problem()
+    arguments = {"feature_map": phi, "C": 1.0, "X": X, "y": y, "loss": "quantile", "quantile": 0.5}
+    for change, message in (
         ({"quantile": 0.0}, "quantile: expected a number between 0 and 1, or one for each output"),
         ({"quantile": jnp.array([0.5, 1.0])}, "quantile: expected a number between 0 and 1"),
         ({"quantile": np.nan}, "quantile: expected a number between 0 and 1"),
@@ -267,18 +226,10 @@ def test_several_targets_have_one_quantile():
         ({"quantile": jnp.full(3, 0.5), "C": jnp.ones(2)}, "y, C, quantile: expected one value"),
         ({"loss": "absolute"}, "quantile: expected None with loss='absolute', got 0.5"),
         ({"loss": "huber"}, "quantile: expected None with loss='huber', got 0.5"),
-    ],
-)
-def test_bad_input_is_named(as_users_call, change, message):
-    phi, X, y = problem()
-    arguments = {"feature_map": phi, "C": 1.0, "X": X, "y": y, "loss": "quantile", "quantile": 0.5}
-    with pytest.raises(ValueError, match=message):
-        robust.fit(**{**arguments, **change})
-
-
-@pytest.mark.parametrize(
-    ("settings", "task", "message"),
-    [
+    ):
+        with pytest.raises(ValueError, match=message):
+            robust.fit(**{**arguments, **change})
+    for settings, task, message in (
         ({"quantile": 1.5}, "regression", "quantile: expected a number between 0 and 1, or sever"),
         ({"quantile": ()}, "regression", "quantile: expected a number between 0 and 1"),
         ({"quantile": (0.9, 0.1)}, "regression", r"increasing ones, got \(0.9, 0.1\)"),
@@ -286,15 +237,9 @@ def test_bad_input_is_named(as_users_call, change, message):
         ({"quantile": [[0.5]]}, "regression", "quantile: expected a number between 0 and 1"),
         ({"loss": "huber", "quantile": 0.5}, "regression", "take loss='quantile'"),
         ({}, "classification", "loss: expected 'huber' or 'absolute' for classification"),
-    ],
-)
-def test_bad_settings_are_named(as_users_call, settings, task, message):
-    with pytest.raises(ValueError, match=message):
-        Robust(**{"loss": "quantile", **settings}).check(task)
-
-
-def test_the_pinball_metric_needs_quantiles(as_users_call):
-    phi, X, y = problem()
-    folds, C = plain_folds(jax.random.key(0), 80, 4), jnp.array([1.0])
+    ):
+        with pytest.raises(ValueError, match=message):
+            Robust(**{"loss": "quantile", **settings}).check(task)
+    rows, folds = (jnp.ones(1), X, y), plain_folds(jax.random.key(0), 80, 4)
     with pytest.raises(ValueError, match="metric: expected 'pinball' only with a method that"):
-        validate(Robust(), phi.kernel, phi.prototypes, C, X, y, folds, metric="pinball")
+        validate(Robust(), phi.kernel, phi.prototypes, *rows, folds, metric="pinball")

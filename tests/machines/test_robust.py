@@ -1,21 +1,18 @@
 """Absolute and Huber losses against LIBSVM, SciPy and their own definition."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
-from scipy.optimize import linprog, lsq_linear, minimize
+from scipy.optimize import lsq_linear, minimize
 from sklearn.svm import SVR
 
-from jsparse import Robust, _status, validate
+from jsparse import Robust, _status
 from jsparse._blocks import sum_row_blocks
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, robust
 from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
-from jsparse.validation.folds import plain_folds
 
 
 def problem(dtype="float64", n=80, outliers=8, seed=0):
@@ -59,24 +56,6 @@ def test_absolute_loss_is_libsvms_without_its_tube(C):
     np.testing.assert_allclose(objective_found, best, rtol=1e-6)
 
 
-def test_absolute_loss_without_its_penalty_is_a_linear_program():
-    phi, X, y, _ = problem()
-    w = np.random.default_rng(1).choice([0.0, 1.0, 2.0], 80)
-    Phi = np.asarray(phi(X))
-    # Coefficients and intercept, then the positive and the negative parts of the residuals.
-    cost = np.concatenate([np.zeros(16), w, w])
-    equal = np.hstack([Phi, np.ones((80, 1)), np.eye(80), -np.eye(80)])
-    free = [(None, None)] * 16 + [(0, None)] * 160
-    best = linprog(cost, A_eq=equal, b_eq=np.asarray(y), bounds=free)
-    fitted = robust.fit(phi, 1e12, X, y, jnp.asarray(w), tolerance=1e-9)
-    assert int(fitted.status) == _status.CONVERGED
-    np.testing.assert_allclose(
-        fitted.expansion(X), Phi @ best.x[:15] + best.x[15], atol=1e-6, rtol=1e-6
-    )
-    residual = np.asarray(y) - np.asarray(fitted.expansion(X))
-    np.testing.assert_allclose(np.sum(w * np.abs(residual)), best.fun, rtol=1e-8)
-
-
 @pytest.mark.parametrize("delta", [0.05, 0.5])
 def test_huber_loss_is_its_minimum(delta):
     phi, X, y, _ = problem()
@@ -85,32 +64,14 @@ def test_huber_loss_is_its_minimum(delta):
         phi, 5.0, X, y, jnp.asarray(w), loss="huber", threshold=delta, tolerance=1e-13
     )
 
-    def huber(e):
-        return np.where(np.abs(e) <= delta, e**2, 2 * delta * np.abs(e) - delta**2)
-
     Phi, yn = np.asarray(phi(X)), np.asarray(y)
     best = minimize(
-        objective, np.zeros(16), (Phi, yn, w, 5.0, huber), "BFGS", options={"gtol": 1e-9}
+        objective, np.zeros(16), (Phi, yn, w, 5.0, huber_of(delta)), "BFGS", options={"gtol": 1e-9}
     )
     np.testing.assert_allclose(fitted.expansion(X), Phi @ best.x[:-1] + best.x[-1], atol=1e-4)
     np.testing.assert_allclose(fitted.objective, best.fun, rtol=1e-8)
     bent = np.abs(yn - np.asarray(fitted.expansion(X))) > delta
     np.testing.assert_array_equal(np.asarray(fitted.row_weights) < 1 - 1e-6, bent)
-
-
-@pytest.mark.parametrize("loss", ["absolute", "huber"])
-def test_outliers_do_not_move_it(dtype, loss):
-    phi, X, y, clean = problem(dtype)
-    fitted = robust.fit(phi, 10.0, X, y, loss=loss)
-    squares = fixed_size.fit_features(phi, 10.0, X, y)
-    ours, theirs = (
-        np.sqrt(np.mean((np.asarray(model.expansion(X)) - clean) ** 2))
-        for model in (fitted, squares)
-    )
-    assert fitted.expansion(X).dtype == X.dtype
-    assert ours < 0.3
-    assert theirs > 5 * ours
-    assert (np.asarray(fitted.row_weights)[:8] < 0.1).all()
 
 
 def with_outliers(size, dtype="float64"):
@@ -121,19 +82,23 @@ def with_outliers(size, dtype="float64"):
     return phi, X, jnp.asarray(y, dtype), clean
 
 
-@pytest.mark.parametrize("loss", ["absolute", "huber"])
-def test_it_does_not_matter_how_far_an_outlier_is(dtype, loss):
-    errors, steps, near = [], [], None
-    for size in 10.0 ** np.arange(2, 13):
+@pytest.mark.parametrize(
+    ("loss", "quantile"), [("absolute", None), ("huber", None), ("quantile", 0.4)]
+)
+def test_it_does_not_matter_how_far_an_outlier_is(dtype, loss, quantile):
+    fits, errors, steps = [], [], []
+    for size in (1e2, 1e7, 1e12):
         phi, X, y, clean = with_outliers(size, dtype)
-        fitted = robust.fit(phi, 10.0, X, y, loss=loss)
+        fitted = robust.fit(phi, 10.0, X, y, loss=loss, quantile=quantile)
         assert int(fitted.status) == _status.CONVERGED
-        f = np.asarray(fitted.expansion(X), float)
-        errors.append(np.sqrt(np.mean((f - clean)[8:] ** 2)))
+        fits.append(np.asarray(fitted.expansion(X), float))
+        errors.append(np.sqrt(np.mean((fits[-1] - clean)[8:] ** 2)))
         steps.append(int(fitted.steps))
-        near = f if near is None else near
+        assert (np.asarray(fitted.row_weights)[:8] < 0.1).all()
         # What the tolerance leaves open, in targets of order one.
-        np.testing.assert_allclose(f, near, atol={"float64": 1e-3, "float32": 3e-2}[dtype])
+        np.testing.assert_allclose(
+            fits[-1], fits[0], atol={"float64": 1e-3, "float32": 3e-2}[dtype]
+        )
     assert max(errors) < 0.3
     assert max(errors) - min(errors) < 0.01
     # The steps to a threshold differ from one set of residuals to another, not with their size.
@@ -142,87 +107,6 @@ def test_it_does_not_matter_how_far_an_outlier_is(dtype, loss):
 
 def huber_of(delta):
     return lambda e: np.where(np.abs(e) <= delta, e**2, 2 * delta * np.abs(e) - delta**2)
-
-
-def optimum(near, w, C, loss, delta):
-    """Weights and intercept by other hands, of outliers that are near."""
-    phi, X, y, _ = near
-    Phi, y = np.asarray(phi(X)), np.asarray(y)
-    if loss == "absolute":
-        return without_a_tube(Phi, y, w, C)
-    arguments = Phi, y, w, C, huber_of(delta)
-    return minimize(objective, np.zeros(16), arguments, "BFGS", options={"gtol": 1e-9}).x
-
-
-@pytest.mark.parametrize(
-    ("loss", "threshold"), [("absolute", None), ("huber", 0.3), ("huber", None)]
-)
-@pytest.mark.parametrize("size", [1e2, 1e7])
-def test_it_has_converged_only_where_the_optimum_is_found(loss, threshold, size):
-    phi, X, y, _ = with_outliers(size)
-    w = np.random.default_rng(1).choice([1.0, 2.0], 80)
-    Phi, C = np.asarray(phi(X)), 5.0
-    last, best, seen = None, None, []
-    for cap in range(1, 40):
-        fitted = robust.fit(
-            phi, C, X, y, jnp.asarray(w), loss=loss, threshold=threshold, max_iterations=cap
-        )
-        seen.append(int(fitted.status))
-        assert int(fitted.steps) == cap
-        d = float(fitted.threshold)
-        f = np.asarray(fitted.expansion(X))
-        e = np.asarray(y) - f
-        losses = np.abs if loss == "absolute" else huber_of(d)
-        moved = 0.0
-        if loss == "huber" and threshold is None:
-            # The threshold is Huber's threshold for the residuals of the fit.
-            order = np.argsort(np.abs(e))
-            half = np.searchsorted(np.cumsum(w[order]), w.sum() / 2)
-            moved = abs(1.345 * 1.4826 * np.abs(e)[order[half]] / d - 1)
-            best = None
-        if best is None:
-            best = optimum(with_outliers(1e2), w, C, loss, d)
-        e_best = np.asarray(y) - Phi @ best[:-1] - best[-1]
-        v = np.linalg.lstsq(np.c_[Phi, np.ones(80)], f, rcond=None)[0]
-        # Row by row, or the outliers would round the rest away.
-        excess = (v[:-1] @ v[:-1] - best[:-1] @ best[:-1]) / 2
-        excess += C / 2 * np.sum(w * (losses(e) - losses(e_best)))
-        bounded = best[:-1] @ best[:-1] / 2 + C / 2 * np.sum(w * losses(np.clip(e_best, -1, 1)))
-        last = excess / bounded, moved
-        if seen[-1] == _status.CONVERGED:
-            break
-    assert seen[:-1] == [_status.EXHAUSTED] * (len(seen) - 1)
-    assert seen[-1] == _status.CONVERGED
-    assert last[0] < 1e-6
-    assert last[1] < 1e-5
-
-
-def test_an_output_that_has_converged_hides_none_that_has_not():
-    phi, X, y, _ = problem()
-    both = jnp.stack([jnp.zeros(80), y], axis=1)
-    still = robust.fit(phi, 10.0, X, both[:, 0], max_iterations=2)
-    cut = robust.fit(phi, 10.0, X, y, max_iterations=2)
-    assert int(still.status) == _status.CONVERGED
-    assert int(cut.status) == _status.EXHAUSTED
-    assert int(robust.fit(phi, 10.0, X, both, max_iterations=2).status) == int(cut.status)
-    assert int(robust.fit(phi, 10.0, X, both).status) == _status.CONVERGED
-
-
-@pytest.mark.parametrize("loss", ["absolute", "huber"])
-@pytest.mark.parametrize("shift", [0.0, 3.0])
-def test_targets_in_other_units(dtype, loss, shift):
-    phi, X, y, _ = problem(dtype)
-    tolerance, atol = {"float64": (1e-10, 1e-5), "float32": (None, 3e-2)}[dtype]
-    far = {"float64": 1e150, "float32": 1e30}[dtype]
-    expected = np.asarray(robust.fit(phi, 10.0, X, y, loss=loss, tolerance=tolerance).expansion(X))
-    for unit in (1 / far, 1e-3, 7.0, far):
-        # The penalty grows with the square of the targets, and so does Huber's loss.
-        C = 10.0 * unit if loss == "absolute" else 10.0
-        y_there = jnp.asarray(unit * (np.asarray(y, float) + shift), dtype)
-        fitted = robust.fit(phi, C, X, y_there, loss=loss, tolerance=tolerance)
-        assert int(fitted.status) == _status.CONVERGED
-        f = np.asarray(fitted.expansion(X), float) / unit - shift
-        np.testing.assert_allclose(f, expected, atol=atol)
 
 
 def duality_gap(Phi, y, w, C, v):
@@ -258,7 +142,7 @@ def odd_targets():
 
 
 @pytest.mark.parametrize("name", list(odd_targets()))
-@pytest.mark.parametrize("C", [1e-3, 1.0, 1e3, 1e8])
+@pytest.mark.parametrize("C", [1e-3, 1e8])
 def test_odd_targets(name, C):
     phi, X, _, _ = problem()
     y, w = odd_targets()[name], np.ones(80)
@@ -272,10 +156,6 @@ def test_odd_targets(name, C):
     slow = (name, C) == ("most alike", 1e-3)
     assert int(huber.status) == (_status.EXHAUSTED if slow else _status.CONVERGED)
     assert np.isfinite(np.asarray(huber.expansion(X))).all()
-    squares = robust.fit(phi, C, X, jnp.asarray(y), loss="huber", threshold=1e30)
-    assert int(squares.status) == _status.CONVERGED
-    expected = fixed_size.fit_features(phi, C, X, jnp.asarray(y)).expansion(X)
-    np.testing.assert_allclose(squares.expansion(X), expected, atol=1e-5 * np.abs(y).max())
 
 
 @pytest.mark.parametrize("lightest", [1.0, 1e-6])
@@ -284,7 +164,7 @@ def test_a_threshold_beyond_all_residuals_is_least_squares(dtype, lightest):
     w = jnp.asarray(np.random.default_rng(1).choice([0.0, lightest, 1.0], 80), dtype)
     expected = fixed_size.fit_features(phi, 10.0, X, y, w).expansion(X)
     tolerance, atol = {"float64": (1e-10, 1e-7), "float32": (None, 3e-3)}[dtype]
-    for threshold in [*10.0 ** np.arange(2, 13), 1e25, 1e30, np.inf]:
+    for threshold in (1e2, 1e12, 1e30, np.inf):
         fitted = robust.fit(
             phi, 10.0, X, y, w, loss="huber", threshold=threshold, tolerance=tolerance
         )
@@ -296,40 +176,15 @@ def test_a_threshold_beyond_all_residuals_is_least_squares(dtype, lightest):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["huber", pytest.param("absolute", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("unit", [1.0, 1e-20])
-def test_features_lost_to_rounding_are_told(loss, unit):
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((200, 2))
-    y = unit * np.sin(X[:, 0])
-    C = 10.0 * unit if loss == "absolute" else 10.0
+@pytest.mark.parametrize("loss", ["huber", "absolute"])
+def test_features_lost_to_rounding_are_told(loss):
+    X = np.random.default_rng(0).standard_normal((200, 2))
+    y = np.sin(X[:, 0])
     for dtype, end in (("float32", _status.TRUNCATED), ("float64", _status.CONVERGED)):
         phi = Nystroem(RBF(jnp.asarray(1.0, dtype)), jnp.asarray(X[:20], dtype))
         data = jnp.asarray(X, dtype), jnp.asarray(y, dtype)
         assert int(fixed_size.fit_features(phi, 10.0, *data).status) == end
-        assert int(robust.fit(phi, C, *data, loss=loss).status) == end
-
-
-@pytest.mark.parametrize("loss", ["absolute", "huber"])
-def test_a_weight_of_two_is_a_row_repeated_and_zero_a_row_removed(loss):
-    phi, X, y, _ = problem()
-    w = np.random.default_rng(1).integers(0, 3, 80)
-    rows = np.repeat(np.arange(80), w)
-    fitted = robust.fit(phi, 10.0, X, y, jnp.asarray(w, float), loss=loss)
-    expected = robust.fit(phi, 10.0, X[rows], y[rows], loss=loss)
-    np.testing.assert_allclose(fitted.expansion(X), expected.expansion(X), atol=1e-8)
-
-
-def test_jit_vmap_and_steps_that_run_out():
-    phi, X, y, _ = problem()
-    C = jnp.array([1.0, 10.0])
-    f = jax.vmap(lambda c: robust.fit(phi, c, X, y).expansion(X))(C)
-    for row, c in zip(f, C, strict=True):
-        np.testing.assert_allclose(row, robust.fit(phi, c, X, y).expansion(X), atol=1e-8)
-    assert int(robust.fit(phi, 1.0, X, y, max_iterations=1).status) == _status.EXHAUSTED
-    zero = robust.fit(phi, 1.0, X, jnp.zeros(80))
-    assert int(zero.status) == _status.CONVERGED
-    np.testing.assert_allclose(zero.expansion(X), 0)
+        assert int(robust.fit(phi, 10.0, *data, loss=loss).status) == end
 
 
 def test_each_problem_of_a_code_is_a_fit_of_its_own():
@@ -362,22 +217,12 @@ def test_a_fit_sums_as_many_rows_at_a_time_as_asked_for(monkeypatch):
     assert set(block_sizes) == {23}
 
 
-def test_validation_refuses_what_it_would_not_heed(as_users_call):
-    phi, X, y, _ = problem()
-    folds, C = plain_folds(jax.random.key(0), 80, 4), jnp.array([1.0])
-    mesh = Mesh(np.array(jax.devices()[:1]), ("rows",))
-    with pytest.raises(ValueError, match="mesh: expected a method that needs only sums"):
-        validate(Robust(), phi.kernel, phi.prototypes, C, X, y, folds, metric="mae", mesh=mesh)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"loss": "l0"}, "loss: expected"),
         ({"threshold": 0.0, "loss": "huber"}, "threshold: expected a number above 0"),
-        ({"threshold": np.nan, "loss": "huber"}, "threshold: expected a number above 0"),
         ({"tolerance": -1e-6}, "tolerance: expected a number of at least 0"),
-        ({"tolerance": np.nan}, "tolerance: expected a number of at least 0"),
         ({"max_iterations": 0}, "max_iterations: expected a whole number of at least 1"),
         ({"max_iterations": 2.7}, "max_iterations: expected a whole number of at least 1"),
         ({"C": -1.0}, "C: expected a positive"),

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from reference import relevance
 
-import jsparse
 from jsparse._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE
 from jsparse.kernels import RBF
 from jsparse.machines import rvm
@@ -63,6 +62,11 @@ def test_it_ends_where_no_change_raises_the_evidence(likelihood):
         *arrays, tolerance, max_functions=20, max_iterations=3, likelihood=likelihood
     )
     assert int(short.status) == EXHAUSTED
+    few = sparse_bayes.solve(
+        *arrays, tolerance, max_functions=2, max_iterations=300, likelihood=likelihood
+    )
+    assert int(few.status) == COMPLETED
+    assert few.model.filled.sum() <= 3
     bad = sparse_bayes.solve(
         arrays[0], arrays[1] * jnp.nan, arrays[2], tolerance, max_functions=20,
         max_iterations=300, likelihood=likelihood,
@@ -83,22 +87,6 @@ def test_float32_ends_with_about_the_same_evidence():
             assert int(fit.status) == CONVERGED
             ends.append(float(fit.info["history"][int(fit.info["steps"])]))
         np.testing.assert_allclose(*ends, atol=0.05)
-
-
-@pytest.mark.slow
-def test_classes_and_a_cap_on_prototypes():
-    rng = np.random.default_rng(0)
-    label = np.arange(60) % 3
-    X = rng.standard_normal((60, 2)) + 3 * np.stack([label == 1, label == 2], axis=1)
-    trained = jsparse.train(
-        X, label, task="classification", key=0, method=RVM(), folds=3, search=jsparse.Profile(3)
-    )
-    assert (trained.predict(X) == label).mean() > 0.9
-    assert trained.model.size < 30
-    X = jnp.asarray(X)
-    fit = RVM(2, likelihood="normal").fit(RBF(0.3), X, 1.0, rows_of(X, X[:, 0]))
-    assert int(fit.status) == COMPLETED
-    assert np.count_nonzero(np.asarray(fit.coefficients)) <= 3
 
 
 @pytest.mark.parametrize(
@@ -142,15 +130,3 @@ def test_noise_and_evidence_are_in_the_units_of_the_targets():
         shift = float(jnp.sum(w)) * np.log(a)
         np.testing.assert_allclose(scaled.history + shift, one.history, rtol=1e-9)
         np.testing.assert_allclose(scaled.expansion(X) / a, one.expansion(X), atol=1e-9)
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_stacked_points_are_refused():
-    X = np.random.default_rng(0).standard_normal((12, 2))
-    y = np.where(X[:, 0] > 0, 1.0, -1.0)
-    for fit in (
-        lambda points: rvm.fit(RBF(1.0), points, X, y),
-        lambda points: jsparse.reduced_svm.fit(RBF(1.0), points, 1.0, X, y),
-    ):
-        with pytest.raises(ValueError, match=r"expected shape \(m, 2\), got \(3, 4, 2\)"):
-            fit(X.reshape(3, 4, 2))

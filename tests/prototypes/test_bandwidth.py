@@ -8,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sklearn.datasets
-from reference.prototypes import normal_reference, plug_in, psi, robust_sigma, tied
+from reference.prototypes import normal_reference, plug_in, robust_sigma, tied
 
 from jsparse._status import CONVERGED, NOT_FINITE
 from jsparse.prototypes import RULES, normal_reference_bandwidth, plug_in_bandwidth
 from jsparse.prototypes.bandwidth import CONSTANT, PLUG_IN, TIES, UNRESOLVED
-from jsparse.prototypes.entropy_terms import binned, exact
 
 
 def awkward(n=60, seed=0):
@@ -32,32 +31,7 @@ def awkward(n=60, seed=0):
     )
 
 
-def test_functionals_are_the_double_sum(dtype):
-    x = awkward()[:, 1]
-    x = ((x - x.mean()) / x.std()).astype(dtype)
-    share = jnp.full(len(x), 1 / len(x), jnp.asarray(x).dtype)
-    functional, ties = exact(jnp.asarray(x), share)
-    fast, bin_ties, width = binned(jnp.asarray(x), share, 2**15, 4.0)
-    assert float(width) < 0.01
-    assert abs(float(ties)) < 1e-6
-    assert abs(float(bin_ties)) < 1 / 60
-    # Six bins to h are still good for one percent, by the correction for the binning.
-    coarse, _, coarse_width = binned(jnp.asarray(x), share, 128, 4.0)
-    for r, diagonal in ((0, 0.4 / 60), (4, 1.2 / 60), (6, 6.0 / 60)):
-        # What rounding is relative to: the sum of absolute values is at least the diagonal.
-        loss = {"float64": 1e-12, "float32": 1e-4}[dtype] * diagonal
-        for h in (0.05, 0.4):
-            expected = h ** (r + 1) * psi(r, x.astype(np.float64), h)
-            value, near = functional(r, jnp.asarray(h, dtype)), fast(r, jnp.asarray(h, dtype))
-            assert value.dtype == near.dtype == dtype
-            np.testing.assert_allclose(value, expected, rtol=1e-5, atol=loss)
-            np.testing.assert_allclose(near, expected, rtol=2e-4, atol=loss)
-        wide = 6 * coarse_width
-        np.testing.assert_allclose(coarse(r, wide), functional(r, wide), rtol=0.01)
-
-
-@pytest.mark.parametrize("method", ["exact", "binned"])
-@pytest.mark.parametrize("spread", ["std", "robust"])
+@pytest.mark.parametrize(("method", "spread"), [("exact", "std"), ("binned", "robust")])
 def test_plug_in_agrees_with_the_naive_one(dtype, method, spread):
     X = awkward().astype(dtype)
     expected = []
@@ -117,22 +91,21 @@ def test_two_far_clusters_keep_the_bandwidth_of_one():
     assert h < 0.1 * float(normal_reference_bandwidth(both)[0])
 
 
-def test_normal_reference(dtype):
-    X = awkward().astype(dtype)
+def test_normal_reference():
+    X = awkward()
     ours = normal_reference_bandwidth(jnp.asarray(X))
-    assert ours.dtype == dtype
     np.testing.assert_allclose(ours, [normal_reference(x) for x in X.T], rtol=1e-5)
     robust = normal_reference_bandwidth(jnp.asarray(X), spread="robust")
-    expected = [normal_reference(x, robust_sigma(x)) for x in X.astype(np.float64).T]
+    expected = [normal_reference(x, robust_sigma(x)) for x in X.T]
     np.testing.assert_allclose(robust, expected, rtol=1e-5)
-    mostly = jnp.asarray(np.r_[np.zeros(90), np.ones(10)][:, None], dtype)  # no quartile range
+    mostly = jnp.asarray(np.r_[np.zeros(90), np.ones(10)][:, None])  # no quartile range
     np.testing.assert_allclose(
         normal_reference_bandwidth(mostly, spread="robust"), normal_reference_bandwidth(mostly)
     )
 
 
 @pytest.mark.parametrize("method", ["exact", "binned"])
-def test_columns_without_a_density_get_the_normal_reference_rule_and_say_so(dtype, method):
+def test_columns_without_a_density_get_the_normal_reference_rule_and_say_so(method):
     rng = np.random.default_rng(2)
     n = 60
     X = np.stack(
@@ -144,7 +117,7 @@ def test_columns_without_a_density_get_the_normal_reference_rule_and_say_so(dtyp
             np.zeros(n),
         ],
         1,
-    ).astype(dtype)
+    )
     ours = plug_in_bandwidth(jnp.asarray(X), method=method)
     rules = [TIES, TIES, PLUG_IN, CONSTANT, CONSTANT]
     np.testing.assert_array_equal(ours.rule, rules)
@@ -167,12 +140,12 @@ def test_extreme_outliers_are_reported():
 
 
 @pytest.mark.parametrize("method", ["exact", "binned"])
-@pytest.mark.parametrize("size", [1e-30, 1e30])
-def test_neither_overflows_nor_underflows(dtype, method, size):
+def test_neither_overflows_nor_underflows(method):
     X = awkward()
-    h = np.asarray(plug_in_bandwidth(jnp.asarray(X), method=method).h, np.float64)
-    ours = plug_in_bandwidth(jnp.asarray(size * X, dtype), method=method)
-    np.testing.assert_allclose(np.asarray(ours.h, np.float64) / size, h, rtol=1e-4)
+    h = np.asarray(plug_in_bandwidth(jnp.asarray(X), method=method).h)
+    for size in (1e-30, 1e30):
+        ours = plug_in_bandwidth(jnp.asarray(size * X, jnp.float32), method=method)
+        np.testing.assert_allclose(np.asarray(ours.h, np.float64) / size, h, rtol=1e-4)
 
 
 def test_a_large_mean_costs_only_the_rounding_of_the_data():
@@ -183,7 +156,7 @@ def test_a_large_mean_costs_only_the_rounding_of_the_data():
     np.testing.assert_allclose(ours.h, [plug_in(x)[0] for x in rounded.T], rtol=1e-4)
 
 
-@hypothesis.settings(max_examples=15, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
 @hypothesis.given(
     seed=st.integers(0, 1000),
     size=st.floats(1e-3, 1e3),
@@ -209,20 +182,6 @@ def test_one_to_three_rows():
         assert (ours.h[1] > 0) == (len(X) > 1)
 
 
-@pytest.mark.parametrize("method", ["exact", "binned"])
-def test_vmap_is_a_loop_and_values_do_not_recompile(method):
-    chex.clear_trace_counter()
-    X = jnp.asarray(awkward())
-    stack = jnp.stack([X, 2 * X[::-1] + 1])
-    function = chex.assert_max_traces(lambda Z: plug_in_bandwidth(Z, method=method), n=1)
-    mapped = jax.jit(jax.vmap(function))
-    outcome = mapped(stack)
-    for i in range(2):
-        one = plug_in_bandwidth(stack[i], method=method)
-        chex.assert_trees_all_close(jax.tree.map(lambda a, i=i: a[i], outcome), one, rtol=1e-9)
-    mapped(stack + 1)
-
-
 def test_constant_under_differentiation():
     X = jnp.asarray(awkward())
     for bandwidth in (lambda Z: plug_in_bandwidth(Z).h, normal_reference_bandwidth):
@@ -230,25 +189,17 @@ def test_constant_under_differentiation():
         np.testing.assert_array_equal(slope, 0)
 
 
-def test_what_is_not_finite_is_named_or_marked():
+def test_bad_input_is_named_or_marked(as_users_call):
     X = awkward()
     X[3, 1] = np.nan
-    with pytest.raises(ValueError, match=r"nan at index \(3, 1\)"):
-        plug_in_bandwidth(jnp.asarray(X))
-    with pytest.raises(ValueError, match=r"nan at index \(3, 1\)"):
-        normal_reference_bandwidth(jnp.asarray(X))
+    for bandwidth in (plug_in_bandwidth, normal_reference_bandwidth):
+        with pytest.raises(ValueError, match=r"nan at index \(3, 1\)"):
+            bandwidth(jnp.asarray(X))
     traced = jax.jit(lambda Z: plug_in_bandwidth(Z))(jnp.asarray(X))
-    np.testing.assert_array_equal(
-        traced.status, [CONVERGED, NOT_FINITE, CONVERGED, CONVERGED, CONVERGED]
-    )
+    np.testing.assert_array_equal(traced.status, np.where(np.arange(5) == 1, NOT_FINITE, CONVERGED))
     assert np.isnan(traced.h[1])
-
-
-def test_bad_arguments_are_named():
-    X = jnp.ones((3, 2))
     with pytest.raises(ValueError, match="at least one row"):
         plug_in_bandwidth(jnp.ones((0, 2)))
-    # The annotations, checked in this suite only, may refuse the names first.
-    for bad in ({"method": "fast"}, {"spread": "mad"}):
-        with pytest.raises((ValueError, TypeError)):
-            plug_in_bandwidth(X, **bad)
+    for name in ("method", "spread"):
+        with pytest.raises(ValueError, match=f"{name}: expected"):
+            plug_in_bandwidth(jnp.ones((3, 2)), **{name: "fast"})

@@ -16,12 +16,9 @@ from jsparse._status import (
     CONVERGED,
     EXHAUSTED,
     INDEFINITE,
-    NOT_FINITE,
     PRECISION_LOST,
     TRUNCATED,
 )
-from jsparse.pursuit import conjugate
-from jsparse.solvers import conjugate_gradients
 
 
 def problem(n=60, D=20, seed=0, c=None, dtype=np.float64):
@@ -141,18 +138,6 @@ def test_gain_selects_what_lowers_the_objective_most():
         np.testing.assert_allclose(path.explained[k + 1], gains[support[-1]], rtol=1e-10)
 
 
-def test_no_path_is_better_than_exhaustive_search_and_the_first_atoms_are_near():
-    A, b = gram(*problem(20, 12, seed=5))
-    path = pursuit.scdp(A, b, max_atoms=12)
-    for k in range(1, 13):
-        _, best = reference.exhaustive(A, b, k)
-        assert path.explained[k] <= best * (1 + 1e-10)
-    np.testing.assert_allclose(path.explained[12], best, rtol=1e-10)
-    # One atom at a time by its gain is exhaustive search for one atom.
-    first = pursuit.scdp(A, b, max_atoms=1, rule="gain")
-    np.testing.assert_allclose(first.explained[1], reference.exhaustive(A, b, 1)[1], rtol=1e-12)
-
-
 @pytest.mark.parametrize(
     "solve",
     [
@@ -165,12 +150,11 @@ def test_no_path_is_better_than_exhaustive_search_and_the_first_atoms_are_near()
     ],
     ids=["scdp", "omp", "stagewise", "columns"],
 )
-@pytest.mark.parametrize(("n", "D", "k"), [(80, 30, 6), (64, 128, 6)])
-def test_planted_supports_are_recovered(solve, n, D, k):
-    X, y, w = planted(n, D, k)
+def test_planted_supports_are_recovered(solve):
+    X, y, w = planted(64, 128, 6)
     path = solve(X, y, 30)
     assert set(np.flatnonzero(w)) <= set(np.asarray(path.support[: path.size]).tolist())
-    np.testing.assert_allclose(path.dense(D), w, atol=1e-7)
+    np.testing.assert_allclose(path.dense(128), w, atol=1e-7)
     assert path.status == CONVERGED
     assert path.size < 30
 
@@ -201,27 +185,15 @@ def test_random_subsets_select_within_themselves_and_fit_by_least_squares():
         w = reference.least_squares(A, b, support[:k])
         np.testing.assert_allclose(dense(path, 40, k), w, rtol=1e-8, atol=1e-11)
         np.testing.assert_allclose(path.residual_norm[k], np.linalg.norm(b - A @ w), rtol=1e-8)
-    again = pursuit.scdpp(A, b, key=jax.random.key(1), max_atoms=15, subset=7)
     other = pursuit.scdpp(A, b, key=jax.random.key(2), max_atoms=15, subset=7)
-    assert (again.support == path.support).all()
     assert not (other.support == path.support).all()
+    # The subsets are the same for all systems of a batch.
+    both = np.stack([A, gram(*problem(100, 40, seed=5))[0]]), np.stack([b, -b])
+    batch = pursuit.scdpp(*both, key=jax.random.key(1), max_atoms=15, subset=1)
+    assert (batch.support[0] == batch.support[1]).all()  # of one drawn atom there is no choice
     # With all atoms in the subset it is the pursuit itself.
     whole = pursuit.scdpp(A, b, key=jax.random.key(1), max_atoms=15, subset=40)
     assert (whole.support == pursuit.scdp(A, b, max_atoms=15).support).all()
-
-
-def test_random_subsets_are_the_same_for_all_systems():
-    A, b = gram(*problem(100, 40, seed=4))
-    batch = pursuit.scdpp(
-        np.stack([A, A + 1e-3 * np.eye(40)]),
-        np.stack([b, b]),
-        key=jax.random.key(1),
-        max_atoms=9,
-        subset=5,
-    )
-    alone = pursuit.scdpp(A, b, key=jax.random.key(1), max_atoms=9, subset=5)
-    assert (batch.support[0] == alone.support).all()
-    assert (batch.support[0] == batch.support[1]).all()
 
 
 @pytest.mark.parametrize("shrinkage", [1.0, 0.1])
@@ -237,29 +209,6 @@ def test_matching_pursuit_is_the_papers_algorithm(shrinkage):
         np.testing.assert_allclose(path.explained[k], 2 * b @ last - last @ A @ last, rtol=1e-9)
 
 
-def optimality(A, b, w, penalty):
-    """By how much `w` misses the conditions of the LASSO's minimum."""
-    c, inside = b - A @ w, np.abs(w) > 1e-12
-    worst = np.abs(c).max() - penalty
-    return max(worst, np.abs(c[inside] - penalty * np.sign(w[inside])).max(initial=0))
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_lasso_is_optimal_at_every_corner(seed):
-    A, b = gram(*problem(40, 25, seed=seed))
-    path = pursuit.lasso(A, b, max_atoms=25, max_iterations=80)
-    assert path.status == CONVERGED
-    corners = np.asarray(path.coefficients)[: int(path.steps) + 1]
-    for w, penalty in zip(corners, path.penalty, strict=False):
-        assert optimality(A, b, w, float(penalty)) < 1e-9 * np.abs(b).max()
-    np.testing.assert_allclose(corners[-1], np.linalg.solve(A, b), rtol=1e-6, atol=1e-8)
-    # The path is linear between corners, so its middle is optimal too.
-    for i in range(len(corners) - 1):
-        middle = (corners[i] + corners[i + 1]) / 2
-        penalty = float(path.penalty[i] + path.penalty[i + 1]) / 2
-        assert optimality(A, b, middle, penalty) < 1e-9 * np.abs(b).max()
-
-
 def test_lasso_and_lars_equal_scikit_learn():
     X, y = problem(60, 15, seed=8)
     A, b = gram(X, y)
@@ -271,105 +220,39 @@ def test_lasso_and_lars_equal_scikit_learn():
         np.testing.assert_allclose(path.coefficients[:k].T, theirs[:, :k], rtol=1e-8, atol=1e-10)
 
 
-def test_some_lasso_path_drops_atoms():
-    dropped = 0
-    for seed in range(6):
-        path = pursuit.lasso(*gram(*problem(40, 25, seed=seed)), max_atoms=25, max_iterations=80)
-        dropped += int(np.sum(np.diff(np.asarray(path.cardinality)) < 0))
-    assert dropped > 0
-
-
-def test_debiased_corners_are_least_squares():
-    A, b = gram(*problem(40, 12, seed=1))
-    path = pursuit.lasso(A, b, max_atoms=12)
-    for w, debiased in zip(
-        path.coefficients, pursuit.debiased(path, A, b, max_atoms=12).coefficients, strict=True
-    ):
-        atoms = np.flatnonzero(w)
-        if len(atoms):
-            np.testing.assert_allclose(
-                debiased, reference.least_squares(A, b, atoms), rtol=1e-7, atol=1e-9
-            )
-
-
-def test_conjugate_gradients_are_the_papers_algorithm():
-    A, b = gram(*problem())
-    state = conjugate_gradients.init(jnp.asarray(b)[:, None], 0.0)
-    for w in reference.conjugate_gradients(A, b, 8):
-        state = conjugate_gradients.step(state, lambda x: A @ x, 8)
-        np.testing.assert_allclose(state.x[:, 0], w, rtol=1e-8, atol=1e-11)
-        residual_norm = jnp.linalg.norm(state.residual)
-        np.testing.assert_allclose(residual_norm, np.linalg.norm(b - A @ w), rtol=1e-8)
-    assert state.status[0] == EXHAUSTED
-
-
 def test_columns_on_demand_need_no_matrix():
     X, y = problem()
     A, b = gram(X, y)
-    expected = pursuit.scdp(A, b, max_atoms=6)
+    expected = pursuit.scdp(A, b, max_atoms=12)
     with_columns = pursuit.scdp(
-        pursuit.GramColumns(jnp.asarray(X)), b, diagonal=np.diag(A), max_atoms=6
+        pursuit.GramColumns(jnp.asarray(X)), b, diagonal=np.diag(A), max_atoms=12
     )
-    closed = pursuit.scdp(lambda j: jnp.asarray(A)[j], b, diagonal=np.diag(A), max_atoms=6)
+    closed = pursuit.scdp(lambda j: jnp.asarray(A)[j], b, diagonal=np.diag(A), max_atoms=12)
     for path in (with_columns, closed):
         chex.assert_trees_all_close(path, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
-def test_a_batch_goes_in_step_and_equals_one_after_another(dtype, tol):
-    systems = [gram(*problem(seed=s, dtype=dtype)) for s in range(4)]
-    A, b = (np.stack(a) for a in zip(*systems, strict=True))
-    X, y = (
-        np.stack(a) for a in zip(*(problem(seed=s, dtype=dtype) for s in range(4)), strict=True)
-    )
-    tolerance = 0.05  # some end before others
-    for together, alone in (
-        (
-            pursuit.scdp(A, b, max_atoms=12, tolerance=tolerance),
-            [pursuit.scdp(*s, max_atoms=12, tolerance=tolerance) for s in systems],
-        ),
-        (
-            pursuit.omp(X, y, max_atoms=12, tolerance=0.7),
-            [pursuit.omp(X[i], y[i], max_atoms=12, tolerance=0.7) for i in range(4)],
-        ),
-        (
-            pursuit.matching_pursuit(A, b, max_atoms=12, tolerance=tolerance),
-            [pursuit.matching_pursuit(*s, max_atoms=12, tolerance=tolerance) for s in systems],
-        ),
+def test_a_batch_goes_in_step_and_equals_one_after_another():
+    rows = [problem(seed=s) for s in range(3)]
+    systems = [gram(*one) for one in rows]
+    for solve, problems, tolerance in (  # some end before others
+        (pursuit.scdp, systems, 0.05),
+        (pursuit.omp, rows, 0.7),
+        (pursuit.matching_pursuit, systems, 0.05),
     ):
-        for i, path in enumerate(alone):
-            mine = jax.tree.map(lambda a, i=i: a[i], together)
-            assert (mine.support == path.support).all()
-            assert mine.status == path.status
-            chex.assert_trees_all_close(
-                mine.coefficients, path.coefficients, rtol=100 * tol, atol=100 * tol
-            )
-    sizes = [int(p.size) for p in alone]
-    assert len(set(sizes)) > 1
+        together = solve(
+            *map(np.stack, zip(*problems, strict=True)), max_atoms=12, tolerance=tolerance
+        )
+        for i, one in enumerate(problems):
+            alone = solve(*one, max_atoms=12, tolerance=tolerance)
+            member = jax.tree.map(lambda a, i=i: a[i], together)
+            assert (member.support == alone.support).all()
+            assert member.status == alone.status
+            chex.assert_trees_all_close(member.coefficients, alone.coefficients, atol=1e-8)
+        assert len(set(together.size.tolist())) > 1
 
 
-def test_nan_in_one_system_of_a_batch_leaves_the_others():
-    systems = [gram(*problem(seed=s)) for s in range(4)]
-    A, b = (np.stack(a) for a in zip(*systems, strict=True))
-    X, y = (np.stack(a) for a in zip(*(problem(seed=s) for s in range(4)), strict=True))
-    A[1, 4, 4] = X[1, 3, 3] = np.nan
-    key = jax.random.key(0)
-    for path in (
-        pursuit.scdp(A, b, max_atoms=12),
-        pursuit.scdpp(A, b, max_atoms=12, subset=20, key=key),
-        pursuit.matching_pursuit(A, b, max_atoms=12),
-        pursuit.omp(X, y, max_atoms=12),
-        pursuit.stagewise_omp(X, y, max_atoms=12),
-    ):
-        status, others = np.asarray(path.status), [0, 2, 3]
-        assert status[1] == NOT_FINITE
-        assert np.isfinite(np.asarray(path.coefficients)[others]).all()
-        assert (status[others] < PRECISION_LOST).all()
-        with pytest.raises(NumericalError):
-            check(path.status)
-
-
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10**6), st.sampled_from(["duplicate", "zero", "dependent", "constant"]))
 def test_degenerate_atoms_are_passed_over(seed, kind):
     X, y = problem(30, 8, seed=seed)
@@ -399,43 +282,26 @@ def test_a_zero_target_needs_no_atoms():
     X, _ = problem()
     A, zero = X.T @ X, np.zeros(20)
     for path in (
-        pursuit.scdp(A, zero, max_atoms=6),
-        pursuit.omp(X, np.zeros(60), max_atoms=6),
-        pursuit.scdpp(A, zero, key=jax.random.key(0), max_atoms=6, subset=7),
-        pursuit.matching_pursuit(A, zero, max_atoms=6),
+        pursuit.scdp(A, zero, max_atoms=12),
+        pursuit.omp(X, np.zeros(60), max_atoms=12),
+        pursuit.matching_pursuit(A, zero, max_atoms=12),
     ):
-        assert path.size == 0
-        assert path.status == CONVERGED
-        assert (path.coefficients == 0).all()
+        assert (path.size, path.status) == (0, CONVERGED)
         assert (path.support == -1).all()
         assert (path.dense(20) == 0).all()
-    corners = pursuit.lasso(A, zero, max_atoms=6)
-    assert corners.steps == 0
-    assert corners.status == CONVERGED
+    corners = pursuit.lasso(A, zero, max_atoms=12)
+    assert (corners.steps, corners.status) == (0, CONVERGED)
 
 
-def test_an_indefinite_matrix_is_told():
-    rng = np.random.default_rng(0)
-    A = rng.standard_normal((10, 10))
-    A = A + A.T
-    b = rng.standard_normal(10)
-    for path in (
-        pursuit.scdp(A, b, max_atoms=10),
-        pursuit.scdpp(A, b, key=jax.random.key(0), max_atoms=10, subset=10),
-        pursuit.matching_pursuit(A, b, max_atoms=10),
-    ):
+def test_an_indefinite_matrix_is_told_beside_a_large_entry():
+    A, b = np.diag([1e10, *np.ones(9)]), np.zeros(10)
+    A[1:3, 1:3] = [[1.0, 2.0], [2.0, 1.0]]  # with a positive diagonal
+    b[:4] = np.diag(A)[:4]  # the others have no part in it
+    for solve in (pursuit.scdp, pursuit.matching_pursuit):
+        path = solve(A, b, max_atoms=10)
         assert path.status == INDEFINITE
         with pytest.raises(NumericalError, match="positive semi-definite"):
             check(path.status)
-    # With a positive diagonal, and beside a large entry.
-    alone = np.eye(10)
-    alone[1:3, 1:3] = [[1.0, 2.0], [2.0, 1.0]]
-    beside = alone + np.diag([1e10, *np.zeros(9)])
-    for A, atoms in ((alone, slice(1, 3)), (beside, slice(4))):
-        b = np.zeros(10)
-        b[atoms] = np.diag(A)[atoms]  # the others have no part in it
-        assert pursuit.scdp(A, b, max_atoms=10).status == INDEFINITE
-        assert pursuit.matching_pursuit(A, b, max_atoms=10).status == INDEFINITE
 
 
 def test_float32_is_right_on_the_rows_or_says_that_it_is_not():
@@ -471,94 +337,18 @@ def test_the_estimate_of_the_condition_is_an_upper_bound_and_near():
         assert true * (1 - 1e-9) <= path.condition[k - 1] <= k**2 * true * (1 + 1e-9)
 
 
-@pytest.mark.slow
-def test_a_step_keeps_structure_and_types(dtype):
-    A, b = (jnp.asarray(a) for a in gram(*problem(dtype=dtype)))
-    columns = pursuit.system.Columns(A[None])
-    limit, none = jnp.zeros((), A.dtype), jnp.zeros(0, jnp.int32)
-    state = conjugate.init(b[None, :, None], jnp.diagonal(A)[None], limit, max_atoms=5)
-    after = conjugate.step(state, columns, jnp.diagonal(A)[None], none, limit, max_atoms=5)
-    chex.assert_trees_all_equal_shapes_and_dtypes(state, after)
-    assert all(
-        jax.typeof(x).weak_type == jax.typeof(y).weak_type
-        for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True)
-    )
-    path = pursuit.scdp(A, b, max_atoms=5)
-    floats = (path.coefficients, path.residual_norm, path.explained, path.condition)
-    assert all(a.dtype == A.dtype for a in floats)
-
-
-def test_values_do_not_recompile_and_jit_and_vmap_change_nothing():
-    systems = [gram(*problem(seed=s)) for s in range(3)]
-    A, b = (jnp.stack([jnp.asarray(x) for x in a]) for a in zip(*systems, strict=True))
-    alone = [pursuit.scdp(A[i], b[i], max_atoms=6) for i in range(3)]
-
-    @jax.jit
-    @chex.assert_max_traces(n=1)
-    def solve(A, b, tolerance):
-        return pursuit.scdp(A, b, max_atoms=6, tolerance=tolerance)
-
-    for i in range(3):
-        chex.assert_trees_all_close(solve(A[i], b[i], jnp.asarray(0.0)), alone[i], rtol=1e-9)
-    solve(A[0], b[0], jnp.asarray(0.3))
-    mapped = jax.vmap(lambda A, b: pursuit.scdp(A, b, max_atoms=6))(A, b)
-    for i in range(3):
-        mine = jax.tree.map(lambda a, i=i: a[i], mapped)
-        chex.assert_trees_all_close(mine, alone[i], rtol=1e-9)
-
-
-def test_a_pursuit_can_be_driven_by_hand():
-    A, b = (jnp.asarray(a) for a in gram(*problem()))
-    columns, diagonal = pursuit.system.Columns(A[None]), jnp.diagonal(A)[None]
-    limit, none = jnp.zeros(()), jnp.zeros(0, jnp.int32)
-    state = conjugate.init(b[None, :, None], diagonal, limit, max_atoms=6)
-    for until in (2, 5, 6):
-        at = jnp.asarray(until, jnp.int32)
-        state = conjugate.run(state, columns, diagonal, none, limit, at, max_atoms=6)
-        assert state.size[0] == until
-    whole = pursuit.scdp(A, b, max_atoms=6)
-    path = conjugate.path(state, b[None, :, None], diagonal, diagonal, max_atoms=6)
-    chex.assert_trees_all_close(path.coefficients[0, ..., 0], whole.coefficients, rtol=1e-12)
-
-
-@pytest.mark.parametrize("s", [1e-150, 1e-12, 1e10, 1e150])
+@pytest.mark.parametrize("s", [1e-150, 1e150])
 def test_scale_does_not_matter_to_what_is_selected(s):
-    X, y = problem()
-    A, b = gram(X, y)
-    key = jax.random.key(0)
-    for call in (
-        lambda A, b: pursuit.scdp(A, b, max_atoms=6),
-        lambda A, b: pursuit.scdpp(A, b, key=key, max_atoms=6, subset=7),
-        lambda A, b: pursuit.matching_pursuit(A, b, max_atoms=6),
-        lambda A, b: pursuit.lasso(A, b, max_atoms=6),
-    ):
-        usual, large, both = call(A, b), call(A, b * s), call(A * s, b * s)
+    """Of rows: tests/contracts/test_relations.py."""
+    A, b = gram(*problem())
+    for solve in (pursuit.scdp, pursuit.matching_pursuit, pursuit.lasso):
+        usual, large, both = (
+            solve(*system, max_atoms=12) for system in ((A, b), (A, b * s), (A * s, b * s))
+        )
         assert large.status == both.status == usual.status
         np.testing.assert_allclose(large.coefficients / s, usual.coefficients, rtol=1e-9)
         np.testing.assert_allclose(both.coefficients, usual.coefficients, rtol=1e-9, atol=1e-15)
         np.testing.assert_allclose(both.residual_norm / s, usual.residual_norm, rtol=1e-8)
-    usual, other = pursuit.omp(X, y, max_atoms=6), pursuit.omp(X * s, y, max_atoms=6)
-    np.testing.assert_array_equal(other.support, usual.support)
-    np.testing.assert_allclose(other.coefficients * s, usual.coefficients, rtol=1e-9)
-    np.testing.assert_allclose(other.explained, usual.explained, rtol=1e-9)
-    usual, other = (pursuit.stagewise_omp(X, a, max_atoms=6) for a in (y, y * s))
-    np.testing.assert_allclose(other.coefficients / s, usual.coefficients, rtol=1e-9)
-
-
-@pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_what_is_not_finite_is_told(bad):
-    X, y = problem()
-    A, b = gram(X, y)
-    key = jax.random.key(0)
-    where = np.zeros(len(b))
-    where[1] = bad
-    for path in (
-        pursuit.scdp(A, b + where, max_atoms=6),
-        pursuit.scdpp(A, b + where, key=key, max_atoms=6, subset=7),
-        pursuit.matching_pursuit(A, b + where, max_atoms=6),
-        pursuit.omp(X, y + np.where(np.arange(len(y)) == 1, bad, 0), max_atoms=6),
-    ):
-        assert (path.status, path.size) == (NOT_FINITE, 0)
 
 
 def test_atoms_passed_over_for_the_precision_are_told():
@@ -610,44 +400,29 @@ def test_precisions_are_not_mixed_in_silence(as_users_call):
         path.dense(1)
 
 
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        (lambda A, b: pursuit.matching_pursuit(A, b, max_atoms=3, shrinkage=0.0), "shrinkage"),
-        (
-            lambda A, b: pursuit.scdp(A, b, max_atoms=21),
-            "max_atoms: expected a whole number between 1",
-        ),
-        (
-            lambda A, b: pursuit.scdp(A, b, max_atoms=0),
-            "max_atoms: expected a whole number between 1",
-        ),
-        (lambda A, b: pursuit.scdp(A[:5], b, max_atoms=3), "A: expected shape"),
-        (lambda A, b: pursuit.scdp(A, b[:5], max_atoms=3), "b: expected shape"),
-        (lambda A, b: pursuit.scdp(A, b, max_atoms=3, tolerance=-1.0), "tolerance: expected"),
-        (lambda A, b: pursuit.scdp(A, b, max_atoms=3, initial=[1, 1]), "different atoms"),
-        (lambda A, b: pursuit.scdp(A, b, max_atoms=3, initial=[20]), "atoms from 0 to 19"),
-        (lambda A, b: pursuit.scdp(A, b, max_atoms=3, rule="best"), "rule: expected"),
-        (lambda A, b: pursuit.scdp(lambda j: A[j], b, max_atoms=3), "diagonal: expected"),
-        (
-            lambda A, b: pursuit.scdpp(A, b, key=jax.random.key(0), max_atoms=3, subset=21),
-            "subset: expected a whole number between 1",
-        ),
-        (lambda A, b: pursuit.omp(A, b[:4], max_atoms=3), "y: expected shape"),
-        (
-            lambda A, b: pursuit.omp(A[:4], b[:4], max_atoms=5),
-            "max_atoms: expected a whole number between 1 and the number of rows or atoms .4.",
-        ),
-        (lambda A, b: pursuit.stagewise_omp(A, b, max_atoms=3, max_stages=0), "max_stages"),
-        (lambda A, b: pursuit.matching_pursuit(A, b, max_atoms=3, shrinkage=2.0), "shrinkage"),
-        (
-            lambda A, b: pursuit.matching_pursuit(A, b, max_atoms=3, max_iterations=0),
-            "max_iterations",
-        ),
-        (lambda A, b: pursuit.lasso(A, b, max_atoms=3, max_iterations=0), "max_iterations"),
-        (lambda A, b: pursuit.lars(A, b[:, None], max_atoms=3), "one right-hand side"),
-    ],
-)
-def test_bad_input_is_told(call, match, as_users_call):
-    with pytest.raises(ValueError, match=match):
-        call(*gram(*problem()))
+def test_bad_input_is_told(as_users_call):
+    A, b = gram(*problem())
+    key = jax.random.key(0)
+    for solve, arguments, options, match in (
+        (pursuit.scdp, (A, b), {"max_atoms": 21}, "max_atoms: expected a whole number between 1"),
+        (pursuit.scdp, (A, b), {"max_atoms": 0}, "max_atoms: expected a whole number between 1"),
+        (pursuit.scdp, (A[:5], b), {}, "A: expected shape"),
+        (pursuit.scdp, (A, b[:5]), {}, "b: expected shape"),
+        (pursuit.scdp, (A, b), {"tolerance": -1.0}, "tolerance: expected"),
+        (pursuit.scdp, (A, b), {"initial": [1, 1]}, "different atoms"),
+        (pursuit.scdp, (A, b), {"initial": [20]}, "atoms from 0 to 19"),
+        (pursuit.scdp, (A, b), {"rule": "best"}, "rule: expected"),
+        (pursuit.scdp, (lambda j: A[j], b), {}, "diagonal: expected"),
+        (pursuit.scdpp, (A, b), {"key": key, "subset": 21}, "subset: expected a whole number betw"),
+        (pursuit.omp, (A, b[:4]), {}, "y: expected shape"),
+        (pursuit.omp, (A[:4], b[:4]), {"max_atoms": 5}, "between 1 and the number of rows or ato"),
+        (pursuit.stagewise_omp, (A, b), {"max_stages": 0}, "max_stages"),
+        (pursuit.matching_pursuit, (A, b), {"shrinkage": 0.0}, "shrinkage"),
+        (pursuit.matching_pursuit, (A, b), {"shrinkage": 2.0}, "shrinkage"),
+        (pursuit.matching_pursuit, (A, b), {"max_iterations": 0}, "max_iterations"),
+        (pursuit.lasso, (A, b), {"max_iterations": 0}, "max_iterations: expected a whole number"),
+        (pursuit.lasso, (A, b), {"max_iterations": 2.5}, "max_iterations: expected a whole"),
+        (pursuit.lars, (A, b[:, None]), {}, "one right-hand side"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            solve(*arguments, **{"max_atoms": 3, **options})

@@ -3,8 +3,6 @@
 Algorithms 1, 3 and 5 of Karsmakers 2011; other sources are named at their functions.
 """
 
-import itertools
-
 import numpy as np
 
 
@@ -72,30 +70,6 @@ def least_squares(A, b, atoms):
     w = np.zeros(len(b))
     w[atoms] = np.linalg.solve(A[np.ix_(atoms, atoms)], b[atoms])
     return w
-
-
-def exhaustive(A, b, size):
-    """Return the best support of a size, and its value b'w."""
-    best, value = None, -np.inf
-    for atoms in itertools.combinations(range(len(b)), size):
-        gain = b @ least_squares(A, b, list(atoms))
-        if gain > value:
-            best, value = atoms, gain
-    return best, value
-
-
-def conjugate_gradients(A, b, steps):
-    """Run Algorithm 5 and return w after each step."""
-    w, c, p = np.zeros(len(b)), -b, b.copy()
-    record = []
-    for _ in range(steps):
-        eta = -(c @ p) / (p @ A @ p)
-        w = w + eta * p
-        new = c + eta * (A @ p)
-        p = -new + (new @ new) / (c @ c) * p
-        c = new
-        record.append(w.copy())
-    return record
 
 
 def subspace_pursuit(X, y, K, iterations=50):

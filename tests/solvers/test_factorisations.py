@@ -41,7 +41,7 @@ def semidefinite(kind, p):
 
 
 @BOTH
-@pytest.mark.parametrize("p", [1, 2, 3, 130])
+@pytest.mark.parametrize("p", [1, 2, 130])
 def test_solves_and_eigenvalues(factorise, p):
     shifts, rhs = np.array([1e-2, 1.0, 50.0]), np.random.default_rng(0).standard_normal((p, 4))
 
@@ -66,25 +66,11 @@ def test_solves_and_eigenvalues(factorise, p):
         np.testing.assert_allclose(used, ratio.sum(axis=1), atol=1e-9)
 
 
-@BOTH
-def test_batches_are_loops(factorise):
-    A = jnp.asarray(np.stack([semidefinite(kind, 70) for kind in ("full", "graded", "zero")]))
-    rhs, shifts = jnp.ones((70, 2)), jnp.array([0.1, 2.0])
-
-    @jax.jit
-    def solve(A):
-        return resolvent(factorise(A), rhs, shifts)
-
-    loop = jnp.stack([solve(a) for a in A])
-    np.testing.assert_allclose(jax.vmap(solve)(A), loop, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("p", [64, pytest.param(200, marks=pytest.mark.slow)])
-def test_small_features_keep_their_digits_in_float32(p):
+def test_small_features_keep_their_digits_in_float32():
     """Largest features first, as Nystroem's are: not worse than by an eigendecomposition."""
     with jax.enable_x64(False):
-        A = semidefinite("graded", p).astype(np.float32)
-        rhs, shift = np.ones((p, 1), np.float32), np.float32(1e-3)
+        p, shift = 64, np.float32(1e-3)
+        A, rhs = semidefinite("graded", p).astype(np.float32), np.ones((p, 1), np.float32)
         exact = np.linalg.solve(A.astype(float) + float(shift) * np.eye(p), rhs)
         error = {}
         for factorise in (tridiagonal, spectrum):
@@ -181,9 +167,8 @@ def test_a_batch_is_decomposed_by_calls_that_wait_for_nobody():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("refine", [True, False])
-@pytest.mark.parametrize("x64", [True, False])
-def test_an_infinite_system_is_not_solved(x64, refine):
-    with jax.enable_x64(x64):
+def test_an_infinite_system_is_not_solved(refine):
+    with jax.enable_x64(False):
         one = jnp.ones(3)
         for at in ((0, 0), (1, 1), (2, 2)):
             for value in (np.inf, -np.inf, np.nan):
@@ -196,7 +181,7 @@ def test_an_infinite_system_is_not_solved(x64, refine):
         np.testing.assert_array_equal(solved.status, NOT_FINITE)
 
 
-@pytest.mark.parametrize("p", [1, 5, 256, 700])
+@pytest.mark.parametrize("p", [1, 256, 700])
 def test_a_triangular_inverse_by_blocks(p):
     A = np.random.default_rng(0).normal(size=(p, 2 * p))
     lower = np.linalg.cholesky(A @ A.T + np.eye(p))
