@@ -8,9 +8,10 @@ import pytest
 from onnx_program import program
 
 import jsparse
+from jsparse import KernelExpansion, Model, kernels
 from jsparse.data.frames import Frame
+from jsparse.scaling import Standardization
 
-QUICK = {"method": jsparse.FixedSize(8), "key": 0, "search": jsparse.Profile(max_evaluations=4)}
 CATEGORIES = {"town", "smoker", "floor", "grade"}
 
 
@@ -29,10 +30,6 @@ def table(n=60):
     )
 
 
-def targets(frame):
-    return np.where(frame["age"] + 20 * frame["smoker"] > 60, "old", "young")
-
-
 KINDS = {"town": object, "smoker": bool, "floor": np.int64}
 
 
@@ -43,11 +40,21 @@ def columns(frame, kinds=KINDS):
     return {name: np.array(frame[[name]], kinds.get(name, float)) for name in frame}
 
 
-def learn(frame, y, **settings):
+def a_model(frame, **settings):
+    """A model with random coefficients for the columns of a table."""
     codes = [name for name in ("floor", "grade") if name in frame]
     table = Frame(frame, categorical=codes, **settings)
-    with jax.enable_x64(True):
-        return jsparse.train(table, y, task="classification", **QUICK).model
+    X, _, schema = table.arrays(np.resize(["old", "young"], len(frame)), "classification")
+    scale = np.where(np.isin(np.arange(X.shape[1]), schema.codes), 1, X.std(axis=0))
+    kernel = kernels.Mixed(kernels.RBF(3.0), schema.codes) if schema.codes else kernels.RBF(3.0)
+    rng = np.random.default_rng(0)
+    parts = X[:8] / scale, rng.normal(size=8), np.array(0.1), 0 * scale, scale
+    Z, beta, b, shift, scale = map(jax.device_put, parts)
+    machine = KernelExpansion(kernel, Z, beta, b, Standardization(shift, scale))
+    return Model(
+        machine, inverse_temperatures=np.array([0.5, 2.0]), labels=("old", "young"),
+        label_dtype="<U5", columns=schema,
+    )  # fmt: skip
 
 
 def check(model, frame, run, inputs):
@@ -60,7 +67,7 @@ def check(model, frame, run, inputs):
 @pytest.mark.parametrize("categories", ["indicators", "kernel"])
 def test_columns_of_every_type_are_inputs(categories, tmp_path):
     frame = table()
-    model = learn(frame, targets(frame), categories=categories)
+    model = a_model(frame, categories=categories)
     run = program(model, tmp_path)
     described = {i.name: i.doc_string for i in onnx.load(tmp_path / "model.onnx").graph.input}
     assert described["town"] == "categories: 'Bern', 'Köln', 'Łódź'"
@@ -94,14 +101,13 @@ def test_columns_of_every_type_are_inputs(categories, tmp_path):
 @pytest.mark.parametrize("categories", ["indicators", "kernel"])
 def test_missing_values_are_filled_in(categories, tmp_path):
     frame = table()
-    y = targets(frame)
     holes = np.random.default_rng(0).random(frame.shape) < 0.1
 
     def with_holes(frame, holes):
         frame = frame.astype({"age": float, "floor": float, "smoker": object})
         return frame.mask(holes[: len(frame)])
 
-    model = learn(with_holes(frame, holes), y, categories=categories, impute=True)
+    model = a_model(with_holes(frame, holes), categories=categories, impute=True)
     assert {c.name for c in model.columns.columns if None in (c.categories or ())} == CATEGORIES
     run = program(model, tmp_path)
     assert run.inputs["smoker"] == run.inputs["floor"] == "tensor(double)"
@@ -117,7 +123,7 @@ def test_missing_values_are_filled_in(categories, tmp_path):
 
 def test_numbers_have_the_model_s_dtype_and_columns_their_names(tmp_path):
     frame = table()[["income", "town"]].rename(columns={"income": "probabilities"})
-    learn(frame, np.arange(60) % 3).save(tmp_path / "model.jsparse")
+    a_model(frame).save(tmp_path / "model.jsparse")
     model = jsparse.load(tmp_path / "model.jsparse", dtype="float32")
     run = program(model, tmp_path)
     assert run.inputs == {"probabilities": "tensor(float)", "town": "tensor(string)"}
