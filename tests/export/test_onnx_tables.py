@@ -1,16 +1,14 @@
 """ONNX files of models of tables: one named input for each column, labels out."""
 
-import jax
 import numpy as np
 import onnx
 import pandas as pd
 import pytest
 from onnx_program import program
+from predictor.plain_models import table_model
 
 import jsparse
-from jsparse import KernelExpansion, Model, kernels
 from jsparse.data.frames import Frame
-from jsparse.scaling import Standardization
 
 CATEGORIES = {"town", "smoker", "floor", "grade"}
 
@@ -41,20 +39,8 @@ def columns(frame, kinds=KINDS):
 
 
 def a_model(frame, **settings):
-    """A model with random coefficients for the columns of a table."""
     codes = [name for name in ("floor", "grade") if name in frame]
-    table = Frame(frame, categorical=codes, **settings)
-    X, _, schema = table.arrays(np.resize(["old", "young"], len(frame)), "classification")
-    scale = np.where(np.isin(np.arange(X.shape[1]), schema.codes), 1, X.std(axis=0))
-    kernel = kernels.Mixed(kernels.RBF(3.0), schema.codes) if schema.codes else kernels.RBF(3.0)
-    rng = np.random.default_rng(0)
-    parts = X[:8] / scale, rng.normal(size=8), np.array(0.1), 0 * scale, scale
-    Z, beta, b, shift, scale = map(jax.device_put, parts)
-    machine = KernelExpansion(kernel, Z, beta, b, Standardization(shift, scale))
-    return Model(
-        machine, inverse_temperatures=np.array([0.5, 2.0]), labels=("old", "young"),
-        label_dtype="<U5", columns=schema,
-    )  # fmt: skip
+    return table_model(Frame(frame, categorical=codes, **settings), ("old", "young"))
 
 
 def check(model, frame, run, inputs):

@@ -1,7 +1,6 @@
 """Models on disk: the same predictions to the last bit, and a clear word for every bad file."""
 
 import concurrent.futures
-import dataclasses
 import itertools
 import json
 import os
@@ -22,7 +21,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from families import KINDS, LONGEST, SIZES, family
+from families import KINDS, LONGEST, SIZES, model_of_sizes
 
 from jsparse import Model, kernels, load, save, serialization
 from jsparse._status import PrecisionWarning
@@ -509,21 +508,6 @@ def test_labels_of_every_type(tmp_path, labels, named):
         # What is loaded is saved as it was.
         loaded.save(tmp_path / "again")
         same_content(tmp_path / "again", tmp_path / "m")
-
-
-def model_of_sizes(kind):
-    """A model of a family as training keeps it, in standardised units, and raw rows."""
-    X = 7 + 3 * np.random.default_rng(0).normal(size=(60, D))
-    machines = family(kind, D)
-    expansion = dataclasses.replace(
-        machines.at(4 if kind != "joint" else 3), scaling=standardize(jnp.asarray(X))
-    )
-    code = output_code("one_versus_rest", 3) if KINDS[kind] else None
-    labels = ("a", "b", "c") if KINDS[kind] else ("a", "b")
-    inverse_temperatures = np.arange(1.0, 1 + len(labels))
-    return Model(
-        expansion, machines, inverse_temperatures, code=code, labels=labels, label_dtype="<U1"
-    ), X
 
 
 def sizes_of(kind):
