@@ -1,8 +1,12 @@
 """Models of quantiles: training, sorted predictions, intervals, files and the doors to them."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.metrics import mean_pinball_loss
 from test_model import NUMBERS, QUICK, ROWS
@@ -10,8 +14,8 @@ from test_model import NUMBERS, QUICK, ROWS
 from jsparse import Robust, load, monitoring, train
 from jsparse.cli.main import main
 from jsparse.compilation import count_compilations
+from jsparse.data.encoding import fit_schema
 from jsparse.estimators import RobustLSSVMRegressor
-from jsparse.model import Model
 
 LEVELS = (0.1, 0.3, 0.5, 0.9)
 NEW = ROWS[:40] + 0.3 * np.std(ROWS, axis=0)
@@ -127,26 +131,34 @@ def test_the_estimator():
         model.set_params(loss="huber").fit(ROWS, TARGETS)
 
 
-def test_the_command_line(tmp_path, capsys):
-    names = [f"x{i}" for i in range(ROWS.shape[1])]
-    table = np.column_stack([ROWS, TARGETS])
-    np.savetxt(
-        tmp_path / "rows.csv", table, delimiter=",", header=",".join([*names, "y"]), comments=""
-    )
-    file, model = str(tmp_path / "rows.csv"), str(tmp_path / "model")
-    fit = ["fit", file, "--target", "y", "--out", model, "--method", "robust", "--prototypes", "8",
-           "--loss", "quantile", "--folds", "2", "--evaluations", "1"]  # fmt: skip
-    assert main([*fit, "--quantile", "0.1,0.9"]) == 0, capsys.readouterr().err
-    out = str(tmp_path / "out.csv")
-    assert main(["predict", model, file, "--out", out, "--interval", "0.8"]) == 0
+def test_the_command_line_predicts_quantiles_and_refuses_wrong_ones(trained, tmp_path, capsys):
+    table = pd.DataFrame({**{f"x{i}": column for i, column in enumerate(ROWS.T)}, "y": TARGETS})
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    schema = fit_schema(pa.Table.from_pandas(table), "y")
+    file, path, out = (str(tmp_path / name) for name in ("rows.csv", "model", "out.csv"))
+    model = dataclasses.replace(trained.model, columns=schema)
+    model.save(path)
+    assert main(["predict", path, file, "--out", out, "--interval", "0.8"]) == 0
     assert "mean pinball loss on 80 rows" in capsys.readouterr().err
     with open(out) as lines:
-        assert next(lines).strip() == '"y 0.1","y 0.9","y low","y high"'
+        assert next(lines).strip() == '"y 0.1","y 0.3","y 0.5","y 0.9","y low","y high"'
     written = np.loadtxt(out, delimiter=",", skiprows=1)
-    assert (written[:, 0] <= written[:, 1]).all()
-    loaded = load(model, dtype="float64")
-    assert isinstance(loaded, Model)
-    np.testing.assert_allclose(written[:, :2], loaded.predict(ROWS), rtol=1e-6)
+    np.testing.assert_allclose(written[:, :4], model.predict(ROWS), rtol=1e-6)
     for wrong in ("1.5", "0.9,0.1", "half"):
-        assert main([*fit, "--quantile", wrong]) == 2
+        assert main(["fit", file, *FIT, "--quantile", wrong]) == 2
         assert "expected a share between 0 and 1, or increasing ones" in capsys.readouterr().err
+
+
+FIT = (
+    "--target", "y", "--method", "robust", "--prototypes", "8", "--loss", "quantile",
+    "--folds", "2", "--evaluations", "1",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_command_line_fits_quantiles(tmp_path):
+    table = pd.DataFrame({**{f"x{i}": column for i, column in enumerate(ROWS.T)}, "y": TARGETS})
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    out = ["--out", str(tmp_path / "model"), "--quantile", "0.1,0.9"]
+    assert main(["fit", str(tmp_path / "rows.csv"), *FIT, *out]) == 0
+    assert load(tmp_path / "model", dtype="float64").quantiles == (0.1, 0.9)

@@ -105,11 +105,16 @@ def rows(n=1000, dtype="float64"):
     return np.round(np.random.default_rng(2).normal(size=(n, D)), 1).astype(dtype)
 
 
-def table_model(frame, labels=(), seed=0):
+def table_model(frame, labels=()):
     """Return a model of the columns of a `Frame`, of numbers or of two classes."""
-    task = "classification" if labels else "regression"
-    X, _, schema = frame.arrays(np.resize(labels or [0.5, 1.5], frame.n_rows), task)
-    codes, rng = schema.codes, np.random.default_rng(seed)
+    targets = np.resize(labels or [0.5, 1.5], frame.n_rows)
+    X, _, schema = frame.arrays(targets, "classification" if labels else "regression")
+    return schema_model(schema, X, labels)
+
+
+def schema_model(schema, X, labels=()):
+    """Return a model with random coefficients of columns and rows that they encode."""
+    codes, rng = schema.codes, np.random.default_rng(0)
     scale = np.where(np.isin(np.arange(X.shape[1]), codes), 1, X.std(axis=0))
     kernel = kernels.Mixed(kernels.RBF(3.0), codes) if codes else kernels.RBF(3.0)
     with jax.enable_x64(True):
