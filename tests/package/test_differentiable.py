@@ -47,46 +47,53 @@ def test_the_table_has_these_rows_and_modes():
         assert any(function in (ROOT / "tests" / place).read_text() for function in functions), name
 
 
-rng = np.random.default_rng(0)
-X, Z, NEW = (rng.normal(size=(n, 2)) for n in (30, 4, 5))
-Y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
-SIGNS = np.where(Y > 0.2, 1.0, -1.0)
-KERNEL = RBF(1.3)
-FITS = {
-    "spsvm": lambda C: spsvm.fit(KERNEL, Z, C, X, SIGNS, key=jax.random.key(0), max_prototypes=2),
-    "pursuits": lambda C: pursuits.fit(KSP(n_prototypes=2), KERNEL, Z, X, C * Y),
-    "slmc": lambda C: slmc.fit(KERNEL, Z, C, X, SIGNS),
-    "sparse_fisher": lambda C: sparse_fisher.fit(KERNEL, Z, C, X, SIGNS),
-    "sparse_ridge": lambda C: sparse_ridge.fit(KERNEL, Z, C, X, Y),
-    "rvm": lambda C: rvm.fit(KERNEL, Z, X, C * Y),
-    "robust": lambda C: robust.fit(Nystroem(KERNEL, Z), 2.0, X, C * Y),
-}
+def rows():
+    """Return rows, prototypes, new rows, targets and signs."""
+    rng = np.random.default_rng(0)
+    X, Z, new = (jnp.asarray(rng.normal(size=(n, 2))) for n in (30, 4, 5))
+    y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
+    return X, Z, new, jnp.asarray(y), jnp.asarray(np.where(y > 0.2, 1.0, -1.0))
 
 
-REFUSED = ()
+def fits():
+    """Return functions of one number that reverse mode refuses, or whose derivative it gives as 0."""
+    X, Z, _, y, signs = rows()
+    kernel, greedy = RBF(1.3), {"key": jax.random.key(0), "max_prototypes": 2}
+    return {
+        "spsvm": lambda C: spsvm.fit(kernel, Z, C, X, signs, **greedy),
+        "pursuits": lambda a: pursuits.fit(KSP(n_prototypes=2), kernel, Z, X, a * y),
+        "slmc": lambda C: slmc.fit(kernel, Z, C, X, signs),
+        "sparse_fisher": lambda C: sparse_fisher.fit(kernel, Z, C, X, signs),
+        "sparse_ridge": lambda C: sparse_ridge.fit(kernel, Z, C, X, y),
+        "rvm": lambda a: rvm.fit(kernel, Z, X, a * y),
+        "robust": lambda a: robust.fit(Nystroem(kernel, Z), 2.0, X, a * y),
+    }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize(
+    "name", ["spsvm", "pursuits", "slmc", "sparse_fisher", "sparse_ridge", "rvm", "robust"]
+)
 def test_reverse_mode_is_an_error_or_gives_zeros_where_the_table_lacks_it(name):
-    def values(C):
-        machine = FITS[name](C)
-        return getattr(machine, "expansion", machine)(jnp.asarray(NEW))
+    def values(number):
+        machine = fits()[name](number)
+        return getattr(machine, "expansion", machine)(rows()[2])
 
-    def derivative(C):
-        value, pull = jax.vjp(values, C)
-        return pull(jnp.ones_like(value))[0]
+    def derivative(number):
+        value, pull = jax.vjp(values, number)
+        return float(pull(jnp.ones_like(value))[0])
 
-    if name in REFUSED:
-        with pytest.raises(ValueError, match="Reverse-mode differentiation|Linearization failed"):
-            derivative(jnp.asarray(2.0))
-    else:
-        assert derivative(jnp.asarray(2.0)) == 0
+    try:
+        slope = derivative(jnp.asarray(2.0))
+    except ValueError as error:
+        slope = 0.0
+        if not re.search("Reverse-mode differentiation|Linearization failed", str(error)):
+            raise
+    assert slope == 0
 
 
 def test_the_dual_is_differentiable_in_everything():
-    def values(*arguments):
-        return dual.fit(*arguments).expansion(jnp.asarray(NEW))
-
-    arguments = KERNEL, jnp.asarray(2.0), jnp.asarray(X), jnp.asarray(Y), jnp.ones(len(X))
-    check_grads(jax.jit(values), arguments, order=1, modes=["fwd", "rev"], atol=1e-4, rtol=1e-4)
+    X, _, new, y, _ = rows()
+    arguments = RBF(1.3), jnp.asarray(2.0), X, y, jnp.ones(len(X))
+    values = jax.jit(lambda *arguments: dual.fit(*arguments).expansion(new))
+    check_grads(values, arguments, order=1, modes=["fwd", "rev"], atol=1e-4, rtol=1e-4)

@@ -106,21 +106,27 @@ FITS = {
     "train on a path": lambda: train(X, y, method=jsparse.SCDP(5)),
     "train on a stream": lambda: train(ArrayStream(X, y), method=jsparse.FixedSize(5)),
     "validate": lambda: jsparse.validate(
-        jsparse.Dual(), RBF(1.0), None, np.ones(1), X, y, folds(), metric="mse"
+        jsparse.Dual(), RBF(1.0), None, jnp.ones(1), *arrays(), folds(), metric="mse"
     ),
-    "cross_validate": lambda: jsparse.cross_validate(linear(), np.ones(1), X, y, folds()),
+    "cross_validate": lambda: jsparse.cross_validate(linear(), jnp.ones(1), *arrays(), folds()),
     "accumulate_batches": lambda: jsparse.accumulate_batches(linear(), [(X, y)]),
-    "dual": lambda: dual.fit(RBF(1.0), 1.0, X, y),
-    "fixed_size": lambda: fixed_size.fit(RBF(1.0), X[:5], 1.0, X, y),
-    "robust": lambda: robust.fit(linear(), 1.0, X, y),
-    "scdp": lambda: scdp.fit(RBF(1.0), X, 1.0, X, y, max_prototypes=5),
-    "spsvm": lambda: spsvm.fit(RBF(1.0), X, 1.0, X, y, key=jax.random.key(0), max_prototypes=5),
+    "dual": lambda: dual.fit(RBF(1.0), 1.0, *arrays()),
+    "fixed_size": lambda: fixed_size.fit(RBF(1.0), jnp.asarray(X[:5]), 1.0, *arrays()),
+    "robust": lambda: robust.fit(linear(), 1.0, *arrays()),
+    "scdp": lambda: scdp.fit(RBF(1.0), arrays()[0], 1.0, *arrays(), max_prototypes=5),
+    "spsvm": lambda: spsvm.fit(
+        RBF(1.0), arrays()[0], 1.0, *arrays(), key=jax.random.key(0), max_prototypes=5
+    ),
     "pursuit of a system": lambda: pursuit.scdp(np.eye(3), np.ones(3), max_atoms=2),
     "pursuit of a dictionary": lambda: pursuit.omp(X, y, max_atoms=2),
     "estimator": lambda: FixedSizeLSSVMRegressor(n_prototypes=5).fit(X, y),
     "expansion": lambda: expansion()(X),
     "model": lambda: jsparse.Model(expansion()).predict(X),
 }
+
+
+def arrays():
+    return jnp.asarray(X), jnp.asarray(y)
 
 
 def linear():
