@@ -202,21 +202,19 @@ def test_thousands_of_crafted_tables(tmp_path):
         (b"a,,,y\n1,2,3,1\n", "repeated: ''"),
         (b"a,y\n", "at least one row"),
         (b"", "it is empty"),
-        (b"a,y\n1,1\n2\n", "Expected 2 columns"),
+        (b"\n\n", "readable CSV|Empty CSV"),
+        (b"a,y\n1,1\n2\n", "Row #3: Expected 2 columns, got 1"),
+        (b"a,y\n1,1\n2,2,2\n", "Row #3: Expected 2 columns, got 3"),
         (b'a,y\n"1,1\n2,2\n', "Expected 2 columns"),
     ],
 )
 def test_files_are_refused_alike_whole_and_in_batches(content, words, tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(content)
-    with pytest.raises(TableError, match=words):
-        read_table(path)
-
-    def batches():
-        return list(TableFile(path))
-
-    with pytest.raises(TableError, match=words):
-        batches()
+    for read in (read_table, lambda path: list(TableFile(path))):
+        with pytest.raises(TableError, match=words) as caught:
+            read(path)
+        assert "t.csv" in str(caught.value)
 
 
 @pytest.mark.parametrize(

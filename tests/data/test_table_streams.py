@@ -2,11 +2,13 @@
 
 import functools
 
+import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from predictor.plain_models import schema_model
 
 from jsparse import load
 from jsparse.cli.main import main
@@ -112,13 +114,16 @@ def test_what_is_wrong_is_told_with_the_row_of_the_file(change, message, tmp_pat
 
 
 def test_columns_and_rows_must_be_there(tmp_path):
-    pq.write_table(people(), tmp_path / "t.parquet")
-    file = TableFile(tmp_path / "t.parquet")
-    with pytest.raises(TableError, match="column 'owned', not found; nearest: 'owner'"):
-        stream_schema(file, "owned")
-    pq.write_table(people().slice(0, 0), tmp_path / "t.parquet")
-    with pytest.raises(TableError, match="at least one row"):
-        stream_schema(file, "owner")
+    path = tmp_path / "t.parquet"
+    for table, target, message in (
+        (people(), "owned", "column 'owned', not found; nearest: 'owner'"),
+        (people().slice(0, 0), "owner", "at least one row"),
+    ):
+        pq.write_table(table, path)
+        with pytest.raises(TableError, match=message):
+            stream_schema(TableFile(path), target)
+    with pytest.raises(TableError, match="nowhere"):
+        TableFile(tmp_path / "nowhere.csv")
 
 
 def test_files_of_a_folder_must_have_the_same_columns(tmp_path):
@@ -139,48 +144,54 @@ def test_files_of_a_folder_must_have_the_same_columns(tmp_path):
     assert read["age"].to_pylist() == table["age"].to_pylist()[:250] + half["age"].to_pylist()
 
 
+def written_long(table, path):
+    """Write a table as CSV, longer than the piece of a file by which types are inferred."""
+    table = table.append_column("text", pa.array(["a" * 100_000] * len(table)))
+    pyarrow.csv.write_csv(table, path, pyarrow.csv.WriteOptions(quoting_style="none"))
+    assert path.stat().st_size > 1 << 24
+    return path
+
+
 def test_a_column_without_values_at_first_is_one_of_numbers(tmp_path):
-    path = tmp_path / "t.csv"
-    lines = [",".join(["", str(i % 2)]) for i in range(2_000_000)]
-    path.write_text("a,y\n" + "\n".join(lines) + "\n" + "1.5,0\n2.5,1\n" * 20)
-    assert path.stat().st_size < 1 << 24
-    with path.open("a") as file:
-        file.write(",1\n" * 4_000_000 + "1.5,0\n")
-    file = TableFile(path, keep=("y",))
+    table = pa.table({"a": [None] * 190 + [1.5] * 10, "y": np.arange(200) % 2})
+    file = TableFile(written_long(table, tmp_path / "t.csv"), keep=("y",), drop=["text"])
     schema, *_ = stream_schema(file, "y", impute=True)
     assert schema.columns[0].categories is None
 
 
-def test_a_broken_file_is_told(tmp_path):
-    with pytest.raises(TableError, match="nowhere"):
-        TableFile(tmp_path / "nowhere.csv")
-    path = tmp_path / "t.csv"
-    path.write_text("a,b\n1,2\n3\n")
-    with pytest.raises(TableError, match="Expected 2 columns, got 1"):
-        list(TableFile(path))
-    (tmp_path / "empty").write_text("")
-    with pytest.raises(TableError, match="it is empty"):
-        TableFile(tmp_path / "empty")
+# The command line.
+
+SMALL = ("--prototypes", 10, "--folds", 3, "--evaluations", 1, "--quiet")
 
 
 @pytest.fixture
-def settings_restored():
-    import jax
+def command(tmp_path, monkeypatch, capsys):
+    """Run the command line, and return its exit code, output and messages."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    yield
+    def run(*words):
+        capsys.readouterr()
+        code = main([*map(str, words)])
+        return code, *capsys.readouterr()
+
+    yield run
     jax.config.update("jax_compilation_cache_dir", None)
 
 
+def model_file(path, table, target, labels=(), **options):
+    """Save a model of the columns of a table, with random coefficients."""
+    schema = fit_schema(table, target, **options)
+    schema_model(schema, encode(schema, table).X, labels).save(path)
+    return path
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("settings_restored")
-def test_the_command_line_streams_a_folder(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path = written("folder", tmp_path, people())
-    model = tmp_path / "m"
-    options = ["--method", "fixed-size", "--prototypes", "20", "--evaluations", "2", "--quiet"]
-    fit = ["fit", str(path), "--target", "owner", "--out", str(model), *options]
-    assert main([*fit, "--stream", "--holdout", "0.2"]) == 0
-    report = capsys.readouterr().out
+def test_the_command_line_streams_a_folder(tmp_path, command):
+    path, model = written("folder", tmp_path, people()), tmp_path / "m"
+    fit = ["fit", path, "--target", "owner", "--out", model, "--method", "fixed-size"]
+    fit += ["--prototypes", 20, "--evaluations", 2, "--quiet"]
+    code, report, _ = command(*fit, "--stream", "--holdout", 0.2)
+    assert code == 0
     assert "500 rows x 7 columns" in report
     assert "hold-out error" in report
     loaded = load(model)
@@ -188,77 +199,84 @@ def test_the_command_line_streams_a_folder(tmp_path, capsys, monkeypatch):
     assert loaded.expansion.prototypes.shape == (20, 7)
     assert loaded.about["cv_error"] < 0.2
     assert loaded.inverse_temperatures is not None
-    table = tmp_path / "t.csv"
-    pyarrow.csv.write_csv(people(), table)
-    assert main(["predict", str(model), str(table), "--out", str(tmp_path / "p.csv")]) == 0
-    assert "misclassification on 500 rows: 0.0" in capsys.readouterr().err
+    pyarrow.csv.write_csv(people(), tmp_path / "t.csv")
+    code, _, said = command("predict", model, tmp_path / "t.csv", "--out", tmp_path / "p.csv")
+    assert code == 0
+    assert "misclassification on 500 rows: 0.0" in said
     for more, message in (
-        (["--holdout", "0.2"], "--stream"),
+        (["--holdout", 0.2], "--stream"),
         (["--stream", "--loss", "huber"], "--loss: expected together with --method robust"),
         (["--stream", "--method", "robust"], "--stream: expected a method that needs only sums"),
-        (["--stream", "--folds", "4", "--holdout", "0.2"], "--folds, --holdout: expected one"),
-        (["--stream", "--prototypes", "900000"], "n_prototypes"),
+        (["--stream", "--folds", 4, "--holdout", 0.2], "--folds, --holdout: expected one"),
+        (["--stream", "--prototypes", 900000], "n_prototypes"),
     ):
-        assert main([*fit, *more]) == 2
-        assert message in capsys.readouterr().err
+        code, _, said = command(*fit, *more)
+        assert code == 2
+        assert message in said
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("settings_restored")
-def test_the_command_line_takes_a_loss(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_the_command_line_takes_a_loss(tmp_path, command):
     pyarrow.csv.write_csv(people(150), tmp_path / "t.csv")
-    options = ["--prototypes", "10", "--folds", "3", "--evaluations", "1", "--quiet"]
-    fit = ["fit", str(tmp_path / "t.csv"), "--target", "income", "--out", str(tmp_path / "m")]
-    assert main([*fit, *options, "--method", "robust", "--loss", "absolute"]) == 0
-    assert "mean absolute error" in capsys.readouterr().out
+    fit = ["fit", tmp_path / "t.csv", "--target", "income", "--out", tmp_path / "m", *SMALL]
+    code, report, _ = command(*fit, "--method", "robust", "--loss", "absolute")
+    assert code == 0
+    assert "mean absolute error" in report
+
+
+def test_a_file_too_large_for_memory_is_to_be_streamed(tmp_path, command, monkeypatch):
+    table, path, cut = people(150), tmp_path / "t.csv", tmp_path / "cut.parquet"
+    pyarrow.csv.write_csv(table, path)
+    model = model_file(tmp_path / "m", table, "income")
+    pq.write_table(table, cut)
+    cut.write_bytes(cut.read_bytes()[:-9])
+    code, _, said = command("predict", model, cut)  # named where it is read
+    assert code == 2
+    assert f"'{cut}': expected a readable Parquet file" in said
     monkeypatch.setattr("jsparse.cli.files.free_bytes", lambda: 1000)
-    assert main([*fit, *options]) == 2
-    assert "--stream" in capsys.readouterr().err
+    for words in (
+        ["fit", path, "--target", "income", "--out", tmp_path / "n", *SMALL],
+        ["predict", model, path],
+    ):
+        code, _, said = command(*words)
+        assert code == 2
+        assert "--stream" in said
+    code, out, said = command("predict", model, path, "--stream")
+    assert code == 0
+    assert len(out.split()) == 151
+    assert "mean squared error on 150 rows" in said
 
 
-@pytest.mark.usefixtures("settings_restored")
-@pytest.mark.parametrize(
-    "kind", ["csv", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("parquet", "folder"))]
-)
-def test_predictions_of_a_stream_are_those_of_the_whole_file(kind, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+@pytest.mark.parametrize("kind", ["csv", "parquet", "folder"])
+def test_predictions_of_a_stream_are_those_of_the_whole_file(kind, tmp_path, command, monkeypatch):
     monkeypatch.setattr(
         "jsparse.cli.predict.TableFile", functools.partial(TableFile, batch_rows=90)
     )
     code = [f"{i % 3:02}" for i in range(500)]  # text, although it reads as numbers
     table = people().append_column("code", pa.array(code))
-    whole, model = tmp_path / "whole.parquet", tmp_path / "m"
-    pq.write_table(table, whole)
-    fit = ["fit", str(whole), "--target", "owner", "--out", str(model), "--method", "fixed-size"]
-    assert (
-        main([*fit, "--prototypes", "20", "--evaluations", "2", "--quiet", "--categorical", "code"])
-        == 0
-    )
-    capsys.readouterr()
-
+    model = model_file(tmp_path / "m", table, "owner", (False, True), categorical=["code"])
     shown = replaced(table, "town", lambda i, v: "Hasselt" if i % 100 == 99 else v)
+    whole, one, other = (tmp_path / name for name in ("whole.parquet", "one.csv", "other.csv"))
     pq.write_table(shown, whole)
     streamed = written(kind, tmp_path, shown)
-    one, other = tmp_path / "one.csv", tmp_path / "other.csv"
-    assert main(["predict", str(model), str(whole), "--out", str(one)]) == 0
-    output = capsys.readouterr().err
-    assert "column 'town': 5 rows of unseen category" in output
-    assert "misclassification on 500 rows" in output
-    assert main(["predict", str(model), str(streamed), "--out", str(other), "--stream"]) == 0
-    assert capsys.readouterr().err == output
+    code, _, said = command("predict", model, whole, "--out", one)
+    assert code == 0
+    assert "column 'town': 5 rows of unseen category" in said
+    assert "misclassification on 500 rows" in said
+    by_stream = ["predict", model, streamed, "--stream"]
+    assert command(*by_stream, "--out", other) == (0, "", said)
     labels, values = zip(*(r.split(",") for r in one.read_text().split()), strict=True)
     labels_2, values_2 = zip(*(r.split(",") for r in other.read_text().split()), strict=True)
     assert labels == labels_2
     # Batches of other shapes are summed in another order.
     np.testing.assert_allclose(np.float64(values[1:]), np.float64(values_2[1:]), atol=1e-8)
-    assert main(["predict", str(model), str(streamed), "--stream"]) == 0
-    assert capsys.readouterr().out == other.read_text()
+    assert command(*by_stream)[:2] == (0, other.read_text())
 
     if kind == "folder":  # nor into the folder that is read
-        inside = str(streamed / "0000.parquet")
-        assert main(["predict", str(model), str(streamed), "--stream", "--out", inside]) == 2
-        assert "another file than one that is read" in capsys.readouterr().err
+        inside = streamed / "0000.parquet"
+        code, _, said = command(*by_stream, "--out", inside)
+        assert code == 2
+        assert "another file than one that is read" in said
         assert pq.read_table(inside).num_rows == 200
 
     # What is wrong in the last batch leaves the file as it was.
@@ -268,39 +286,13 @@ def test_predictions_of_a_stream_are_those_of_the_whole_file(kind, tmp_path, cap
         pq.write_table(wrong.slice(400), streamed / "0400.parquet")
     else:
         written(kind, tmp_path, wrong)
-    assert main(["predict", str(model), str(streamed), "--out", str(other), "--stream"]) == 2
-    assert "481" in capsys.readouterr().err
+    code, _, said = command(*by_stream, "--out", other)
+    assert code == 2
+    assert "481" in said
     assert other.read_bytes() == before
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("settings_restored")
-def test_a_file_too_large_to_predict_as_a_whole(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    pyarrow.csv.write_csv(people(150), tmp_path / "t.csv")
-    table, model = str(tmp_path / "t.csv"), str(tmp_path / "m")
-    options = ["--prototypes", "10", "--folds", "3", "--evaluations", "1", "--quiet"]
-    assert main(["fit", table, "--target", "income", "--out", model, *options]) == 0
-    monkeypatch.setattr("jsparse.cli.files.free_bytes", lambda: 1000)
-    capsys.readouterr()
-    assert main(["predict", model, table]) == 2
-    assert "--stream" in capsys.readouterr().err
-    assert main(["predict", model, table, "--stream"]) == 0
-    read = capsys.readouterr()
-    assert len(read.out.split()) == 151
-    # Damaged: named where it is read.
-    cut = tmp_path / "cut.parquet"
-    pq.write_table(people(150), cut)
-    cut.write_bytes(cut.read_bytes()[:-9])
-    assert main(["predict", model, str(cut)]) == 2
-    assert "'" + str(cut) + "': expected a readable Parquet file" in capsys.readouterr().err
-    assert "mean squared error on 150 rows" in read.err
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("settings_restored")
-def test_the_types_of_a_stream_are_those_of_training(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_the_types_of_a_stream_are_those_of_training(tmp_path, command):
     rng, n = np.random.default_rng(0), 200
     table = pa.table(
         {
@@ -311,131 +303,98 @@ def test_the_types_of_a_stream_are_those_of_training(tmp_path, capsys, monkeypat
             "y": np.where(np.arange(n) % 3 == 1, 7, 3),
         }
     )
-    model, small, large = str(tmp_path / "m"), tmp_path / "small.csv", tmp_path / "large.csv"
-    options = ["--prototypes", "10", "--folds", "3", "--evaluations", "1", "--quiet", "--impute"]
-    codes = ["--categorical", "code", "serial", "--task", "classification"]
-    with_gaps = replaced(table, "x", lambda i, v: None if i == 5 else v)
-    for name in ("flag", "code", "serial"):
+    inputs = ("x", "flag", "code", "serial")
+    with_gaps, late = table, table
+    for name in inputs:
         with_gaps = replaced(with_gaps, name, lambda i, v: None if i == 5 else v)
-    pyarrow.csv.write_csv(with_gaps, small)
-    fit = ["fit", str(small), "--target", "y", "--out", model]
-    assert main([*fit, *codes, *options]) == 0
-    # Longer than the piece of the file by which types are inferred: empty until row 190, but for
-    # columns that the model does not know, whose kind changes then.
-    late = table.add_column(0, "text", pa.array(["a" * 100_000] * n))
-    for name in ("x", "flag", "code", "serial"):
         late = replaced(late, name, lambda i, v: None if i < 190 else v)
+    options = {"impute": True, "categorical": ["code", "serial"], "task": "classification"}
+    model = model_file(tmp_path / "m", with_gaps, "y", (3, 7), **options)
+    # Empty until row 190, but for columns that the model does not know, whose kind changes then.
     late = late.append_column("id", pa.array([str(i) if i < 190 else f"A{i}" for i in range(n)]))
     remark = pa.array([None if i < 190 else "?" for i in range(n)], pa.string())
     late = late.append_column("remark", remark)
-    pyarrow.csv.write_csv(late, large, pyarrow.csv.WriteOptions(quoting_style="none"))
-    assert large.stat().st_size > 1 << 24
-    capsys.readouterr()
-    assert main(["predict", model, str(large)]) == 0
-    whole = capsys.readouterr()
-    assert "misclassification on 200 rows" in whole.err
-    assert main(["predict", model, str(large), "--stream"]) == 0
-    streamed = capsys.readouterr()
-    assert streamed.err == whole.err
-    labels = [row.split(",")[0] for row in streamed.out.split()]
-    assert labels == [row.split(",")[0] for row in whole.out.split()]
+    large, small = written_long(late, tmp_path / "large.csv"), tmp_path / "small.csv"
+    code, whole, said = command("predict", model, large)
+    assert code == 0
+    assert "misclassification on 200 rows" in said
+    code, streamed, said_of_stream = command("predict", model, large, "--stream")
+    assert (code, said_of_stream) == (0, said)
+    labels, labels_2 = ([row.split(",")[0] for row in out.split()] for out in (streamed, whole))
+    assert labels == labels_2
     assert set(labels[1:]) <= {"3", "7"}
     # A column that is missing is told by its name, with the nearest.
     pyarrow.csv.write_csv(table.rename_columns(["x", "flags", "code", "serial", "y"]), small)
-    assert main(["predict", model, str(small), "--stream"]) == 2
-    assert "'flag', not found; nearest: 'flags'" in capsys.readouterr().err
+    code, _, said = command("predict", model, small, "--stream")
+    assert code == 2
+    assert "'flag', not found; nearest: 'flags'" in said
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("settings_restored")
-def test_a_stream_says_what_the_whole_file_says(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    rng, n, model = np.random.default_rng(0), 60, str(tmp_path / "m")
+def test_a_stream_says_what_the_whole_file_says(tmp_path, command):
+    rng, n, path = np.random.default_rng(0), 60, tmp_path / "t.csv"
     x = np.round(rng.normal(size=n), 3)
     table = pa.table({"x": x, "flag": np.arange(n) % 2 == 0, "y": np.round(2 * x, 3)})
-    path = tmp_path / "t.csv"
-    pyarrow.csv.write_csv(table, path)
-    options = ["--prototypes", "8", "--folds", "3", "--evaluations", "1", "--quiet"]
-    assert main(["fit", str(path), "--target", "y", "--out", model, *options]) == 0
-    capsys.readouterr()
-
+    model = model_file(tmp_path / "m", table, "y")
     for delimiter, columns, code, words in (
         (",", {"y": lambda i: "?" if i == 3 else "1.5"}, 0, ["not scored: column 'y'"]),
         (";", {"u": lambda i: "12,5"}, 0, ["mean squared error on 60 rows"]),
         (",", {"flag": lambda i: i}, 2, ["'flag'", "CSV conversion error to bool"]),
-        (
-            ",",
-            {"x": lambda i: "a" if i == 3 else "1"},
-            2,
-            ["'x'", "conversion error to double"],
-        ),
+        (",", {"x": lambda i: "a" if i == 3 else "1"}, 2, ["'x'", "conversion error to double"]),
     ):
         values = {name: [value(i) for i in range(n)] for name, value in columns.items()}
         shown = pa.table({**{name: table[name] for name in table.column_names}, **values})
         write = pyarrow.csv.WriteOptions(quoting_style="none", delimiter=delimiter)
         pyarrow.csv.write_csv(shown, path, write)
-        outputs = []
-        for more in ([], ["--stream"]):
-            assert main(["predict", model, str(path), *more]) == code
-            outputs.append(capsys.readouterr().err.strip())
-        if code == 0:
-            assert outputs[0] == outputs[1]
-        assert all(word in message for word in words for message in outputs)
+        codes, _, said = zip(
+            *(command("predict", model, path, *more) for more in ([], ["--stream"])), strict=True
+        )
+        assert codes == (code, code)
+        assert code != 0 or said[0].strip() == said[1].strip()
+        assert all(word in message for word in words for message in said)
     # Files that differ in a column that is not wanted.
     (tmp_path / "parts").mkdir()
-    pq.write_table(table.append_column("u", pa.array(range(n))), tmp_path / "parts" / "a.parquet")
-    other = table.append_column("u", pa.array(["A"] * n))
-    pq.write_table(other, tmp_path / "parts" / "b.parquet")
-    assert main(["predict", model, str(tmp_path / "parts"), "--stream"]) == 0
-    assert "mean squared error on 120 rows" in capsys.readouterr().err
+    for name, cells in (("a", range(n)), ("b", ["A"] * n)):
+        other = table.append_column("u", pa.array(cells))
+        pq.write_table(other, tmp_path / "parts" / f"{name}.parquet")
+    code, _, said = command("predict", model, tmp_path / "parts", "--stream")
+    assert code == 0
+    assert "mean squared error on 120 rows" in said
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("settings_restored")
-def test_columns_to_drop_are_not_read(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path, n = tmp_path / "t.csv", 200
+def test_columns_to_drop_are_not_read(tmp_path, command):
+    n, x = 200, np.arange(200.0)
     remark = [None if i < 190 else "?" for i in range(n)]
     town = [None if i < 180 else ("Gent", "Leuven")[i % 2] for i in range(n)]
-    x = np.arange(float(n))
-    table = pa.table({"text": ["a" * 100_000] * n, "x": x, "town": town, "remark": remark})
-    table = table.append_column("y", pa.array(np.where(x < 170, np.round(x), x / 2)))
-    pyarrow.csv.write_csv(table, path, pyarrow.csv.WriteOptions(quoting_style="none"))
-    fit = ["fit", str(path), "--target", "y", "--task", "regression", "--stream", "--impute"]
-    fit += ["--out", str(tmp_path / "m"), "--prototypes", "10", "--folds", "3", "--quiet"]
-    fit += ["--evaluations", "1", "--categorical", "town"]
-    assert main([*fit, "--drop", "text"]) == 2
-    message = capsys.readouterr().err
-    assert "column 'remark': " in message
-    assert "CSV conversion error to double: invalid value '?'; in a str" in message
-    assert main([*fit, "--drop", "text", "remarks"]) == 2
-    assert "the columns to drop 'remarks', not found; nearest: 'remark'" in capsys.readouterr().err
-    assert main([*fit, "--drop", "text", "remark", "y"]) == 2
-    assert "--drop: expected other columns than the target 'y'" in capsys.readouterr().err
-    assert main([*fit, "--drop", "text", "remark"]) == 0
-    assert "200 rows x 4 columns" in capsys.readouterr().out
-    assert main([*fit, "--drop", "text", "remark", "town"]) == 0  # also if it is categorical
-    assert "200 rows x 1 columns" in capsys.readouterr().out
+    y = np.where(x < 170, np.round(x), x / 2)
+    table = pa.table({"x": x, "town": town, "remark": remark, "y": y})
+    path = written_long(table, tmp_path / "t.csv")
+    fit = ["fit", path, "--target", "y", "--task", "regression", "--stream", "--impute"]
+    fit += ["--out", tmp_path / "m", *SMALL, "--categorical", "town"]
+    for drop, words in (
+        ([], "CSV conversion error to double: invalid value '?'; in a str"),
+        ([], "column 'remark': "),
+        (["remarks"], "the columns to drop 'remarks', not found; nearest: 'remark'"),
+        (["remark", "y"], "--drop: expected other columns than the target 'y'"),
+    ):
+        code, _, said = command(*fit, "--drop", "text", *drop)
+        assert code == 2
+        assert words in said
+    for drop, columns in ((["remark"], 4), (["remark", "town"], 1)):  # also if it is categorical
+        code, report, _ = command(*fit, "--drop", "text", *drop)
+        assert code == 0
+        assert f"200 rows x {columns} columns" in report
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("settings_restored")
-def test_a_target_whose_first_values_are_whole(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    x, model = np.arange(200.0), str(tmp_path / "m")
-    target = np.where(x < 190, np.round(x / 10), x / 10)
-    small, large = tmp_path / "small.csv", tmp_path / "large.csv"
-    pyarrow.csv.write_csv(pa.table({"x": x, "y": target}), small)
-    options = ["--prototypes", "10", "--folds", "3", "--evaluations", "1", "--quiet"]
-    assert main(["fit", str(small), "--target", "y", "--out", model, *options]) == 0
-    # Longer than the piece of the file by which its types are told.
-    padded = pa.table({"x": x, "y": target, "text": ["a" * 100_000] * 200})
-    pyarrow.csv.write_csv(padded, large, pyarrow.csv.WriteOptions(quoting_style="none"))
-    text = large.read_text().replace(".0,", ",")
-    large.write_text(text)
-    capsys.readouterr()
-    assert main(["predict", model, str(large), "--stream"]) == 0
-    assert "mean squared error on 200 rows" in capsys.readouterr().err
+def test_a_target_whose_first_values_are_whole(tmp_path, command):
+    x = np.arange(200.0)
+    table = pa.table({"x": x, "y": np.where(x < 190, np.round(x / 10), x / 10)})
+    model = model_file(tmp_path / "m", table, "y")
+    large = written_long(table, tmp_path / "large.csv")
+    large.write_text(large.read_text().replace(".0,", ","))
+    code, _, said = command("predict", model, large, "--stream")
+    assert code == 0
+    assert "mean squared error on 200 rows" in said
 
 
 def test_row_groups_and_files_are_shards(tmp_path):

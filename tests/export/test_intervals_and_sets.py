@@ -1,34 +1,26 @@
 """Intervals and prediction sets of ONNX files and headers of C equal the answers of the model."""
 
-import ctypes
 import dataclasses
-import shutil
-import subprocess
 
-import jax
 import numpy as np
 import pytest
+from c_program import compiled, needs_compiler, pointers
 from onnx_program import program
-from predictor.plain_models import TASKS, a_model, rows
+from predictor.plain_models import a_model, rows
 
-import jsparse
 from jsparse import kernels
 from jsparse.cli.main import main
 
-COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 SOURCES = {
     "interval": "int interval(const REAL *x, REAL *l, REAL *u) { return m_interval(x, l, u); }",
     "set": "int set(const REAL *x, int *in_set) { return m_set(x, in_set); }",
 }
-CASES = [(task, folds) for task in TASKS for folds in (0, 3)]
+TASKS = ("regression", "targets", "quantiles", "two", "one_versus_one", "hamming")
 
 
 def calibrated(task, folds, dtype="float64"):
-    """A model whose stored errors represent one to four rows each."""
-    model = a_model(kernels.RBF(1.5), task, dtype, folds=folds)
-    counts = np.arange(30, dtype=np.int32) % 4 + 1
-    return dataclasses.replace(model, conformal=dataclasses.replace(model.conformal, counts=counts))
+    return a_model(kernels.RBF(1.5), task, dtype, folds=folds)
 
 
 def by_onnx(model, X, coverage, folder):
@@ -42,24 +34,18 @@ def by_onnx(model, X, coverage, folder):
 def by_c(model, X, coverage, folder):
     """Return lower and upper ends, or prediction sets, as compiled C computes them."""
     model.to_c(folder / "m.h", prefix="m", coverage=coverage)
-    real = {"float64": "double", "float32": "float"}[X.dtype.name]
     source = SOURCES["interval" if model.labels is None else "set"]
-    (folder / "m.c").write_text(f'#include "m.h"\n{source}')
-    flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", f"-DREAL={real}"]
-    library = folder / f"{coverage}.so"
-    command = [COMPILER, *flags, "-shared", "-fPIC", "m.c", "-o", str(library), "-lm"]
-    subprocess.run(command, cwd=folder, check=True, timeout=120)
-    functions, X = ctypes.CDLL(str(library)), np.ascontiguousarray(X)
+    library, X = compiled(folder, "m", source, X.dtype), np.ascontiguousarray(X)
 
     def called(function, arrays):
         for row in zip(X, *arrays, strict=True):
-            assert function(*(ctypes.c_void_p(part.ctypes.data) for part in row)) == 0
+            assert function(*pointers(*row)) == 0
         return arrays
 
     if model.labels is not None:
-        return called(functions.set, [np.full((len(X), len(model.labels)), 9, np.int32)])[0] == 1
+        return called(library.set, [np.full((len(X), len(model.labels)), 9, np.int32)])[0] == 1
     targets = max(1, model.expansion.intercept.size if not model.quantiles else 1)
-    return called(functions.interval, [np.zeros((len(X), targets), X.dtype) for _ in range(2)])
+    return called(library.interval, [np.zeros((len(X), targets), X.dtype) for _ in range(2)])
 
 
 def agree(model, X, coverage, answer):
@@ -75,38 +61,21 @@ def agree(model, X, coverage, answer):
         np.testing.assert_allclose(values, expected[..., end], rtol=0, atol=size)
 
 
-@pytest.mark.parametrize(("task", "folds"), CASES)
-def test_onnx_agrees_with_the_model(task, folds, dtype, tmp_path):
-    model, X = calibrated(task, folds, np.dtype(dtype).name), rows(200, np.dtype(dtype).name)
-    for coverage in (0.3, 0.9):  # the folds' machines differ, so at 0.3 some ends are exchanged
-        agree(model, X, coverage, by_onnx(model, X, coverage, tmp_path))
-
-
-@pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
-@pytest.mark.parametrize(("task", "folds"), CASES)
-@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
-def test_c_agrees_with_the_model(task, folds, dtype, tmp_path):
+@pytest.mark.parametrize("folds", [0, 3])
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    ("answer", "dtype"),
+    [
+        (by_onnx, "float64"),
+        (by_onnx, "float32"),
+        pytest.param(by_c, "float64", marks=needs_compiler),
+        pytest.param(by_c, "float32", marks=[needs_compiler, pytest.mark.slow]),
+    ],
+)
+def test_a_file_agrees_with_the_model(answer, task, folds, dtype, tmp_path):
     model, X = calibrated(task, folds, dtype), rows(100, dtype)
-    for coverage in (0.3, 0.9):
-        agree(model, X, coverage, by_c(model, X, coverage, tmp_path))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
-@pytest.mark.parametrize("out_of_fold", [True, "machines"])
-@pytest.mark.parametrize("task", ["regression", "classification"])
-def test_trained_models(task, out_of_fold, tmp_path):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 4)) * [1, 5, 0.1, 1] + [0, 100, 0, -3]
-    value = np.sin(X[:, 0]) + 10 * X[:, 2] + 0.3 * rng.normal(size=300)
-    y = value if task == "regression" else np.digitize(value, [-0.7, 0.7])
-    with jax.enable_x64(True):
-        model = jsparse.train(
-            X, y, task=task, key=0, method=jsparse.FixedSize(20), out_of_fold=out_of_fold,
-            search=jsparse.Profile(max_evaluations=4),
-        ).model  # fmt: skip
-    for answer in (by_onnx, by_c):
-        agree(model, X, 0.9, answer(model, X, 0.9, tmp_path))
+    for coverage in (0.3, 0.9):  # the folds' machines differ, so at 0.3 some ends are exchanged
+        agree(model, X, coverage, answer(model, X, coverage, tmp_path))
 
 
 @pytest.mark.parametrize("folds", [0, 3])
@@ -134,16 +103,21 @@ def test_coverages_that_no_error_gives_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_line_takes_coverage_and_outputs(tmp_path, capsys):
-    model, path = calibrated("two", 3), tmp_path / "m.jsparse"
+def test_the_command_line_writes_the_files_of_the_model(tmp_path, capsys):
+    model, path, again = calibrated("two", 3), tmp_path / "m.jsparse", tmp_path / "again"
     model.save(path)
-    export = ["export", str(path), "--coverage", "0.8", "--to"]
-    assert main([*export, "onnx", "--outputs", "label,prediction_set"]) == 0
-    model.to_onnx(tmp_path / "again", coverage=0.8, outputs=["prediction_set", "label"])
-    assert (tmp_path / "m.onnx").read_bytes() == (tmp_path / "again").read_bytes()
-    assert main([*export, "c"]) == 0
-    model.to_c(tmp_path / "again", coverage=0.8)
-    assert (tmp_path / "m.h").read_bytes() == (tmp_path / "again").read_bytes()
+    export, coverage = ["export", str(path), "--to"], ["--coverage", "0.8"]
+    for options, write in (
+        (["onnx", *coverage, "--outputs", "label,prediction_set"],
+         lambda: model.to_onnx(again, coverage=0.8, outputs=["prediction_set", "label"])),
+        (["c", *coverage], lambda: model.to_c(again, coverage=0.8)),
+        (["stablehlo", "--function", "predict_proba"],
+         lambda: model.to_stablehlo(again, "predict_proba")),
+    ):  # fmt: skip
+        assert main([*export, *options]) == 0
+        write()
+        suffix = {"c": "h"}.get(options[0], options[0])
+        assert (tmp_path / f"m.{suffix}").read_bytes() == again.read_bytes()
     capsys.readouterr()
-    assert main([*export, "stablehlo"]) == 2
+    assert main([*export, "stablehlo", *coverage]) == 2
     assert "--coverage: expected together with --to c or onnx" in capsys.readouterr().err

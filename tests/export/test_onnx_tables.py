@@ -1,16 +1,15 @@
 """ONNX files of models of tables: one named input for each column, labels out."""
 
-import jax
 import numpy as np
 import onnx
 import pandas as pd
 import pytest
 from onnx_program import program
+from predictor.plain_models import table_model
 
 import jsparse
 from jsparse.data.frames import Frame
 
-QUICK = {"method": jsparse.FixedSize(8), "key": 0, "search": jsparse.Profile(max_evaluations=4)}
 CATEGORIES = {"town", "smoker", "floor", "grade"}
 
 
@@ -29,10 +28,6 @@ def table(n=60):
     )
 
 
-def targets(frame):
-    return np.where(frame["age"] + 20 * frame["smoker"] > 60, "old", "young")
-
-
 KINDS = {"town": object, "smoker": bool, "floor": np.int64}
 
 
@@ -43,11 +38,9 @@ def columns(frame, kinds=KINDS):
     return {name: np.array(frame[[name]], kinds.get(name, float)) for name in frame}
 
 
-def learn(frame, y, **settings):
+def a_model(frame, **settings):
     codes = [name for name in ("floor", "grade") if name in frame]
-    table = Frame(frame, categorical=codes, **settings)
-    with jax.enable_x64(True):
-        return jsparse.train(table, y, task="classification", **QUICK).model
+    return table_model(Frame(frame, categorical=codes, **settings), ("old", "young"))
 
 
 def check(model, frame, run, inputs):
@@ -60,7 +53,7 @@ def check(model, frame, run, inputs):
 @pytest.mark.parametrize("categories", ["indicators", "kernel"])
 def test_columns_of_every_type_are_inputs(categories, tmp_path):
     frame = table()
-    model = learn(frame, targets(frame), categories=categories)
+    model = a_model(frame, categories=categories)
     run = program(model, tmp_path)
     described = {i.name: i.doc_string for i in onnx.load(tmp_path / "model.onnx").graph.input}
     assert described["town"] == "categories: 'Bern', 'Köln', 'Łódź'"
@@ -94,14 +87,13 @@ def test_columns_of_every_type_are_inputs(categories, tmp_path):
 @pytest.mark.parametrize("categories", ["indicators", "kernel"])
 def test_missing_values_are_filled_in(categories, tmp_path):
     frame = table()
-    y = targets(frame)
     holes = np.random.default_rng(0).random(frame.shape) < 0.1
 
     def with_holes(frame, holes):
         frame = frame.astype({"age": float, "floor": float, "smoker": object})
         return frame.mask(holes[: len(frame)])
 
-    model = learn(with_holes(frame, holes), y, categories=categories, impute=True)
+    model = a_model(with_holes(frame, holes), categories=categories, impute=True)
     assert {c.name for c in model.columns.columns if None in (c.categories or ())} == CATEGORIES
     run = program(model, tmp_path)
     assert run.inputs["smoker"] == run.inputs["floor"] == "tensor(double)"
@@ -117,7 +109,7 @@ def test_missing_values_are_filled_in(categories, tmp_path):
 
 def test_numbers_have_the_model_s_dtype_and_columns_their_names(tmp_path):
     frame = table()[["income", "town"]].rename(columns={"income": "probabilities"})
-    learn(frame, np.arange(60) % 3).save(tmp_path / "model.jsparse")
+    a_model(frame).save(tmp_path / "model.jsparse")
     model = jsparse.load(tmp_path / "model.jsparse", dtype="float32")
     run = program(model, tmp_path)
     assert run.inputs == {"probabilities": "tensor(float)", "town": "tensor(string)"}

@@ -14,7 +14,11 @@ from jsparse._files import OutputError
 from jsparse.export.stablehlo import PLATFORMS
 
 KERNELS = every_kernel()
-CASES = (("two", "float64"), ("one_versus_one", "float32"), ("hamming", "float64"))
+CASES = [
+    *(("two", "float64", function) for function in ("decision_function", "predict")),
+    ("one_versus_one", "float32", "predict_proba"),
+    ("hamming", "float64", "predict_proba"),
+]
 # The recipe of docs/howto/deploy.md, in a process in which `import jsparse` fails.
 READER = """
 import sys
@@ -46,13 +50,11 @@ def numbered(task, dtype="float64"):
 
 def test_a_process_without_this_package_gives_the_model_s_answers(tmp_path):
     answers = {}
-    for task, dtype in CASES:
-        model = numbered(task, dtype)
-        for function in ("decision_function", "predict", "predict_proba"):
-            name = f"{task} {dtype} {function}"
-            model.to_stablehlo(tmp_path / f"{name}.stablehlo", function)
-            np.save(tmp_path / f"{name}.rows.npy", rows(300, dtype))
-            answers[name] = getattr(model, function)(rows(300, dtype))
+    for task, dtype, function in CASES:
+        model, name = numbered(task, dtype), f"{task} {dtype} {function}"
+        model.to_stablehlo(tmp_path / f"{name}.stablehlo", function)
+        np.save(tmp_path / f"{name}.rows.npy", rows(300, dtype))
+        answers[name] = getattr(model, function)(rows(300, dtype))
     command = [sys.executable, "-c", READER, str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert run.stdout == "no jsparse\n"

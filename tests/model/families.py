@@ -1,12 +1,17 @@
 """Families of every kind, made without a fit."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jsparse import Model
 from jsparse._status import COMPLETED, CONVERGED, PRECISION_LOST
 from jsparse.kernels import RBF, Linear, Mixture
 from jsparse.machines.family import Family
+from jsparse.multiclass import output_code
+from jsparse.scaling import standardize
 
 # Outputs of each kind. Nested machines have the prototypes of all smaller ones.
 KINDS = {"nested": (), "joint": (3,), "separate": (3,), "sizes": (3,), "dictionary": ()}
@@ -57,3 +62,19 @@ def sized_arrays(rng, kind):
         coefficients[0, place, active] = rng.normal(size=(size, c))
     intercepts = rng.normal(size=(1, len(SIZES), c))
     return None, coefficients, intercepts, SIZES, [CONVERGED, PRECISION_LOST]
+
+
+def model_of_sizes(kind, d=3):
+    """A model of a family as training keeps it, in standardised units, and raw rows."""
+    X = 7 + 3 * np.random.default_rng(0).normal(size=(60, d))
+    machines = family(kind, d)
+    expansion = dataclasses.replace(
+        machines.at(4 if kind != "joint" else 3), scaling=standardize(jnp.asarray(X))
+    )
+    code = output_code("one_versus_rest", 3) if KINDS[kind] else None
+    labels = ("a", "b", "c") if KINDS[kind] else ("a", "b")
+    inverse_temperatures = np.arange(1.0, 1 + len(labels))
+    model = Model(
+        expansion, machines, inverse_temperatures, code=code, labels=labels, label_dtype="<U1"
+    )
+    return model, X

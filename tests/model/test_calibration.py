@@ -59,25 +59,6 @@ def test_slopes_are_the_likeliest_by_loops(k):
     )
 
 
-def test_true_slopes_are_found():
-    rng = np.random.default_rng(1)
-    f = rng.standard_normal(100_000)
-    p = 1 / (1 + np.exp(-np.where(f >= 0, 3.0, 1.5) * f))
-    numbers = (rng.random(len(f)) < p).astype(int)
-    # Their standard errors are about 0.02.
-    np.testing.assert_allclose(fit_inverse_temperatures(f, numbers), [1.5, 3.0], atol=0.06)
-
-
-@pytest.mark.parametrize("k", [2, 3])
-def test_a_weight_of_two_is_the_row_twice(k):
-    scores, numbers, weights = scored(k, n=80)
-    repeats = np.repeat(np.arange(80), weights.astype(int))
-    np.testing.assert_allclose(
-        fit_inverse_temperatures(scores, numbers, weights),
-        fit_inverse_temperatures(scores[repeats], numbers[repeats]),
-    )
-
-
 @pytest.mark.parametrize("k", [2, 5])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_most_probable_class_is_the_one_decided_for(k, dtype):

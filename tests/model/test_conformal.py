@@ -1,7 +1,6 @@
 """Intervals and sets: the papers' formulas by loops, and machines solved without a row."""
 
 import dataclasses
-import itertools
 
 import jax
 import numpy as np
@@ -10,7 +9,7 @@ from reference import conformal as loops
 from reference.fixed_size import dual as solve_dual
 from test_model import LABELS, NUMBERS, QUICK, ROWS, SMALL
 
-from jsparse import SCDP, Dual, HoldOut, Robust, SpSVM, load, train
+from jsparse import SCDP, Dual, HoldOut, Robust, load, train
 from jsparse.conformal import (
     ConformalScores,
     intervals,
@@ -80,10 +79,10 @@ def test_split_intervals_cover_as_often_as_order_statistics_do():
         assert abs(inside.mean() - expected) < 4 * np.sqrt(expected * (1 - expected) / draws)
 
 
-@pytest.mark.parametrize("coverage", [0.0, 1.0, -1, np.nan, "x", True, 0.91])
-def test_a_coverage_that_so_few_errors_cannot_give_is_refused(coverage):
-    with pytest.raises(ValueError, match="coverage: expected"):
-        rank_of(coverage, 9)
+def test_a_coverage_that_so_few_errors_cannot_give_is_refused():
+    for coverage in (0.0, 1.0, -1, np.nan, "x", True, 0.91):
+        with pytest.raises(ValueError, match="coverage: expected"):
+            rank_of(coverage, 9)
     assert rank_of(0.9, 9) == 9
 
 
@@ -149,18 +148,7 @@ def test_quantiles_of_each_fold_give_intervals_and_sets_that_are_never_smaller()
                                   np.sort(errors[:60]))  # fmt: skip
 
 
-def test_intervals_by_quantiles_cover_new_rows():
-    rng, n, draws = np.random.default_rng(7), 500, 2000
-    share = []
-    for _ in range(40):
-        kept = kept_errors(rng.exponential(size=n), held_out=True)
-        half = intervals(np.zeros((1, 1)), kept, 0.876)[0, 1]
-        share.append(np.mean(rng.exponential(size=draws) <= half))
-    # A coverage of 0.88, whose standard error over samples of 500 errors is 0.015.
-    assert np.mean(share) + 3 * 0.015 / np.sqrt(40) >= 0.876
-    assert abs(np.mean(share) - 0.88) < 3 * 0.015 / np.sqrt(40) + 1 / n
-
-
+@pytest.mark.slow
 def test_what_a_model_and_its_file_hold_does_not_grow_with_the_rows(tmp_path):
     """But for quantiles: neither the candidates of a path nor the errors of the rows."""
     rng = np.random.default_rng(8)
@@ -234,12 +222,10 @@ def values_of_folds(trained):
         pytest.param(
             SMALL, np.stack([NUMBERS, -3 * NUMBERS + 1], axis=1), {}, marks=pytest.mark.slow
         ),
-        (SMALL, LABELS, {}),
+        (SMALL, LABELS.astype(object), {}),
         pytest.param(SMALL, LABELS, {"multiclass": "one_versus_one"}, marks=pytest.mark.slow),
-        pytest.param(Dual(), LABELS, {}, marks=pytest.mark.slow),
         pytest.param(Robust(12), NUMBERS, {}, marks=pytest.mark.slow),
         pytest.param(SCDP(max_prototypes=6), NUMBERS, {}, marks=pytest.mark.slow),
-        pytest.param(SpSVM(max_prototypes=6), LABELS, {}, marks=pytest.mark.slow),
     ],
 )
 def test_machines_of_the_folds_give_the_values_out_of_fold(method, y, options, tmp_path):
@@ -263,6 +249,7 @@ def test_machines_of_the_folds_give_the_values_out_of_fold(method, y, options, t
         inside = trained.predict_set(NEW, 0.8)
         assert inside.shape == (7, len(trained.classes))
         np.testing.assert_array_equal(again.predict_set(NEW, 0.8), inside)
+        np.testing.assert_array_equal(again.predict(NEW), trained.predict(NEW))
 
 
 # --- models and what is known of them -----------------------------------------------------------
@@ -278,7 +265,7 @@ def models():
     }
 
 
-def test_errors_out_of_fold_are_kept_by_default(models, tmp_path):
+def test_errors_out_of_fold_are_kept_by_default(models):
     trained = models["numbers"]
     errors = np.abs(NUMBERS - trained.out_of_fold)
     half = np.sort(errors)[rank_of(0.9, 80) - 1]
@@ -288,11 +275,12 @@ def test_errors_out_of_fold_are_kept_by_default(models, tmp_path):
     assert "intervals: by errors out of fold" in repr(trained.model)
     trained = models["two"]
     truth = np.where(TWO == "yes", 1, -1) * trained.out_of_fold
-    least = np.sort(truth)[80 - rank_of(0.9, 80)]
     f = trained.decision_function(NEW)
-    np.testing.assert_array_equal(
-        trained.predict_set(NEW), np.stack([-f >= least, f >= least], axis=1)
-    )
+    for coverage in (0.5, 0.9):
+        least = np.sort(truth)[80 - rank_of(coverage, 80)]
+        inside = np.stack([-f >= least, f >= least], axis=1)
+        np.testing.assert_array_equal(trained.predict_set(NEW, coverage), inside)
+    np.testing.assert_array_equal(trained.predict_set(NEW), inside)
     assert "sets: by errors out of fold" in repr(trained.model)
 
 
@@ -322,6 +310,10 @@ def test_what_is_not_known_or_does_not_fit_is_said(models):
         (lambda: numbers.predict_set(NEW), "predict_set: expected a classifier"),
         (lambda: two.interval(NEW), "interval: expected a regression"),
         (lambda: without.interval(NEW), "interval: expected a model with errors"),
+        (
+            lambda: dataclasses.replace(two, conformal=None).predict_set(NEW),
+            "predict_set: expected a model with errors",
+        ),
         (lambda: numbers.interval(NEW, 0.99), "at most 0.987654, as errors of 80 rows"),
         (lambda: numbers.calibrated(NEW, NEW), r"y: expected numbers of shape \(7,\)"),
         (lambda: numbers.calibrated(NEW, ["a"] * 7), "y: expected numbers of shape"),
@@ -366,14 +358,3 @@ def test_estimators_show_values_out_of_fold_and_answer_by_them():
     np.testing.assert_allclose(p[1:].sum(axis=1), 1, rtol=1e-12)
     assert np.mean((p[1:, 1] > 0.5) != (TWO[1:] == "yes")) == pytest.approx(classifier.cv_error_)
     assert classifier.predict_set(NEW, 0.8).shape == (7, 2)
-
-
-def test_sets_grow_with_coverage(models):
-    model = models["two"].model
-    parts = [model.predict_set(ROWS, coverage) for coverage in (0.5, 0.8, 0.95)]
-    for small, large in itertools.pairwise(parts):
-        assert (small <= large).all()
-    assert parts[0].sum() < parts[2].sum()
-    shorter = dataclasses.replace(model, conformal=None)
-    with pytest.raises(ValueError, match="predict_set: expected a model with errors"):
-        shorter.predict_set(NEW)

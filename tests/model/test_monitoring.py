@@ -8,17 +8,17 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from predictor.plain_models import table_model
 from scipy.stats import binomtest
 
-import jsparse
-from jsparse import monitoring
+from jsparse import KernelExpansion, Model, monitoring
 from jsparse.data.frames import Frame
 from jsparse.kernels import RBF, Laplacian, Linear
+from jsparse.multiclass import output_code
+from jsparse.scaling import Standardization
+from jsparse.training.trained import Trained
 
-SETTINGS = {
-    "method": jsparse.FixedSize(20), "kernel": RBF(1.0), "C": np.array([10.0]), "key": 0,
-    "search": jsparse.Profile(tune_kernel=False),
-}  # fmt: skip
+NAMES = np.array(["high", "low", "middle"])
 
 
 def data(n, seed=0, shift=0.0):
@@ -27,20 +27,37 @@ def data(n, seed=0, shift=0.0):
     return X, np.sin(2 * X[:, 0]) + 0.2 * rng.standard_normal(n)
 
 
+def labels_of(y):
+    return NAMES[np.where(y > 0.5, 0, np.where(y < -0.5, 1, 2))]
+
+
+def gauss(A, B):
+    return np.exp(-((A[:, None] - B[None]) ** 2).sum(axis=2) / 2)
+
+
 @functools.cache
-def trained(kind):
-    X, y = data(200)
+def fitted(kind):
+    """A machine of least squares on 20 prototypes, calibrated on other rows."""
+    (X, y), (others, targets) = data(200), data(150, seed=7)
+    code, options = None, {}
+    if kind == "two targets":
+        y, targets = (np.stack([each, 3 * each], axis=1) for each in (y, targets))
+    if kind == "labels":
+        y, targets = np.where(labels_of(y)[:, None] == NAMES, 1.0, -1.0), labels_of(targets)
+        code = output_code("one_versus_rest", 3)
+        options = {"labels": tuple(NAMES.tolist()), "label_dtype": NAMES.dtype.str}
+    shift, scale = X.mean(axis=0), X.std(axis=0)
+    scaled = (X - shift) / scale
+    beta = np.linalg.lstsq(gauss(scaled, scaled[:20]), y, rcond=1e-6)[0]
     with jax.enable_x64(True):
-        if kind == "labels":
-            y = np.array(["low", "middle", "high"])[np.digitize(y, [-0.5, 0.5])]
-            return jsparse.train(X, y, task="classification", **SETTINGS).model
-        if kind == "two targets":
-            y = np.stack([y, 3 * y], axis=1)
-        return jsparse.train(X, y, task="regression", **SETTINGS).model
+        parts = scaled[:20], beta, np.zeros(y.shape[1:]), shift, scale
+        Z, beta, b, shift, scale = map(jax.device_put, parts)
+        machine = KernelExpansion(RBF(1.0), Z, beta, b, Standardization(shift, scale))
+        return Model(machine, code=code, **options).calibrated(others, targets)
 
 
 def test_coverage_is_counted_with_the_exact_interval():
-    model, (X, y) = trained("numbers"), data(120, seed=1)
+    model, (X, y) = fitted("numbers"), data(120, seed=1)
     for level, truth in ((0.9, y), (0.5, y), (0.9, y + 9), (0.9, model.predict(X))):
         interval = monitoring.coverage(model, X, truth, level, confidence=0.9)
         count = sum(a <= t <= b for (a, b), t in zip(model.interval(X, level), truth, strict=True))
@@ -56,12 +73,12 @@ def test_coverage_is_counted_with_the_exact_interval():
 def test_coverage_of_several_targets_and_of_labels():
     X, y = data(120, seed=1)
     Y = np.stack([y, 3 * y + 9], axis=1)
-    each = monitoring.coverage(trained("two targets"), X, Y)
+    each = monitoring.coverage(fitted("two targets"), X, Y)
     assert each.observed.shape == each.low.shape == (2,)
     assert each.observed[0] > 0.8
     assert each.observed[1] < 0.1
-    model = trained("labels")
-    labels = np.array(["low", "middle", "high"])[np.digitize(y, [-0.5, 0.5])]
+    model = fitted("labels")
+    labels = labels_of(y)
     sets, classes = model.predict_set(X, 0.8), model.classes.tolist()
     inside = [s[classes.index(label)] for s, label in zip(sets, labels, strict=True)]
     interval = monitoring.coverage(model, X, labels, 0.8)
@@ -69,24 +86,22 @@ def test_coverage_of_several_targets_and_of_labels():
     assert interval.low < 0.8 < interval.high
 
 
-def mmd(X, Y, kernel):
-    """The unbiased estimate, pair by pair."""
+def mmd(X, Y, kernel=gauss):
+    """The unbiased estimate, from all pairs of different rows."""
 
-    def mean(A, B, same):
-        values = [
-            kernel(a, b) for i, a in enumerate(A) for j, b in enumerate(B) if not (same and i == j)
-        ]
-        return np.mean(values)
+    def within(A):
+        K = kernel(A, A)
+        return (K.sum() - np.trace(K)) / (len(A) * (len(A) - 1))
 
-    return mean(X, X, True) + mean(Y, Y, True) - 2 * mean(X, Y, False)
+    return within(X) + within(Y) - 2 * kernel(X, Y).mean()
 
 
 @pytest.mark.parametrize("block_rows", [None, 7])
 def test_the_statistic_is_the_unbiased_estimate(dtype, block_rows):
     X, Y = data(12)[0].astype(dtype), data(21, seed=1, shift=0.7)[0].astype(dtype)
     for ours, theirs in (
-        (RBF(0.8), lambda a, b: np.exp(-((a - b) ** 2).sum() / (2 * 0.8**2))),
-        (Linear(0.3), lambda a, b: 0.3 + a @ b),
+        (RBF(0.8), lambda A, B: gauss(A / 0.8, B / 0.8)),
+        (Linear(0.3), lambda A, B: 0.3 + A @ B.T),
     ):
         test_result = monitoring.mmd_test(0, ours, X, Y, block_rows=block_rows)
         expected = mmd(X.astype(float), Y.astype(float), theirs)
@@ -103,29 +118,20 @@ def test_p_values_of_few_rows_are_those_of_all_permutations():
     for i in range(5):
         for j in range(i):
             others = np.delete(together, [i, j], axis=0)
-            values = mmd(together[[i, j]], others, lambda a, b: np.exp(-((a - b) ** 2).sum() / 2))
-            statistics.append(values)
-    exact = np.mean(
-        np.array(statistics) >= mmd(X, Y, lambda a, b: np.exp(-((a - b) ** 2).sum() / 2)) - 1e-12
-    )
+            statistics.append(mmd(together[[i, j]], others))
+    exact = np.mean(np.array(statistics) >= mmd(X, Y) - 1e-12)
     assert 0.05 < exact < 0.5
     assert abs(test_result.p_value - exact) < 0.03  # three standard errors of 3000 permutations
 
 
 def test_the_size_of_the_test_is_its_level_and_shifts_are_found():
-    test = jax.jit(
-        lambda key, X, Y: monitoring.mmd_test(key, Laplacian(1.0), X, Y, n_permutations=99)
-    )
+    @jax.jit
+    def p_value(key, X, Y):
+        return monitoring.mmd_test(key, Laplacian(1.0), X, Y, n_permutations=99).p_value
 
     def p_values(shift):
-        return [
-            float(
-                test(
-                    jax.random.key(i), data(25, seed=i)[0], data(40, seed=10**6 + i, shift=shift)[0]
-                ).p_value
-            )
-            for i in range(200)
-        ]
+        pairs = ((data(25, i)[0], data(40, 10**6 + i, shift)[0]) for i in range(200))
+        return [float(p_value(jax.random.key(i), X, Y)) for i, (X, Y) in enumerate(pairs)]
 
     without = np.array(p_values(0.0))
     # A count of 20 has a standard deviation of 4.2, and of 100 of 7.
@@ -135,7 +141,7 @@ def test_the_size_of_the_test_is_its_level_and_shifts_are_found():
 
 
 def test_a_model_compares_rows_in_its_units():
-    model = trained("numbers")
+    model = fitted("numbers")
     reference = data(60, seed=2)[0]
     kept = monitoring.drift_test(model, data(50, seed=3)[0], reference, key=0)
     drifted = monitoring.drift_test(model, data(50, seed=3, shift=1.0)[0], reference, key=0)
@@ -143,42 +149,48 @@ def test_a_model_compares_rows_in_its_units():
     assert kept.p_value > 0.05
     scaling = model.expansion.scaling
     X, Y = (np.asarray(scaling.apply(jnp.asarray(a))) for a in (data(50, seed=3)[0], reference))
-    expected = mmd(X, Y, lambda a, b: np.exp(-((a - b) ** 2).sum() / 2))
-    np.testing.assert_allclose(kept.statistic, expected, rtol=1e-9)
+    np.testing.assert_allclose(kept.statistic, mmd(X, Y), rtol=1e-9)
 
 
 def test_errors_come_one_by_one():
     X, y = data(9, seed=4)
-    model = trained("numbers")
+    model = fitted("numbers")
     stream = monitoring.error_stream(model, [(X[:4], y[:4]), (X[4:], y[4:], None)])
     errors = [next(stream), *stream]
     assert all(isinstance(error, float) for error in errors)
     np.testing.assert_allclose(errors, np.abs(model.predict(X) - y))
-    both = trained("two targets")
+    both = fitted("two targets")
     Y = np.stack([y, 3 * y], axis=1)
     expected = np.abs(both.predict(X) - Y).mean(axis=1)
     np.testing.assert_allclose(monitoring.row_errors(both, X, Y), expected)
-    labels = np.array(["low", "middle", "high"])[np.digitize(y, [-0.5, 0.5])]
-    wrong = monitoring.row_errors(trained("labels"), X, labels.tolist())
-    assert wrong.tolist() == (trained("labels").predict(X) != labels).astype(float).tolist()
+    labels = labels_of(y)
+    wrong = monitoring.row_errors(fitted("labels"), X, labels.tolist())
+    assert wrong.tolist() == (fitted("labels").predict(X) != labels).astype(float).tolist()
 
 
-@pytest.mark.parametrize("task", ["regression", "classification"])
-def test_the_name_of_a_column_of_a_table_stands_for_the_targets(task):
+class Result(Trained):
+    """The model of a training that did not take place."""
+
+    def __init__(self, model):
+        vars(self).update(model=model)
+
+
+@pytest.mark.parametrize("labels", [(), ("high", "low")])
+def test_the_name_of_a_column_of_a_table_stands_for_the_targets(labels):
     X, y = data(150)
-    if task == "classification":
-        y = np.where(y > 0, "high", "low")
+    if labels:
+        y = np.where(y > 0, *labels)
     table = pd.DataFrame({"target": y, "a": X[:, 0], "b": X[:, 1]})
-    with jax.enable_x64(True):
-        result = jsparse.train(table[:100], "target", task=task, **SETTINGS)
-    model = result.model
-    of_result = result.calibrated(table[100:], "target").conformal.errors
+    model = table_model(Frame(table, drop=["target"]), labels)
+    result = Result(model)
     np.testing.assert_array_equal(
-        of_result, model.calibrated(table[100:], "target").conformal.errors
+        result.calibrated(table[100:], "target").conformal.errors,
+        model.calibrated(table[100:], "target").conformal.errors,
     )
-    of_result = result.with_novelty(table[:100]).novelty(table[100:]).distance
-    of_model = model.with_novelty(table[:100]).novelty(table[100:]).distance
-    np.testing.assert_array_equal(of_result, of_model)
+    np.testing.assert_array_equal(
+        result.with_novelty(table[:100]).novelty(table[100:]).distance,
+        model.with_novelty(table[:100]).novelty(table[100:]).distance,
+    )
     for rows in (table[100:], pa.Table.from_pandas(table[100:]), Frame(table[100:])):
         by_name, by_values = model.calibrated(rows, "target"), model.calibrated(rows, y[100:])
         np.testing.assert_array_equal(by_name.conformal.errors, by_values.conformal.errors)
@@ -196,7 +208,7 @@ def test_the_name_of_a_column_of_a_table_stands_for_the_targets(task):
 
 def test_bad_arguments_are_named(as_users_call):
     X, y = data(20)
-    model, labels = trained("numbers"), trained("labels")
+    model, labels = fitted("numbers"), fitted("labels")
     for call, message in (
         (lambda: monitoring.coverage(model, X, y[:3]), "y: expected numbers of shape"),
         (lambda: monitoring.coverage(model, X, y, confidence=1), "confidence: expected a number"),

@@ -1,8 +1,12 @@
 """Models of quantiles: training, sorted predictions, intervals, files and the doors to them."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.metrics import mean_pinball_loss
 from test_model import NUMBERS, QUICK, ROWS
@@ -10,19 +14,19 @@ from test_model import NUMBERS, QUICK, ROWS
 from jsparse import Robust, load, monitoring, train
 from jsparse.cli.main import main
 from jsparse.compilation import count_compilations
+from jsparse.data.encoding import fit_schema
 from jsparse.estimators import RobustLSSVMRegressor
-from jsparse.model import Model
 
 LEVELS = (0.1, 0.3, 0.5, 0.9)
 NEW = ROWS[:40] + 0.3 * np.std(ROWS, axis=0)
 TARGETS = 5 + 3 * NUMBERS
 
 
-def learn(quantile=LEVELS, **options):
+def learn(quantile=LEVELS, targets=TARGETS, **options):
     options = {**QUICK, "C": np.array([300.0]), **options}
     method = Robust(12, loss="quantile", quantile=quantile)
     with jax.enable_x64(True):
-        return train(ROWS, TARGETS, task="regression", method=method, **options)
+        return train(ROWS, targets, task="regression", method=method, **options)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +59,7 @@ def test_the_error_is_the_mean_pinball_loss_of_held_out_rows(trained):
     assert "mean pinball loss" in repr(trained)
 
 
-def test_intervals_are_those_of_conformalised_quantile_regression(trained, tmp_path):
+def test_intervals_are_those_of_conformalised_quantile_regression(trained):
     calibrated = trained.model.calibrated(NEW, TARGETS[:40])
     f = calibrated.predict(NEW)
     errors = np.sort(np.maximum(f[:, 0] - TARGETS[:40], TARGETS[:40] - f[:, -1]))
@@ -66,9 +70,6 @@ def test_intervals_are_those_of_conformalised_quantile_regression(trained, tmp_p
         ends = calibrated.interval(ROWS, coverage)
         np.testing.assert_allclose(ends, expected, rtol=1e-10)
     assert errors[0] < 0  # a small coverage narrows the band
-    calibrated.save(tmp_path / "model")
-    with jax.enable_x64(True):
-        np.testing.assert_array_equal(load(tmp_path / "model").interval(ROWS, 0.9), ends)
     with pytest.raises(ValueError, match=r"y: expected numbers of shape \(40,\)"):
         trained.model.calibrated(NEW, f)
 
@@ -95,62 +96,30 @@ def test_errors_of_rows_are_twice_the_mean_pinball_loss(trained):
     np.testing.assert_allclose(errors.mean(), 2 * np.mean(losses))
 
 
-@pytest.mark.slow
-def test_coverage_of_new_rows():
-    rng = np.random.default_rng(0)
-
-    def draw(n):
-        X = rng.uniform(-2, 2, (n, 1))
-        return X, np.sin(2 * X[:, 0]) + (0.2 + 0.3 * np.abs(X[:, 0])) * rng.standard_normal(n)
-
-    (X, y), (X_held, y_held), (X_new, y_new) = draw(150), draw(200), draw(4000)
-    method = Robust(12, loss="quantile", quantile=(0.1, 0.9))
-    options = {**QUICK, "C": np.array([10.0])}
-    with jax.enable_x64(True):
-        model = train(X, y, task="regression", method=method, **options).model
-    ends = model.calibrated(X_held, y_held).interval(X_new, 0.8)
-    inside = (ends[:, 0] <= y_new) & (y_new <= ends[:, 1])
-    # The coverage given the 200 rows has mean 0.8 and standard deviation 0.03.
-    assert 0.72 < inside.mean() < 0.88
-    width = ends[:, 1] - ends[:, 0]
-    outer = np.abs(X_new[:, 0]) > 1.2
-    assert width[outer].mean() > 1.3 * width[~outer].mean()
-
-
-@pytest.mark.parametrize("quantile", [LEVELS, pytest.param(0.9, marks=pytest.mark.slow)])
-def test_a_file_holds_the_quantiles(trained, quantile, tmp_path):
-    model = trained.model if quantile == LEVELS else learn(quantile, out_of_fold=False).model
-    model.save(tmp_path / "model")
+def test_training_for_other_quantiles_compiles_nothing_and_a_file_holds_them(trained, tmp_path):
+    with count_compilations() as counted:
+        later = learn((0.05, 0.2, 0.5, 0.95), out_of_fold="machines")
+    assert counted.programs == 0
+    assert later.model.quantiles == (0.05, 0.2, 0.5, 0.95)
+    later.model.save(tmp_path / "model")
     with jax.enable_x64(True):
         again = load(tmp_path / "model")
-    assert again.quantiles == tuple(np.atleast_1d(quantile).tolist())
-    np.testing.assert_array_equal(again.predict(NEW), model.predict(NEW))
-
-
-def test_training_for_other_quantiles_compiles_nothing():
-    learn((0.2, 0.7))
-    with count_compilations() as counted:
-        later = learn((0.05, 0.95))
-    assert counted.programs == 0
-    assert later.model.quantiles == (0.05, 0.95)
+    assert again.quantiles == later.model.quantiles
+    np.testing.assert_array_equal(again.predict(NEW), later.predict(NEW))
 
 
 def test_weights_and_units_do_as_for_one_target(trained):
     weights = np.ones(len(ROWS))
     weights[::7] = 0
     weighted = learn(weights=weights)
-    assert np.isnan(weighted.out_of_fold[::7]).all()
-    assert np.isfinite(np.delete(weighted.out_of_fold, np.arange(0, len(ROWS), 7), axis=0)).all()
-    with jax.enable_x64(True):
-        large = train(
-            ROWS, 1e6 * TARGETS - 7e9, task="regression",
-            method=trained.method, **{**QUICK, "C": np.array([300.0])},
-        )  # fmt: skip
+    np.testing.assert_array_equal(np.isnan(weighted.out_of_fold[:, 0]), weights == 0)
+    large = learn(targets=1e6 * TARGETS - 7e9)
     np.testing.assert_allclose((large.predict(NEW) + 7e9) / 1e6, trained.predict(NEW), atol=1e-4)
     np.testing.assert_allclose(large.cv_error, 1e6 * trained.cv_error, rtol=1e-6)
 
 
-def test_the_estimator(trained):
+@pytest.mark.slow
+def test_the_estimator():
     options = {"lengthscale": 1.5, "C": 5.0, "cv": 3, "random_state": 0}
     model = RobustLSSVMRegressor(12, loss="quantile", quantile=[0.2, 0.8], **options)
     model.fit(ROWS, TARGETS)
@@ -162,26 +131,34 @@ def test_the_estimator(trained):
         model.set_params(loss="huber").fit(ROWS, TARGETS)
 
 
-def test_the_command_line(tmp_path, capsys):
-    names = [f"x{i}" for i in range(ROWS.shape[1])]
-    table = np.column_stack([ROWS, TARGETS])
-    np.savetxt(
-        tmp_path / "rows.csv", table, delimiter=",", header=",".join([*names, "y"]), comments=""
-    )
-    file, model = str(tmp_path / "rows.csv"), str(tmp_path / "model")
-    fit = ["fit", file, "--target", "y", "--out", model, "--method", "robust", "--prototypes", "8",
-           "--loss", "quantile", "--folds", "2", "--evaluations", "1"]  # fmt: skip
-    assert main([*fit, "--quantile", "0.1,0.9"]) == 0, capsys.readouterr().err
-    out = str(tmp_path / "out.csv")
-    assert main(["predict", model, file, "--out", out, "--interval", "0.8"]) == 0
+def test_the_command_line_predicts_quantiles_and_refuses_wrong_ones(trained, tmp_path, capsys):
+    table = pd.DataFrame({**{f"x{i}": column for i, column in enumerate(ROWS.T)}, "y": TARGETS})
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    schema = fit_schema(pa.Table.from_pandas(table), "y")
+    file, path, out = (str(tmp_path / name) for name in ("rows.csv", "model", "out.csv"))
+    model = dataclasses.replace(trained.model, columns=schema)
+    model.save(path)
+    assert main(["predict", path, file, "--out", out, "--interval", "0.8"]) == 0
     assert "mean pinball loss on 80 rows" in capsys.readouterr().err
     with open(out) as lines:
-        assert next(lines).strip() == '"y 0.1","y 0.9","y low","y high"'
+        assert next(lines).strip() == '"y 0.1","y 0.3","y 0.5","y 0.9","y low","y high"'
     written = np.loadtxt(out, delimiter=",", skiprows=1)
-    assert (written[:, 0] <= written[:, 1]).all()
-    loaded = load(model, dtype="float64")
-    assert isinstance(loaded, Model)
-    np.testing.assert_allclose(written[:, :2], loaded.predict(ROWS), rtol=1e-6)
+    np.testing.assert_allclose(written[:, :4], model.predict(ROWS), rtol=1e-6)
     for wrong in ("1.5", "0.9,0.1", "half"):
-        assert main([*fit, "--quantile", wrong]) == 2
+        assert main(["fit", file, *FIT, "--quantile", wrong]) == 2
         assert "expected a share between 0 and 1, or increasing ones" in capsys.readouterr().err
+
+
+FIT = (
+    "--target", "y", "--method", "robust", "--prototypes", "8", "--loss", "quantile",
+    "--folds", "2", "--evaluations", "1",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_command_line_fits_quantiles(tmp_path):
+    table = pd.DataFrame({**{f"x{i}": column for i, column in enumerate(ROWS.T)}, "y": TARGETS})
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    out = ["--out", str(tmp_path / "model"), "--quantile", "0.1,0.9"]
+    assert main(["fit", str(tmp_path / "rows.csv"), *FIT, *out]) == 0
+    assert load(tmp_path / "model", dtype="float64").quantiles == (0.1, 0.9)

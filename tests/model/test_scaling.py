@@ -13,88 +13,64 @@ from reference.scaling import mean_and_deviation
 
 from jsparse.scaling import NormalScores, Standardization, normal_scores, standardize
 
+compiled = jax.jit(standardize)
+
 
 def columns(n=200, d=3, seed=0):
     return np.random.default_rng(seed).normal(size=(n, d))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("mean", [0.0, 1e3, 1e6])
+@pytest.mark.parametrize("mean", [0.0, 1e6])
 def test_agrees_with_loops_whatever_the_mean(dtype, mean, weighted):
     X = np.asarray(mean + columns(), dtype)
     weights = np.random.default_rng(1).uniform(0.1, 3.0, 200).astype(dtype) if weighted else None
-    row_weights = None if weights is None else jnp.asarray(weights)
-    scaling = standardize(jnp.asarray(X), row_weights)
+    scaling = compiled(X, weights)
     assert scaling.shift.dtype == scaling.scale.dtype == dtype
     shift, scale = mean_and_deviation(X, weights)  # of the very float32 numbers it was given
     eps = np.finfo(dtype).eps
     np.testing.assert_allclose(scaling.scale, scale, rtol=20 * eps)
     # The mean cannot be more exact than its rounding.
     np.testing.assert_allclose(scaling.shift, shift, atol=20 * eps, rtol=2 * eps)
-    scaled = np.asarray(scaling.apply(jnp.asarray(X)), np.float64)
-    assert scaling.apply(jnp.asarray(X)).dtype == dtype
-    again, unit = mean_and_deviation(scaled, weights)
+    scaled = scaling.apply(jnp.asarray(X))
+    assert scaled.dtype == dtype
+    again, unit = mean_and_deviation(np.asarray(scaled, float), weights)
     np.testing.assert_allclose(again, 0, atol=20 * eps + eps * mean)
     np.testing.assert_allclose(unit, 1, rtol=20 * eps)
+    undone = scaling.undo(scaled)
+    np.testing.assert_allclose(undone, X, rtol=40 * eps, atol=40 * eps)
+    np.testing.assert_allclose(scaling.apply(jnp.asarray(X[0])), scaled[0], rtol=40 * eps)
 
 
-def test_undo_is_the_inverse(dtype, tol):
-    X = jnp.asarray(10 + 3 * columns(), dtype)
-    scaling = standardize(X)
-    np.testing.assert_allclose(scaling.undo(scaling.apply(X)), X, rtol=tol)
-    np.testing.assert_allclose(scaling.apply(X[0]), scaling.apply(X)[0], rtol=tol)
+def test_awkward_columns(dtype):
+    """Constant ones, with rounding, with one row that differs, and tiny and huge ones."""
+    eps, n = np.finfo(dtype).eps, 1000
+    constants = [0.0, 1.0, -0.1, 1e6, 1e-30, -1e30]
+    rounding = np.where(np.arange(n) % 2, 1e3, 1e3 * (1 + eps))
+    lone = (np.arange(n) == 17) * 1.0
+    far = 1e6 + (np.arange(n) == 400)
+    sizes = columns(n, 1) * [1e-30, 1e30]
+    X = np.column_stack([np.tile(constants, (n, 1)), rounding, lone, far, sizes]).astype(dtype)
+    scaling = compiled(X)
+    np.testing.assert_array_equal(scaling.scale[:7], 1)
+    np.testing.assert_array_equal(scaling.shift[:6], X[0, :6])
+    np.testing.assert_array_equal(scaling.apply(jnp.asarray(X))[:, :6], 0)
+    np.testing.assert_allclose(scaling.scale[7:9], np.sqrt(0.001 * 0.999), rtol=1e-4)
+    np.testing.assert_allclose(scaling.scale[9:], sizes.std(axis=0), rtol=1e-4)
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 1e6, 1e-30, -1e30])
-def test_constant_columns_keep_scale_one(dtype, value):
-    X = jnp.asarray(np.full((50, 1), value), dtype)
-    scaling = standardize(X)
-    assert scaling.scale[0] == 1
-    assert scaling.shift[0] == X[0, 0]
-    np.testing.assert_array_equal(scaling.apply(X), 0)
-
-
-def test_rounding_is_not_variance_but_one_row_that_differs_is(dtype):
-    eps = np.finfo(dtype).eps
-    rounding = np.where(np.arange(1000) % 2, 1e3, 1e3 * (1 + eps))
-    lone = np.zeros(1000)
-    lone[17] = 1
-    far = 1e6 + np.where(np.arange(1000) == 400, 1.0, 0.0)
-    X = np.stack([rounding, lone, far], 1).astype(dtype)
-    scale = np.asarray(standardize(jnp.asarray(X)).scale)
-    assert scale[0] == 1
-    np.testing.assert_allclose(scale[1:], np.sqrt(0.001 * 0.999), rtol=1e-4)
-
-
-@pytest.mark.parametrize("size", [1e-30, 1e30])
-def test_neither_overflows_nor_underflows(dtype, size):
-    X = columns() * size
-    scaling = standardize(jnp.asarray(X, dtype))
-    np.testing.assert_allclose(scaling.scale, X.std(0), rtol=1e-4)
-
-
-def test_rows_of_weight_zero_do_not_exist(dtype):
-    X = columns().astype(dtype)
-    padded = np.concatenate([np.full((3, 3), np.nan, dtype), X, np.full((2, 3), np.inf, dtype)])
-    weights = np.concatenate([np.zeros(3), np.ones(200), np.zeros(2)]).astype(dtype)
-    ours = standardize(jnp.asarray(padded), jnp.asarray(weights))
-    np.testing.assert_allclose(ours.shift, X.mean(0), atol=1e-6)
-    np.testing.assert_allclose(ours.scale, X.std(0), rtol=1e-5)
-
-
-def test_weights_count_rows(tol, dtype):
-    X = jnp.asarray(columns(5), dtype)
+def test_rows_count_by_their_weights_and_those_of_weight_zero_do_not_exist(dtype):
+    X = columns(5).astype(dtype)
     counts = np.array([1, 3, 2, 1, 4])
-    repeated = standardize(jnp.repeat(X, counts, axis=0))
-    weighted = standardize(X, jnp.asarray(counts, dtype))
-    chex.assert_trees_all_close(weighted, repeated, rtol=tol, atol=tol)
-
-
-def test_one_row_and_all_weights_zero_stay_finite(dtype):
-    one = standardize(jnp.asarray([[2.0, 5.0]], dtype))
+    padded = np.concatenate([np.full((3, 3), np.nan), X, np.full((2, 3), np.inf)]).astype(dtype)
+    weights = np.concatenate([np.zeros(3), counts, np.zeros(2)]).astype(dtype)
+    ours, repeated = compiled(padded, weights), np.repeat(X, counts, axis=0)
+    np.testing.assert_allclose(ours.shift, repeated.mean(0), atol=1e-6)
+    np.testing.assert_allclose(ours.scale, repeated.std(0), rtol=1e-5)
+    one = compiled(np.array([[2.0, 5.0]], dtype))
     np.testing.assert_array_equal(one.shift, [2, 5])
     np.testing.assert_array_equal(one.scale, [1, 1])
-    chex.assert_tree_all_finite(standardize(jnp.ones((3, 2), dtype), jnp.zeros(3, dtype)))
+    chex.assert_tree_all_finite(compiled(np.ones((3, 2), dtype), np.zeros(3, dtype)))
 
 
 @pytest.mark.slow
@@ -119,49 +95,47 @@ def test_affine_maps_and_row_order_change_nothing(X, shift, size):
     np.testing.assert_allclose(scaled[0][order], scaled[2], atol=1e-9)
 
 
-def test_jit_vmap_and_no_second_compilation(dtype, tol):
+def test_jit_vmap_and_no_second_compilation():
     chex.clear_trace_counter()
-    X = jnp.asarray(columns(30), dtype)
+    X = jnp.asarray(columns(30))
     counted = jax.jit(chex.assert_max_traces(lambda Z: standardize(Z), n=1))
-    chex.assert_trees_all_close(counted(X), standardize(X), rtol=tol)
+    chex.assert_trees_all_close(counted(X), standardize(X), rtol=1e-10)
     counted(X + 1)
     stack = jnp.stack([X, 2 * X + 1])
-    mapped = jax.vmap(standardize)(stack)
+    mapped = jax.jit(jax.vmap(standardize))(stack)
     for i in range(2):
         one = Standardization(mapped.shift[i], mapped.scale[i])
-        chex.assert_trees_all_close(one, standardize(stack[i]), rtol=tol, atol=tol)
+        chex.assert_trees_all_close(one, counted(stack[i]), rtol=1e-10, atol=1e-10)
 
 
 def test_gradients_agree_with_finite_differences_and_are_finite_at_constant_columns():
-    X = jnp.asarray(np.column_stack([columns(6, 2), np.full(6, 3.0)]))
-    direction = jnp.asarray(columns(6, 3, seed=2)).at[:, 2].set(0)
-    target = jnp.asarray(columns(6, 3, seed=3))
+    X = np.column_stack([columns(6, 2), np.full(6, 3.0)])
+    direction, target = columns(6, 3, seed=2), columns(6, 3, seed=3)
+    direction[:, 2] = 0
 
+    @jax.jit
     def objective(t):
         Z = X + t * direction
         return jnp.sum(jnp.sin(standardize(Z).apply(Z) * target))
 
-    slope = jax.grad(objective)(0.0)
+    slope = jax.jit(jax.grad(objective))(0.0)
     difference = (objective(1e-5) - objective(-1e-5)) / 2e-5
     np.testing.assert_allclose(slope, difference, rtol=1e-7)
-    np.testing.assert_allclose(jax.jvp(objective, (0.0,), (1.0,))[1], slope, rtol=1e-10)
-    chex.assert_tree_all_finite(jax.grad(lambda Z: jnp.sum(standardize(Z).scale))(X))
+    forward = jax.jit(lambda t: jax.jvp(objective, (t,), (1.0,))[1])(0.0)
+    np.testing.assert_allclose(forward, slope, rtol=1e-10)
+    gradient = jax.jit(jax.grad(lambda Z: jnp.sum(standardize(Z).scale)))(X)
+    chex.assert_tree_all_finite(gradient)
 
 
-@pytest.mark.parametrize(
-    ("X", "weights", "message"),
-    [
+@pytest.mark.usefixtures("as_users_call")
+def test_bad_input_is_named():
+    for X, weights, message in (
         (np.zeros((0, 2)), None, "at least one row"),
         (np.zeros((3, 2)), np.ones(2), "one per row"),
         (np.zeros((3, 2)), -np.ones(3), "negative"),
-    ],
-)
-def test_bad_input_is_named(X, weights, message):
-    # The annotations, checked in this suite only, may refuse the shapes first.
-    with pytest.raises((ValueError, TypeError)) as caught:
-        standardize(jnp.asarray(X), None if weights is None else jnp.asarray(weights))
-    if isinstance(caught.value, ValueError):
-        assert message in str(caught.value)
+    ):
+        with pytest.raises(ValueError, match=message):
+            standardize(jnp.asarray(X), None if weights is None else jnp.asarray(weights))
 
 
 def test_normal_scores_are_those_of_mid_ranks():
@@ -202,6 +176,6 @@ def test_normal_scores_take_weights_and_monotone_maps():
     np.testing.assert_allclose(part.scores, whole.scores, atol=1e-12)
     mapped = normal_scores(np.exp(X)).apply(jnp.asarray(np.exp(X)))
     np.testing.assert_allclose(mapped, normal_scores(X).apply(jnp.asarray(X)), atol=1e-12)
-    slope = jax.grad(lambda x: part.apply(x)[0])(jnp.asarray(X[45]))
+    slope = jax.jit(jax.grad(lambda x: part.apply(x)[0]))(jnp.asarray(X[45]))
     assert np.all(np.isfinite(slope))
     assert isinstance(part, NormalScores)

@@ -15,7 +15,7 @@ from jsparse.cli.main import main
 from jsparse.data.streams import ArrayStream
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF, Kernel
-from jsparse.machines import METHODS, fixed_size
+from jsparse.machines import METHODS
 from jsparse.machines.from_sums import FromSums
 from jsparse.machines.method import Shape
 from jsparse.normal_equations import accumulate, accumulate_folds
@@ -62,8 +62,7 @@ def test_devices_share_problems(mesh):
 @pytest.mark.parametrize(
     ("dtype", "n"),
     [  # fewer rows than devices; a multiple of them; neither
-        *[("float64", n) for n in (5, 64, 203)],
-        *[pytest.param("float32", n, marks=pytest.mark.slow) for n in (5, 64)],
+        *[("float64", n) for n in (5, 64)],
         ("float32", 203),
     ],
 )
@@ -226,6 +225,7 @@ def test_a_batch_of_kernels_on_a_mesh(mesh):
     np.testing.assert_allclose(scores(problem), scores(alone), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_trained_model_is_that_of_one_device(mesh):
     rng = np.random.default_rng(1)
     X = rng.standard_normal((150, 3))
@@ -302,15 +302,6 @@ def test_methods_of_sums_are_validated_as_on_one_device(mesh, name, classes):
     assert_equal(ours.fold_scores, theirs.fold_scores, 1e-8)
     assert_equal(ours.predictions, theirs.predictions, 1e-7)
     np.testing.assert_array_equal(ours.status, theirs.status)
-
-
-@pytest.mark.slow
-def test_a_fit_on_a_mesh(mesh):
-    X, y, w = data(50)
-    options = {"weights": w, "intercept_penalty": 1.0}
-    ours = fixed_size.fit(RBF(1.0), X[:6], 10.0, X, y, mesh=mesh, **options)
-    theirs = fixed_size.fit(RBF(1.0), X[:6], 10.0, X, y, **options)
-    np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-10)
 
 
 def test_what_a_mesh_cannot_do_is_told(mesh):

@@ -40,19 +40,16 @@ def main(port, rank, more=None):
     X = rng.standard_normal((N, 3))
     y, w = np.sin(2 * X[:, 0]) + X[:, 1], rng.uniform(0.5, 1.5, N)
     the_sums(mesh, rank, X, y, w)
-    if more == "all":
-        the_training(mesh, X, y, w)
-        the_training_alone(rank, X, y)
-        own_C_of_each_problem(mesh, X, y, w)
-    model = the_stream(mesh, X, y, w)
-    no_time_limit(mesh, X, y)
+    refused_resources(mesh, rank, X, y)
     rows_of_a_problem(mesh, X, y, w)
     differing_arguments(mesh, rank, X, y, w)
     differing_streams(mesh, rank, X, y)
     differing_rows_of_functions(mesh, rank, X, y, w)
     a_failure_in_one(mesh, rank, X, y)
-    one_process_alone(rank, X, y)
-    global_arrays(mesh, model, X, y, w)
+    global_arrays(mesh, X, y, w)
+    if more == "all":
+        the_training(mesh, X, y, w)
+        one_process_alone(rank, X, y)
 
 
 def the_sums(mesh, rank, X, y, w):
@@ -74,48 +71,35 @@ def the_sums(mesh, rank, X, y, w):
 
 
 def the_training(mesh, X, y, w):
-    """From one table, both processes get the model of one device."""
-    options = {**OPTIONS, "kernel": "auto", "weights": w}
-    ours = jsparse.train(X, y, resources=jsparse.Resources(mesh=mesh), **options)
-    theirs = jsparse.train(X, y, **options)
-    assert ours.C == theirs.C
-    np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-8)
-    np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8)
+    """From one table or one stream, both processes get the model of one device.
+
+    Also by predictions for every `C`, if each binary problem has its own.
+    """
+    of_classes = {
+        **OPTIONS, "task": "classification", "multiclass": jsparse.Multiclass(C_per_problem=True),
+    }  # fmt: skip
+    for rows, options in (
+        ((X, y), {**OPTIONS, "kernel": "auto", "weights": w}),
+        ((X, np.digitize(y, [-0.5, 0.5])), {**of_classes, "weights": w}),
+        ((ArrayStream(X, y, w, batch_rows=25),), OPTIONS),
+    ):
+        ours = jsparse.train(*rows, resources=jsparse.Resources(mesh=mesh), **options)
+        theirs = jsparse.train(*rows, **options)
+        np.testing.assert_array_equal(ours.C, theirs.C)
+        np.testing.assert_allclose(ours.cv_error, theirs.cv_error, rtol=1e-8)
+        np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-8)
+        assert np.isfinite(theirs.out_of_fold).all()
+        np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8)
 
 
-def no_time_limit(mesh, X, y):
-    resources = jsparse.Resources(mesh=mesh, max_seconds=9.0)
-    with pytest.raises(ValueError, match="max_seconds: expected no limit in several processes"):
-        jsparse.train(X, y, resources=resources, **OPTIONS)
-
-
-def the_stream(mesh, X, y, w):
-    """From one stream, both processes get the model and out-of-fold values of one device."""
-    stream = ArrayStream(X, y, w, batch_rows=25)
-    ours = jsparse.train(stream, resources=jsparse.Resources(mesh=mesh), **OPTIONS)
-    theirs = jsparse.train(stream, **OPTIONS)
-    assert ours.C == theirs.C
-    np.testing.assert_allclose(ours.cv_error, theirs.cv_error, rtol=1e-8)
-    np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-8)
-    assert np.isfinite(theirs.out_of_fold).all()
-    np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8)
-    return theirs.model
-
-
-def own_C_of_each_problem(mesh, X, y, w):
-    """From the same table, by predictions for every `C`, from the devices of both processes."""
-    options = {
-        **OPTIONS,
-        "task": "classification",
-        "multiclass": jsparse.Multiclass(C_per_problem=True),
-        "weights": w,
-    }
-    labels = np.digitize(y, [-0.5, 0.5])
-    ours = jsparse.train(X, labels, resources=jsparse.Resources(mesh=mesh), **options)
-    theirs = jsparse.train(X, labels, **options)
-    np.testing.assert_array_equal(ours.C, theirs.C)
-    np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-8)
-    np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8)
+def refused_resources(mesh, rank, X, y):
+    theirs = Mesh(np.array([d for d in jax.devices() if d.process_index != rank]), ("rows",))
+    for message, options in (
+        ("max_seconds: expected no limit in several", {"mesh": mesh, "max_seconds": 9.0}),
+        ("mesh: expected devices of this process", {"mesh": theirs}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jsparse.train(X, y, resources=jsparse.Resources(**options), **OPTIONS)
 
 
 def rows_of_a_problem(mesh, X, y, w):
@@ -219,24 +203,12 @@ def a_failure_in_one(mesh, rank, X, y):
 
 def one_process_alone(rank, X, y):
     """A process that trains on a mesh of its local devices neither compares nor waits."""
-    mesh = Mesh(np.array(jax.local_devices()), ("rows",))
-    if rank == 1:
-        options = {"task": "regression", "key": 0, "kernel": "linear", "C": np.ones(1), "folds": 3}
-        resources = jsparse.Resources(mesh=mesh)
-        assert jsparse.train(X[1:], y[1:], resources=resources, **options).n_rows == N - 1
-    theirs = Mesh(np.array([d for d in jax.devices() if d.process_index != rank]), ("rows",))
-    with pytest.raises(ValueError, match="mesh: expected devices of this process"):
-        jsparse.train(X, y, resources=jsparse.Resources(mesh=theirs), **OPTIONS)
-
-
-def the_training_alone(rank, X, y):
-    """With prototypes and a search, in one process only."""
     if rank == 1:
         resources = jsparse.Resources(mesh=Mesh(np.array(jax.local_devices()), ("rows",)))
         assert jsparse.train(X[1:], y[1:], resources=resources, **OPTIONS).n_rows == N - 1
 
 
-def global_arrays(mesh, model, X, y, w):
+def global_arrays(mesh, X, y, w):
     """Refused by whatever takes rows to the host, unless every process holds all of them."""
     rows = NamedSharding(mesh, PartitionSpec("rows"))
     Xs, ys, ws = (jax.make_array_from_callback(a.shape, rows, a.__getitem__) for a in (X, y, w))
@@ -244,6 +216,8 @@ def global_arrays(mesh, model, X, y, w):
     regressor = jsparse.estimators.FixedSizeLSSVMRegressor(8)
     linear = jsparse.estimators.FixedSizeLSSVMRegressor(kernel="linear", C=1.0, cv=3)
     fitted = linear.fit(X, y)
+    machine = jsparse.KernelExpansion(RBF(1.5), *map(jax.numpy.asarray, (X[:5], y[:5], 0.0)))
+    model = jsparse.Model(machine).calibrated(X, y)
     calls = [
         ("X", lambda: jsparse.train(Xs, ys, resources=resources, **OPTIONS)),
         ("X", lambda: jsparse.train(Xs, y, **OPTIONS)),

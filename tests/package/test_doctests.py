@@ -7,7 +7,8 @@ import pytest
 
 MODULES = (
     "expansion", "machines.fixed_size", "machines.gradient_product", "multiclass",
-    "prototypes.uniform", "pursuit.conjugate", "scaling", "training.train",
+    "prototypes.uniform", "pursuit.conjugate", "scaling",
+    pytest.param("training.train", marks=pytest.mark.slow),
 )  # fmt: skip
 
 

@@ -71,10 +71,10 @@ def test_maps_stay_below_the_limit_whatever_is_compiled(limited):
     each = count_memory_maps() - before
     # Half of the limit is ten programs away, a third of it is here already.
     programs = limited(2 * (before + 10 * each), largest_program=each)
-    for n in range(11, 51):
+    for n in range(11, 36):
         np.testing.assert_allclose(double(np.zeros(n)), np.full(n, n))
         assert count_memory_maps() <= 0.6 * programs.limit
-    assert compilations(double, 50) == 0
+    assert compilations(double, 35) == 0
 
 
 @needs_memory_maps

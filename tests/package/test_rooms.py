@@ -1,6 +1,7 @@
 """Imports point up the list of rooms in CONTRIBUTING.md, and none of them runs in a circle."""
 
 import ast
+import functools
 import graphlib
 import re
 from pathlib import Path
@@ -45,28 +46,35 @@ def imported(module, path, known):
     return {name for name in names & set(known) if name != module}
 
 
+@functools.cache
+def imports():
+    """Return the modules that each module imports."""
+    known = modules()
+    return {module: imported(module, path, known) for module, path in known.items()}
+
+
 def room_of(module, places):
     """Return the place of the room that holds a module; `None` for the package itself."""
     return places.get(".".join(module.split(".")[:2]))
 
 
 def test_imports_point_up_the_list_of_rooms():
-    places, known = rooms(), modules()
-    inside = {m: path for m, path in known.items() if m not in ("jsparse", "jsparse.__main__")}
+    places = rooms()
+    inside = {
+        m: names for m, names in imports().items() if m not in ("jsparse", "jsparse.__main__")
+    }
     assert [m for m in inside if room_of(m, places) is None] == []
     climbs = [
         f"{module} imports {name}"
-        for module, path in inside.items()
-        for name in sorted(imported(module, path, known))
+        for module, names in inside.items()
+        for name in sorted(names)
         if name != "jsparse" and room_of(name, places) > room_of(module, places)
     ]
     assert climbs == []
 
 
 def test_no_import_runs_in_a_circle():
-    known = modules()
-    graph = {module: imported(module, path, known) for module, path in known.items()}
     try:
-        list(graphlib.TopologicalSorter(graph).static_order())
+        list(graphlib.TopologicalSorter(imports()).static_order())
     except graphlib.CycleError as error:
         pytest.fail(" -> ".join(reversed(error.args[1])))

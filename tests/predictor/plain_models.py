@@ -76,14 +76,16 @@ def a_model(kernel, task="regression", dtype="float64", *, scaling="standard", f
         single = classes or quantiles
         errors = np.abs(rng.normal(size=(30, *(() if single else outputs)))).astype(dtype)
         errors = errors - 0.3 if quantiles else errors  # a target between them has one below 0
-        conformal = ConformalScores(errors)
+        counts = np.arange(30, dtype=np.int32) % 4 + 1  # rows that each error represents
+        conformal = ConformalScores(errors, counts=counts)
         if folds:
             columns = folds * max(1, int(np.prod(outputs)))
             machines = KernelExpansion(
                 kernel, array(prototypes), array(rng.normal(size=(M, columns))),
                 array(rng.normal(size=columns)),
             )  # fmt: skip
-            conformal = ConformalScores(errors, np.arange(30, dtype=np.int32) % folds, machines)
+            fold = np.arange(30, dtype=np.int32) % folds
+            conformal = ConformalScores(errors, fold, machines, counts)
     labels = tuple("abcd"[:classes]) or None
     temperatures = np.linspace(0.5, 2.0, classes) if classes else None
     return Model(
@@ -101,3 +103,30 @@ def a_model(kernel, task="regression", dtype="float64", *, scaling="standard", f
 def rows(n=1000, dtype="float64"):
     """Return rows, of which some are equal to others in some columns, as categories are."""
     return np.round(np.random.default_rng(2).normal(size=(n, D)), 1).astype(dtype)
+
+
+def table_model(frame, labels=()):
+    """Return a model of the columns of a `Frame`, of numbers or of two classes."""
+    targets = np.resize(labels or [0.5, 1.5], frame.n_rows)
+    X, _, schema = frame.arrays(targets, "classification" if labels else "regression")
+    return schema_model(schema, X, labels)
+
+
+def schema_model(schema, X, labels=()):
+    """Return a model with random coefficients of columns and rows that they encode."""
+    codes, rng = schema.codes, np.random.default_rng(0)
+    scale = np.where(np.isin(np.arange(X.shape[1]), codes), 1, X.std(axis=0))
+    kernel = kernels.Mixed(kernels.RBF(3.0), codes) if codes else kernels.RBF(3.0)
+    with jax.enable_x64(True):
+        beta = rng.normal(size=8)
+        beta -= beta.mean()  # so that both classes are predicted
+        parts = X[:8] / scale, beta, np.zeros(()), 0 * scale, scale
+        Z, beta, b, shift, scale = map(jax.device_put, parts)
+        machine = KernelExpansion(kernel, Z, beta, b, Standardization(shift, scale))
+    if not labels:
+        return Model(machine, columns=schema)
+    names = np.array(labels)
+    return Model(
+        machine, inverse_temperatures=np.array([0.5, 2.0]), labels=tuple(names.tolist()),
+        label_dtype=names.dtype.str, columns=schema,
+    )  # fmt: skip

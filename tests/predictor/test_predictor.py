@@ -23,6 +23,7 @@ from jsparse.predictor import load as load_predictor
 
 KERNELS = every_kernel()
 FOLDER = Path(jsparse.__file__).parent
+assert 1000 * M > 2**16  # so that a `Model` predicts the rows by JAX
 PAIRS = list(itertools.product(KERNELS, TASKS))
 # The fast tests pair each kernel with one task, and each task with several kernels.
 FEW = [(kernel, list(TASKS)[i % len(TASKS)]) for i, kernel in enumerate(KERNELS)]
@@ -75,7 +76,9 @@ def test_a_predictor_agrees_with_its_model(kernel, task, dtype):
     assert np.mean(sets[0] != sets[1]) < (1e-9 if dtype == "float64" else 2e-3)
 
 
-@pytest.mark.parametrize("scaling", ["standard", "ranks", "none"])
+@pytest.mark.parametrize(
+    ("scaling", "dtype"), [("ranks", "float64"), ("ranks", "float32"), ("none", "float64")]
+)
 def test_every_map_of_columns(scaling, dtype):
     model = a_model(KERNELS["rbf"], scaling=scaling, dtype=dtype)
     X = np.concatenate([rows(), [[-99.0] * D, [99.0] * D]])  # beyond the outer knots
@@ -126,6 +129,10 @@ def test_errors_are_those_of_the_model():
         assert message(call, regression.to_numpy()) == message(call, regression)
     with pytest.raises(ValueError, match="interval: expected a regression"):
         classifier.to_numpy().interval(X)
+    narrow = a_model(KERNELS["rbf"], dtype="float32")
+    ours, theirs = (message(m.predict, X * 1e60) for m in (narrow.to_numpy(), narrow))
+    assert ours == theirs
+    assert "fit float32" in ours[1]
 
 
 def message(call, argument):
@@ -133,14 +140,6 @@ def message(call, argument):
     with pytest.raises((ValueError, ArithmeticError)) as caught:
         call(argument)
     return type(caught.value), str(caught.value)
-
-
-def test_float32_refuses_what_it_cannot_hold():
-    model = a_model(KERNELS["rbf"], dtype="float32")
-    bad = np.full((2, D), 1e60)
-    ours, theirs = message(model.to_numpy().predict, bad), message(model.predict, bad)
-    assert ours == theirs
-    assert "fit float32" in ours[1]
 
 
 @pytest.fixture
@@ -168,16 +167,21 @@ def test_files_that_are_damaged_are_refused(model_file):
     header = int.from_bytes(data[:8], "little")
     for damaged, words in (
         (b"", "it is empty"),
+        (b"age,income\n1,2\n" * 40, "it is cut"),
         (data[:5], "it is cut"),
+        (data[: 8 + header // 2], "it is cut"),
         (data[:-1], "it is cut"),
         (data + b"0", "it is cut"),
         (data[: 8 + header], "it is cut"),
         (data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], "checksum does not match"),
+        (data.replace(b"prototypes", b"prototypez"), "checksum does not match"),
+        (data.replace(b"hamming", b"hammimg"), "checksum does not match"),
         ((2**63).to_bytes(8, "little") + data[8:], "it is cut"),
         (data[:8] + b"x" + data[9:], "it is cut"),
         (data.replace(b'"format":"jsparse"', b'"format":"another"'), "of other origin"),
         (data.replace(b'"F64"', b'"F16"', 1), "it is cut"),
     ):
+        assert damaged != data
         model_file.write_bytes(damaged)
         with pytest.raises(ModelFileError, match=words) as caught:
             load_predictor(model_file)
@@ -232,33 +236,7 @@ def test_threads_and_processes_get_the_answers_of_one_thread(model_file):
             calls = [pool.submit(which.predict, X[i % 40]) for i in range(400)]
             assert [call.result().item() for call in calls] == np.tile(expected, 10).tolist()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(4, mp_context=context) as pool:
-        parts = [range(start, 40, 4) for start in range(4)]
-        for part, labels in zip(parts, pool.map(answers, [model_file] * 4, parts), strict=True):
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        parts = [range(start, 40, 2) for start in range(2)]
+        for part, labels in zip(parts, pool.map(answers, [model_file] * 2, parts), strict=True):
             assert labels == expected[list(part)].tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", list(jsparse.machines.METHODS))
-def test_machines_of_every_method(method, tmp_path):
-    kind = jsparse.machines.METHODS[method]
-    rng = np.random.default_rng(3)
-    X = rng.normal(size=(120, 3))
-    y = np.sin(X[:, 0]) + X[:, 1]
-    try:
-        model = jsparse.train(X, y, task="regression", key=0, method=kind()).model
-    except ValueError:  # a method of classes
-        model = jsparse.train(X, y > 0, task="classification", key=0, method=kind()).model
-    new = rng.normal(size=(2**16 // model.size + 1, 3))
-    model.save(tmp_path / "m")
-    scores = model.decision_function(new)
-    # Large coefficients of both signs amplify the rounding of kernel values.
-    terms = np.abs(np.asarray(model.expansion.coefficients)).sum(axis=0).max()
-    tolerance = 1e-12 * np.abs(scores).max() + 1e-14 * terms
-    for predictor in (model.to_numpy(), load_predictor(tmp_path / "m")):
-        ours = predictor.decision_function(new)
-        np.testing.assert_allclose(ours, scores, rtol=0, atol=tolerance)
-
-
-def test_sizes_are_those_that_the_tests_need():
-    assert 1000 * M > 2**16
