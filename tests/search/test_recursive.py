@@ -114,7 +114,7 @@ def test_streams_classes_targets_and_categories():
 
 
 def test_a_stopped_search_resumes():
-    X, y = rows(120, 3)
+    X, y = rows(80, 3)
     options = {"task": "regression", "key": 0, "method": Dual(), "kernel": "matern32"}
     whole = train(X, y, search=Recursive(rounds=2), **options)
     part = whole.tuning.history[:12]
@@ -156,8 +156,8 @@ def test_settings_out_of_range_are_named():
 
 
 def test_constant_duplicated_and_offset_columns():
-    X, y = rows(200, 3)
-    wide = np.column_stack([X, np.full(200, 7.0), X[:, 2], X[:, 0] * 1e-6 + 1e3])
+    X, y = rows(d=3)
+    wide = np.column_stack([X, np.full(300, 7.0), X[:, 2], X[:, 0] * 1e-6 + 1e3])
     trained = train(wide, y, task="regression", key=0, method=Dual(), kernel="matern32",
                     search=Recursive(rounds=3))  # fmt: skip
     assert np.all(np.isfinite(trained.predict(wide)))
