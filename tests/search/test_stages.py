@@ -24,7 +24,7 @@ from jsparse.validation.validate import Scoring, Validation
 SMALLEST = 2.0**-130  # a unit of the targets, in which squares are far from 1
 METHODS = {
     "SpSVM": SpSVM(max_prototypes=3, candidates=12),
-    "sizes": FixedSize((5, 10, 20)),
+    "sizes": FixedSize((5, 20)),
     "tuned_with": FixedSize(40, tuned_with=20),
 }
 SLOW = {
@@ -272,7 +272,7 @@ def test_one_report_of_progress_counts_all_stages(name):
     if name in METHODS:
         first = count_of(history, 0)
         # The number that is known from the first report on is not exceeded.
-        assert max(planned) == planned[0] == {"SpSVM": 24, "sizes": 12, "tuned_with": 9}[name]
+        assert max(planned) == planned[0] == {"SpSVM": 24, "sizes": 8, "tuned_with": 9}[name]
         assert planned[:first] == planned[:1] * first
 
 
