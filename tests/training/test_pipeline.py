@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -28,13 +27,8 @@ from jsparse import (
 from jsparse.cli.main import main
 from jsparse.data import demo_set
 from jsparse.data.frames import Frame
-from jsparse.data.streams import ArrayStream
-from jsparse.estimators import FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor
-from jsparse.kernels import RBF
-from jsparse.training.tables import tuning_problem
 from jsparse.training.train import train
-from jsparse.validation.folds import folds_from_assignment, stratified_folds
-from jsparse.validation.validate import Scoring
+from jsparse.validation.folds import folds_from_assignment
 
 ABSENT = [0, 30, 60]  # where tests insert rows of weight zero
 
@@ -88,21 +82,6 @@ def test_annealing_that_is_stopped_goes_on_to_the_same_end(rows, tmp_path):
     for change in ({"key": 1}, {"search": Profile(20, history=search.history)}):
         with pytest.raises(ValueError, match="history: expected evaluations of the same problem"):
             small(*rows, **{"search": search, **options, **change})
-
-
-@pytest.mark.slow
-def test_a_batch_of_kernels_is_scored_in_one_call(rows):
-    X, y = rows[0], np.where(rows[1] == "malignant", 1.0, -1.0)
-    Z = jnp.asarray((X - X.mean(0)) / X.std(0))
-    folds = stratified_folds(jax.random.key(0), jnp.asarray(y > 0, int), 5)
-    problem = tuning_problem(RBF(1.0), Z[:20], Z, jnp.asarray(y), folds)
-    thetas, C = jnp.array([[0.5], [1.0], [2.0]]), jnp.array([[1.0, 10.0]] * 3)
-    together = problem.errors(thetas, C, Scoring("mse"))
-    for theta, c, evaluation in zip(thetas, C, together, strict=True):
-        (alone,) = problem.errors(theta[None], c[None], Scoring("mse"))
-        np.testing.assert_allclose(evaluation.scores, alone.scores, rtol=1e-10)
-        np.testing.assert_allclose(evaluation.fold_scores, alone.fold_scores, rtol=1e-10)
-        np.testing.assert_array_equal(evaluation.status, alone.status)
 
 
 def test_arguments_that_do_not_fit_together_are_refused_before_any_work(
@@ -238,7 +217,7 @@ SIZE = ["--method", "fixed-size", "--prototypes"]
 FIT = [*SIZE, "20", "--folds", "3", "--evaluations", "3", "--quiet"]
 
 
-def test_fit_and_predict_on_a_file(table, folder, capsys):
+def test_fit_and_predict_on_a_file(table, rows, folder, capsys):
     model, out = str(folder / "m.jsparse"), str(folder / "p.csv")
     assert main(["fit", table, "--target", "diagnosis", "--out", model, *FIT]) == 0
     report = capsys.readouterr().out
@@ -262,6 +241,18 @@ def test_fit_and_predict_on_a_file(table, folder, capsys):
     written = np.array([[float(row[name]) for name in names] for row in outputs[0]])
     np.testing.assert_allclose(written, loaded.predict_proba(inputs), rtol=1e-14)
     assert [row["diagnosis"] for row in outputs[0]] == loaded.predict(inputs).tolist()
+    # A model of arrays takes the columns of a file in their order.
+    columns, trained = ["x", "texture", "edge"], small(*rows, key=jax.random.key(0))
+    inputs = write(folder / "x.csv", columns, rows[0])
+    for part in (trained.model, trained.expansion):
+        jsparse.save(folder / "arrays", part)
+        assert main(["predict", str(folder / "arrays"), inputs, "--out", out]) == 0
+        assert "columns are taken in their order" in capsys.readouterr().err
+        name = "decision_value" if part is trained.model else "prediction"
+        values = [float(row[name]) for row in read(out)]
+        np.testing.assert_allclose(values, trained.decision_function(rows[0]), rtol=1e-12)
+    assert main(["predict", str(folder / "arrays"), table]) == 2
+    assert "expected 3 columns" in capsys.readouterr().err
     for name in (table, model):
         assert main(["predict", model, table, "--out", name]) == 2
         assert "another file than one that is read" in capsys.readouterr().err
@@ -314,71 +305,3 @@ def test_the_demo_runs_from_a_shell(tmp_path):
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     assert "test error" in process.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["memory", "stream", "estimator"])
-def test_a_target_far_from_zero_costs_no_digits(way, as_users_call):
-    """In float32 a mean of 1e5 would leave two digits of targets that vary by one."""
-    X = np.random.default_rng(0).standard_normal((300, 2)).astype(np.float32)
-    y = np.sin(2 * X[:, 0].astype(float)) + 1e5
-    with jax.enable_x64(False):
-        if way == "estimator":
-            kind = FixedSizeLSSVMRegressor(40, max_evaluations=3, random_state=0)
-            expansion = kind.fit(X[:200], y[:200]).partial_fit(X[200:], y[200:]).expansion_
-        else:
-            data = (X, y) if way == "memory" else (ArrayStream(X, y),)
-            options = {"method": FixedSize(40), "search": Profile(3), "key": 0}
-            expansion = train(*data, task="regression", **options).expansion
-        # What the intercept is added to: float32 has no digits for the sum itself.
-        low = replace(expansion, intercept=jnp.zeros((), jnp.float32))
-        values = np.asarray(low(X), float) + (float(expansion.intercept) - 1e5)
-    assert np.sqrt(np.mean(np.square(values - (y - 1e5)))) < 0.05
-
-
-def gaussian(x, z):
-    return jnp.exp(-jnp.sum(jnp.square(x - z)) / 2)
-
-
-@pytest.mark.slow
-def test_an_integer_is_a_key_and_a_function_of_two_points_a_kernel(rows):
-    options = {"search": Profile(tune_kernel=False), "C": np.ones(1)}
-    ours = small(*rows, kernel=RBF(1.0), **options, key=jax.random.key(0))
-    theirs = small(*rows, kernel=gaussian, **options)
-    np.testing.assert_array_equal(theirs.point_rows, ours.point_rows)
-    values = (model.expansion(rows[0]) for model in (theirs, ours))
-    np.testing.assert_allclose(*values, rtol=1e-8, atol=1e-10)
-    assert theirs.kernel == small(*rows, kernel=gaussian, **options).kernel
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["arrays", "frame", "estimator", "expansion"])
-def test_models_of_every_origin_are_files_alike(way, rows, folder, capsys):
-    (X, y), names, path = rows, ["size", "texture", "edge"], str(folder / "m.jsparse")
-    if way == "estimator":
-        trained = FixedSizeLSSVMClassifier(20, max_evaluations=3, random_state=0).fit(X, y)
-        trained.model_.save(path)
-    else:
-        trained = small(pd.DataFrame(X, columns=names) if way == "frame" else X, y)
-        jsparse.save(path, trained.expansion if way == "expansion" else trained.model)
-    loaded, out = load(path), str(folder / "p.csv")
-    inputs = write(folder / "x.csv", names, X)
-    proba = [] if way == "expansion" else ["--proba"]
-    assert main(["predict", path, inputs, "--out", out, *proba]) == 0
-    by_order = "columns are taken in their order" in capsys.readouterr().err
-    assert by_order == (loaded.columns is None) == (way != "frame")
-    values, answers = trained.decision_function(X), read(out)
-    np.testing.assert_array_equal(loaded.decision_function(X), values)
-    if way == "expansion":  # values of a machine that knows no classes
-        assert loaded.classes is None
-        assert [float(row["prediction"]) for row in answers] == pytest.approx(values, rel=1e-12)
-    else:
-        assert loaded.predict(X).tolist() == trained.predict(X).tolist()
-        target = "prediction" if by_order else "target"
-        assert [row[target] for row in answers] == trained.predict(X).tolist()
-        written = [[float(row[f"probability {c}"]) for c in loaded.classes] for row in answers]
-        np.testing.assert_allclose(written, trained.predict_proba(X), rtol=1e-12)
-    # Other columns are another table.
-    few = write(folder / "few.csv", names[:2], X[:, :2])
-    assert main(["predict", path, few]) == 2
-    assert ("expected 3 columns" if by_order else "'edge'") in capsys.readouterr().err

@@ -50,77 +50,40 @@ def options(**more):
     return {**settings, "C": np.array([0.1, 10.0, 1e3]), **more}
 
 
-@pytest.mark.parametrize(
-    ("k", "scheme", "weighted"),
-    [
-        (2, "one_versus_rest", False),
-        pytest.param(4, "one_versus_one", True, marks=pytest.mark.slow),
-    ],
-)
-def test_streamed_equals_in_memory(k, scheme, weighted):
-    # All rows are in the sample, so the scores are the scores of all rows.
-    X, y = blobs(k=k)
-    w = np.random.default_rng(1).integers(0, 3, len(y)).astype(float) if weighted else None
-    stream = ArrayStream(X, y, w, batch_rows=50)
-    balanced = "balanced" if weighted else None
-    settings = options(multiclass=scheme, class_weight=balanced)
-    model = train(stream, task="classification", **settings)
+def test_streamed_equals_in_memory():
+    """Of weighted rows with balanced classes.
 
-    present = np.ones(len(y), bool) if w is None else w > 0
-    labels = np.unique(y, return_inverse=True)[1][present]
-    factor = np.ones(k)
-    if weighted:
-        mass = np.bincount(labels, w[present])
-        factor = mass.sum() / (k * mass)
-    rows = X[present]
-    v = factor[labels] * (1 if w is None else w[present])
+    All rows are in the sample, so the scores are the scores of all rows. The learners "stream" of
+    `tests/contracts` compare several classes, several targets and paths.
+    """
+    X, y = blobs()
+    w = np.random.default_rng(1).integers(0, 3, len(y)).astype(float)
+    stream = ArrayStream(X, y, w, batch_rows=50)
+    model = train(stream, task="classification", **options(class_weight="balanced"))
+
+    rows, labels, w = X[w > 0], (y[w > 0] == "c").astype(int), w[w > 0]
+    v = w * (w.sum() / (2 * np.bincount(labels, w)))[labels]
     scaling = jsparse.standardize(rows, v)
     np.testing.assert_allclose(model.expansion.scaling.shift, scaling.shift, rtol=1e-12)
     np.testing.assert_allclose(model.expansion.scaling.scale, scaling.scale, rtol=1e-10)
-    Z = scaling.apply(jnp.asarray(rows))
-    code = output_code(scheme, k) if k > 2 else None
-    target = jnp.asarray(labels, jnp.int32) if k > 2 else jnp.asarray(2.0 * labels - 1)
+    Z, target, v = scaling.apply(jnp.asarray(rows)), jnp.asarray(2.0 * labels - 1), jnp.asarray(v)
     prototypes = model.expansion.prototypes
     prototype_rows = scaling.apply(jnp.asarray(X[model.point_rows]))
     np.testing.assert_allclose(prototypes, prototype_rows, rtol=1e-9)
-
     for evaluation in model.tuning.history:
-        kernel = jsparse.kernels.RBF(float(np.exp(evaluation.theta[0])))
+        features = Nystroem(jsparse.kernels.RBF(np.exp(evaluation.theta[0])), prototypes)
         expected = jsparse.cross_validate(
-            Nystroem(kernel, prototypes),
-            jnp.asarray(evaluation.C),
-            Z,
-            target,
-            model.folds,
-            jnp.asarray(v),
-            metric="misclassification",
-            code=code,
+            features, evaluation.C, Z, target, model.folds, v, metric="misclassification"
         )
         np.testing.assert_allclose(evaluation.scores, expected.scores, atol=1e-12)
-    map = Nystroem(model.kernel, prototypes)
-    if code is None:
-        fit = fixed_size.fit_features(map, model.C, Z, target, jnp.asarray(v))
-    else:
-        fit = fixed_size.fit_classes(map, model.C, Z, target, code, jnp.asarray(v))
-    np.testing.assert_allclose(
-        model.expansion(X), fit.expansion(scaling.apply(jnp.asarray(X))), atol=1e-7
-    )
+    fit = fixed_size.fit_features(Nystroem(model.kernel, prototypes), model.C, Z, target, v)
+    np.testing.assert_allclose(model.expansion(rows), fit.expansion(Z), atol=1e-7)
 
 
 def number_of(what):
     """The seed that training makes of the key for this."""
     keys = Keys(*jax.random.split(KEY, len(Keys._fields)))
     return int(jax.random.bits(getattr(keys, what), dtype=jnp.uint32))
-
-
-def folds_of(n, present=None):
-    """The folds that a stream of so many rows has; `there` says which of them have weight.
-
-    A row without weight is as if it were not there: it counts for no place in the stream.
-    """
-    present = np.ones(n, bool) if present is None else present
-    places = np.where(present, np.cumsum(present) - 1, 0)
-    return jsparse.folds_from_assignment(Split(number_of("folds"), 4, 4, 0.0)(places))
 
 
 def test_rows_held_out_once_choose_the_size_of_least_error():
@@ -251,7 +214,7 @@ def test_bad_settings_are_told_before_the_first_pass(as_users_call):
     for more, message in (
         ({"task": "ranking"}, "task"),
         ({"task": "regression", "metric": "misclassification"}, "metric"),
-        ({"folds": folds_of(9)}, "folds: expected a number or a HoldOut"),
+        ({"folds": jsparse.plain_folds(0, 9, 3)}, "folds: expected a number or a HoldOut"),
         ({"resources": Resources(sample_rows=10), "method": FixedSize(11)}, "n_prototypes"),
         ({"multiclass": "best"}, "multiclass"),
         ({"task": "regression", "class_weight": "balanced"}, "class_weight"),
@@ -396,48 +359,6 @@ def test_a_plan_says_what_takes_the_memory():
     apart = jsparse.plan(10**6, 10, 100, code=code, memory=2**34)
     assert apart.parts["sums"] > 5 * small.parts["sums"]
     assert jsparse.plan(10**5, 10, "all", memory=2**34).bytes > 8 * 10**10 / 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("k", "selection", "weighted"),
-    [
-        (None, "joint", True),
-        (3, "separate", True),
-    ],
-)
-def test_a_streamed_path_is_that_in_memory(k, selection, weighted):
-    """All rows are in the sample; candidates and folds are the same."""
-    X, y = blobs(k=k or 2)
-    task = "classification"
-    if k is None:
-        y, task = np.sin(X[:, 0]) + 100, "regression"
-    w = np.random.default_rng(1).integers(0, 3, len(y)).astype(float) if weighted else None
-    method = SCDP(max_prototypes=6, candidates=X[::10], selection=selection)
-    weight = "balanced" if weighted and k else None
-    settings = options(method=method, task=task, class_weight=weight, search=Profile(2))
-    streamed = train(ArrayStream(X, y, w, batch_rows=50), **settings)
-    # A row without weight is none of the sample's.
-    present = np.ones(len(y), bool) if w is None else w > 0
-    assert int(streamed.folds.valid.sum()) == present.sum()
-    in_memory = train(X, y, weights=w, **{**settings, "folds": folds_of(len(y), present)})
-    for a, b in zip(streamed.tuning.history, in_memory.tuning.history, strict=True):
-        np.testing.assert_array_equal(a.theta, b.theta)
-        np.testing.assert_allclose(a.scores, b.scores, rtol=1e-6)
-    assert streamed.C == in_memory.C
-    assert streamed.curve.size == in_memory.curve.size
-    np.testing.assert_allclose(streamed.curve.errors, in_memory.curve.errors, rtol=1e-6)
-    for size in (1, streamed.curve.size, 6):
-        values = in_memory.at(size)(X)
-        np.testing.assert_allclose(streamed.at(size)(X), values, atol=1e-6 * np.abs(values).max())
-    np.testing.assert_allclose(
-        streamed.out_of_fold, in_memory.out_of_fold[present], atol=1e-6 * np.ptp(in_memory.model(X))
-    )
-    if k is not None:
-        np.testing.assert_allclose(
-            streamed.model.inverse_temperatures, in_memory.model.inverse_temperatures, rtol=1e-4
-        )
-        np.testing.assert_allclose(streamed.predict_proba(X), in_memory.predict_proba(X), atol=1e-5)
 
 
 @pytest.mark.slow
