@@ -59,72 +59,62 @@ def naive_error(kernel, Z, C, X, y, w):
     return total / np.sum(w) / y.shape[2]
 
 
-def test_the_gradient_is_that_of_the_error_by_finite_differences():
+P = np.array([[0.9, -0.4], [0.3, 1.2]])
+
+
+def by_columns(theta):
+    """The kernel of the logs of two lengthscales, of one more and of its variance."""
+    lengthscales, one, variance = np.exp(theta[:2]), np.exp(theta[2]), np.exp(theta[3])
+    return lambda A, B: rbf(A, B, lengthscales) + variance * rbf(A, B, one)
+
+
+def by_matrix(theta):
+    """The kernel of the log of a lengthscale, and of the elements of a matrix as they are."""
+    matrix = theta[1:5].reshape(2, 2)
+    return lambda A, B: rbf(A @ matrix.T, B @ matrix.T, np.exp(theta[0]))
+
+
+APART = np.log(0.8) - np.log([0.8, 1.7]).mean()
+GRADIENTS = {
+    # Lengthscales of columns are pulled to their mean, a single one to nowhere.
+    "columns": (RBF(np.ones(2)) + 1.0 * RBF(1.0), by_columns, np.log([0.8, 1.7, 2.0, 0.6]),
+                np.zeros(4), 2 * np.log1p(APART**2)),
+    # Elements are pulled to where they begin.
+    "matrix": (Projected(RBF(1.3), P), by_matrix, np.append(np.log(1.3), P) + 0.1,
+               np.append(np.log(1.3), P), 4 * np.log1p(0.1**2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", GRADIENTS)
+def test_the_error_its_gradient_and_the_prior_are_those_by_loops(case):
+    kernel, kernel_of, theta, origin, prior = GRADIENTS[case]
     X, y, w = laid_out(0)
-    Z, theta = X[0, :5], np.log([0.8, 1.7, 0.6, 2.0, 30.0])
+    Z, theta, n = X[0, :5], np.append(theta, np.log(30.0)), np.count_nonzero(w)
 
     def error(theta):
-        a, variance, C = np.exp(theta[:2]), np.exp(theta[2]), np.exp(theta[4])
-        one = np.exp(theta[3])
+        return np.log(naive_error(kernel_of(theta), Z, np.exp(theta[-1]), X, y, w))
 
-        def kernel(A, B):
-            return rbf(A, B, a) + variance * rbf(A, B, one)
-
-        return np.log(naive_error(kernel, Z, C, X, y, w))
-
-    kernel = RBF(np.ones(2)) + 1.0 * RBF(1.0)
-    template = split_kernel(kernel, np.dtype("float64"))
-    order = [leaf.shape for leaf in jax.tree.leaves(template.tuned)]
-    assert order == [(2,), (), ()]
-    swap = np.array([0, 1, 3, 2, 4])  # the leaves' order: lengthscale before variance
-    parts = Parts(*(jnp.asarray(a) for a in (X, y, w)))
-    of = DescentObjective(template, jnp.asarray(Z), parts, np.ones(4, bool), np.zeros(4))
-    value, slope, held = error_and_gradient(of, jnp.asarray(theta[swap]), np.float64(0))
-    np.testing.assert_allclose(value, error(theta), rtol=1e-9)
-    np.testing.assert_allclose(np.log(held), value, rtol=1e-12)
-    step = 1e-5
-    moved = [(error(theta + step * e) - error(theta - step * e)) / (2 * step) for e in np.eye(5)]
-    np.testing.assert_allclose(np.asarray(slope), np.array(moved)[swap], rtol=1e-6, atol=1e-9)
-    # The prior: 2 pull / n sum log(1 + apart^2) of each leaf about its mean.
-    apart = theta[:2] - theta[:2].mean()
-    pulled, _, _ = error_and_gradient(of, jnp.asarray(theta[swap]), np.float64(3))
-    n = np.count_nonzero(w)
-    np.testing.assert_allclose(pulled - value, 6 / n * np.sum(np.log1p(apart**2)), rtol=1e-9)
-    # A leaf that is held does not pull, and is no part of the mean.
-    held = dataclasses.replace(of, free=np.array([True, False, True, True]))
-    alone, _, _ = error_and_gradient(held, jnp.asarray(theta[swap]), np.float64(3))
-    np.testing.assert_allclose(alone, value, rtol=1e-12)
-
-
-def test_matrices_are_differentiated_as_they_are():
-    X, y, w = laid_out(1)
-    Z, P = X[0, :5], np.array([[0.9, -0.4], [0.3, 1.2]])
-
-    def error(theta):
-        P, C = theta[1:5].reshape(2, 2), np.exp(theta[5])
-        return np.log(
-            naive_error(lambda A, B: rbf(A @ P.T, B @ P.T, np.exp(theta[0])), Z, C, X, y, w)
-        )
-
-    kernel = Projected(RBF(1.3), P)
     options = {"dtype": np.dtype("float64"), "tune_kernel": True}
-    assert len(jax.tree.leaves(split_kernel(kernel, **options).tuned)) == 1  # the lengthscale alone
+    if case == "matrix":  # by itself the lengthscale alone is tuned
+        assert split_kernel(kernel, **options).theta.size == 1
     template = split_kernel(kernel, **options, tune_matrices=True)
-    origin = np.array([np.log(1.3), *P.ravel()])
-    of = DescentObjective(
-        template, jnp.asarray(Z), Parts(*map(jnp.asarray, (X, y, w))), np.ones(5, bool), origin
+    np.testing.assert_array_equal(
+        template.signed, (np.arange(origin.size) > 0) & (case == "matrix")
     )
-    np.testing.assert_array_equal(template.signed, [False, True, True, True, True])
-    theta = np.append(origin + 0.1, np.log(30.0))
-    value, slope, _ = error_and_gradient(of, jnp.asarray(theta), np.float64(0))
+    parts, free = Parts(*map(jnp.asarray, (X, y, w))), np.ones(origin.size, bool)
+    of = DescentObjective(template, jnp.asarray(Z), parts, free, origin)
+    value, slope, held_out = error_and_gradient(of, jnp.asarray(theta), np.float64(0))
     np.testing.assert_allclose(value, error(theta), rtol=1e-9)
-    step = 1e-5
-    moved = [(error(theta + step * e) - error(theta - step * e)) / (2 * step) for e in np.eye(6)]
-    np.testing.assert_allclose(np.asarray(slope), moved, rtol=1e-6, atol=1e-9)
-    # Elements are pulled to where they begin, a single lengthscale to nowhere.
+    np.testing.assert_allclose(np.log(held_out), value, rtol=1e-12)
+    steps = 1e-5 * np.eye(theta.size)
+    moved = [(error(theta + step) - error(theta - step)) / 2e-5 for step in steps]
+    np.testing.assert_allclose(slope, moved, rtol=1e-6, atol=1e-9)
     pulled, _, _ = error_and_gradient(of, jnp.asarray(theta), np.float64(3))
-    expected = 6 / np.count_nonzero(w) * 4 * np.log1p(0.01)
-    np.testing.assert_allclose(pulled - value, expected, rtol=1e-9)
+    np.testing.assert_allclose(pulled - value, 6 / n * prior, rtol=1e-9)
+    if case == "columns":  # a leaf that is held does not pull, and is no part of the mean
+        held = dataclasses.replace(of, free=np.array([True, False, True, True]))
+        alone, _, _ = error_and_gradient(held, jnp.asarray(theta), np.float64(3))
+        np.testing.assert_allclose(alone, value, rtol=1e-12)
 
 
 def test_prototypes_are_differentiated_too():
