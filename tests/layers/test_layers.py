@@ -38,6 +38,11 @@ def loss_of(head, F, y, w):
     return head.loss(F, y, w)
 
 
+@jax.jit
+def grams_of(head, F):
+    return head.kernel.cross_gram(F, head.prototypes), head.kernel.gram(head.prototypes)
+
+
 def values_without(head, F, Y, w, rows):
     """Refit by the normal equations of the expansion's coefficients, without some rows."""
     grams = jax.jit(
