@@ -10,7 +10,6 @@ import pytest
 from reference.kernels import rbf as rbf_of_two
 
 import jsparse
-from benchmarks.data_sets import benchmark_set
 from jsparse.compilation import count_compilations
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF, Laplacian, Matern52, Projected
@@ -442,26 +441,3 @@ def test_a_stream_gives_its_sample_to_the_gradient():
     scored = [e for e in trained.tuning.history if not e.slope.size]
     assert len(steps(trained.tuning)) > 1
     assert next(passes) <= 1 + len(scored) + 1  # none for a step
-
-
-@pytest.mark.slow
-def test_noise_columns_of_concrete_are_switched_off():
-    # The error on a split varies by a third with the course of the descent, hence three splits.
-    data = benchmark_set("concrete")
-    n, d = data.X.shape
-    errors = []
-    for split in range(3):
-        rng = np.random.default_rng(split)
-        order = rng.permutation(n)
-        noisy = np.concatenate([data.X, rng.standard_normal((n, 20))], axis=1)
-        train, test = order[:-256], order[-256:]
-        for X in (data.X, noisy):
-            trained = jsparse.train(
-                X[train], data.y[train].astype(float), task="regression", key=0,
-                method=jsparse.FixedSize(120), search=jsparse.Gradient(),
-            )  # fmt: skip
-            errors.append(np.mean((trained.predict(X[test]) - data.y[test]) ** 2))
-        relevance = 1 / np.asarray(trained.kernel.lengthscale)
-        assert relevance[d:].max() < 0.1 * relevance.max()
-    without_noise, with_noise = np.reshape(errors, (3, 2)).mean(axis=0)
-    assert with_noise < 1.1 * without_noise
