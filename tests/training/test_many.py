@@ -68,7 +68,6 @@ def test_models_of_a_batch_are_those_of_train_by_one_program():
         "plain": {},
         "narrow": {**narrow, "method": FixedSize(12)},
         "seed": {"key": 7, "C": np.geomspace(1.0, 10.0, 5)},
-        "weighted": {"weights": w},
     }
     X, y = table(0, 62, 4)
     options = REGRESSION | {"X": X, "y": y, "method": FixedSize(9)}
@@ -76,9 +75,11 @@ def test_models_of_a_batch_are_those_of_train_by_one_program():
         many = train_many(problems, **options)
     assert counts.programs == 1
     assert not many.alone
-    assert "4 in batches" in repr(many)
+    assert "3 in batches" in repr(many)
     for name, problem in problems.items():
         assert_equal(many.by_name[name], train(**(options | problem)))
+    weighted = train_many([{"weights": w}], **options)
+    assert_equal(weighted[0], train(**options, weights=w))
     # Later calls within the capacities compile nothing.
     with count_compilations() as counts:
         train_many([table(s, 60 + s, 2 + s) for s in range(3)], **REGRESSION, method=FixedSize(10))
@@ -214,7 +215,9 @@ def test_folds_of_padded_rows(n):
         (labels, stratified_folds(key, labels, 3)),
     ):
         padded = np.pad(classes, (0, 25), constant_values=-1)
-        folds = jax.jit(folds_of_padded_rows, static_argnums=2)(key, padded, 3, shuffle_rounds(n))
+        folds = jax.jit(folds_of_padded_rows, static_argnums=(2, 3))(
+            key, padded, 3, shuffle_rounds(n)
+        )
         width = expected.index.shape[1]
         np.testing.assert_array_equal(np.asarray(folds.valid)[:, :width], expected.valid)
         assert not np.asarray(folds.valid)[:, width:].any()
