@@ -241,7 +241,7 @@ def test_precision_is_that_of_the_numbers():
     y = incomes(rows)
     short = FixedSizeLSSVMRegressor(20, **OPTIONS).fit(rows.astype({"age": "float32"}), y)
     assert short.predict(rows).dtype == np.float32
-    with pytest.raises(ValueError, match="XXX"):  # infinite in float32
+    with pytest.raises(ValueError, match="column 'age': expected numbers that fit float32"):
         short.predict(rows.assign(age=1e300))
     assert Frame(rows).dtype == Frame(rows[CODED]).dtype == np.float64
 

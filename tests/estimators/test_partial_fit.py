@@ -9,6 +9,7 @@ import pytest
 from reference.fixed_size import nystroem, ridge
 from sklearn.base import clone
 
+from jsparse import NumericalError
 from jsparse.compilation import count_compilations
 from jsparse.estimators import FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor
 from jsparse.multiclass import output_code
@@ -249,6 +250,8 @@ def test_a_bad_batch_is_named_and_leaves_no_trace(as_users_call):
         X_bad, y_bad, w = wrong(X[50:], y[50:])
         with pytest.raises(ValueError, match=message):
             model.partial_fit(X_bad, y_bad, sample_weight=w)
+    with pytest.raises(NumericalError, match="row index 0 is not finite"):  # in float32
+        model.predict(X * 1e300)
     for machine in (model, other):
         machine.partial_fit(X[50:], y[50:], classes=np.unique(y))
     np.testing.assert_array_equal(model.decision_function(X), other.decision_function(X))

@@ -132,13 +132,14 @@ def test_memory_limits_the_tables_in_a_call(monkeypatch):
         return solve_batch(*arguments, **options)
 
     monkeypatch.setattr(module, "solve_batch", solve)
-    problems, options = [table(seed) for seed in range(5)], REGRESSION | {"method": FixedSize(5)}
+    options = REGRESSION | {"method": FixedSize(9)}
+    problems = [table(seed, 62, 4) for seed in range(5)]
     one, stored = module._Run(problems[:1], "raise", options).prepared()[0].bytes_in_batch(64)
     limited = train_many(problems, **options, resources=Resources(memory=one + 4 * stored))
     assert sizes == [4, 4]
     four = train_many(problems[1:], **options)
     np.testing.assert_allclose(limited.cv_errors[1:], four.cv_errors)
-    with pytest.raises(ValueError, match="problem 0: n_prototypes: 5 prototypes would take"):
+    with pytest.raises(ValueError, match="problem 0: n_prototypes: 9 prototypes would take"):
         train_many(problems, **options, resources=Resources(memory=10_000))
 
 

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,6 +28,7 @@ from jsparse import (
 from jsparse.cli.main import main
 from jsparse.data import demo_set
 from jsparse.data.frames import Frame
+from jsparse.kernels import RBF
 from jsparse.training.train import train
 from jsparse.validation.folds import folds_from_assignment
 
@@ -182,6 +184,17 @@ def test_balanced_classes_weigh_the_same():
     np.testing.assert_allclose(balanced.expansion(X), mapped.expansion(X), rtol=1e-9)
     recall, before = ((one.predict(X)[:10] == y[:10]).mean() for one in (balanced, plain))
     assert recall > before
+
+
+@pytest.mark.slow
+def test_a_function_of_two_points_is_a_kernel(rows):
+    def gaussian(x, z):
+        return jnp.exp(-jnp.sum(jnp.square(x - z)) / 2)
+
+    options = {"search": Profile(tune_kernel=False), "C": np.ones(1)}
+    ours, theirs = (small(*rows, kernel=kernel, **options) for kernel in (RBF(1.0), gaussian))
+    values = (model.expansion(rows[0]) for model in (theirs, ours))
+    np.testing.assert_allclose(*values, rtol=1e-8, atol=1e-10)
 
 
 @pytest.fixture

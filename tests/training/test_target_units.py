@@ -3,6 +3,7 @@
 import itertools
 import math
 import warnings
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -123,6 +124,16 @@ def test_estimators_score_in_the_units_of_the_targets(dtype):
     tiny = model.predict(X) / 10.0**power
     np.testing.assert_allclose(tiny, base.predict(X), rtol=0.02, atol=0.02)
     assert model.score(X, y * 10.0**power) > 0.9
+
+
+def test_a_target_far_from_zero_costs_no_digits():
+    """In float32 a mean of 1e5 would leave two digits of targets that vary by one."""
+    X, y = table("float32")
+    near, far = (trained("squared", X, y + offset).expansion for offset in (0.0, 1e5))
+    # The intercept is compared by itself: float32 has no digits for the sum.
+    values = (replace(one, intercept=np.zeros((), "float32"))(X) for one in (far, near))
+    np.testing.assert_allclose(*values, atol=1e-3)
+    assert abs(float(far.intercept) - 1e5 - float(near.intercept)) < 0.01
 
 
 def test_rows_are_added_in_the_units_of_the_first():
