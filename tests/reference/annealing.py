@@ -1,8 +1,6 @@
 """Coupled simulated annealing by loops (De Brabanter 2010, Appendix, Algorithm 6).
 
-`probability` is the acceptance probability of CSA-M (Xavier de Souza et al. 2010). `printed` is the
-acceptance probability that the Appendix prints. Its coupling term sums over the current solutions
-x_j, or literally over the probes y_j.
+`probability` is the acceptance probability of CSA-M (Xavier de Souza et al. 2010).
 """
 
 import math
@@ -15,14 +13,6 @@ def probability(energies, T):
     worst = max(energies)
     terms = [math.exp((e - worst) / T) for e in energies]
     return [term / sum(terms) for term in terms]
-
-
-def printed(probe_energies, coupling_energies, T):
-    """Return exp(-E(y_i) / T) / (exp(-E(y_i) / T) + rho), with rho = sum_j exp(-E_j / T)."""
-    best = min([*probe_energies, *coupling_energies])
-    rho = sum(math.exp((best - e) / T) for e in coupling_energies)
-    terms = [math.exp((best - e) / T) for e in probe_energies]
-    return [term / (term + rho) if term + rho > 0 else 0.0 for term in terms]
 
 
 def variance(A):
