@@ -283,3 +283,4 @@ def test_a_window_is_the_same_in_every_call():
         FixedSizeLSSVMRegressor(**OPTIONS).partial_fit(X, y, -w, window=30)
     with jax.enable_x64(True):
         assert model._sums.window.rows.X.dtype == np.float64
+    assert len(model._sums.window.rows.X) == 30  # of more rows with weight

@@ -167,8 +167,8 @@ def test_pure_functions_are_the_head():
     assert jax.tree.structure(gradient) == jax.tree.structure(params)
 
 
-def test_a_network_is_trained_through_the_head():
-    dtype = "float32"
+@pytest.mark.parametrize("dtype", ["float32"])
+def test_a_network_is_trained_through_the_head(dtype):
     rng = np.random.default_rng(0)
     X = jnp.asarray(rng.standard_normal((96, 6)), dtype)
     y = jnp.asarray(np.sin(3 * X[:, 0] * X[:, 1]), dtype)

@@ -100,12 +100,13 @@ def test_classes():
 
 
 @pytest.mark.slow
-def test_float32():
-    problems = [tuple(a.astype(np.float32) for a in table(seed, 60 + seed)) for seed in range(3)]
+@pytest.mark.parametrize("dtype", ["float32"])
+def test_float32(dtype):
+    problems = [tuple(a.astype(dtype) for a in table(seed, 60 + seed)) for seed in range(3)]
     options = REGRESSION | {"method": FixedSize(7), "C": np.geomspace(0.1, 10.0, 5)}
     for (X, y), one in zip(problems, train_many(problems, **options), strict=True):
         alone = train(X, y, **options)
-        assert one.model.dtype == alone.model.dtype == np.float32
+        assert one.model.dtype == alone.model.dtype == dtype
         np.testing.assert_allclose(one.cv_error, alone.cv_error, rtol=1e-3)
         np.testing.assert_allclose(one.predict(X), alone.predict(X), rtol=0.1, atol=1e-3)
 
