@@ -15,19 +15,17 @@ from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import brier_score_loss, log_loss
 from sklearn.model_selection import (
-    GridSearchCV,
     HalvingGridSearchCV,
     KFold,
     ShuffleSplit,
     StratifiedKFold,
-    cross_val_score,
     train_test_split,
 )
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from jsparse import Annealing, FixedSize, NumericalError, Profile, load
+from jsparse import Annealing, FixedSize, Profile
 from jsparse.estimators import (
     FixedSizeLSSVMClassifier,
     FixedSizeLSSVMRegressor,
@@ -157,7 +155,7 @@ def tuned(cancer):
         return FixedSizeLSSVMClassifier(60, random_state=0).fit(X[:400], y[:400])
 
 
-def test_attributes_and_calibrated_probabilities(cancer, tuned):
+def test_attributes_calibrated_probabilities_pickles_and_clones(cancer, tuned):
     X, y = cancer
     assert tuned.prototypes_.shape == (60, 30)
     np.testing.assert_allclose(
@@ -174,38 +172,16 @@ def test_attributes_and_calibrated_probabilities(cancer, tuned):
     assert proba.dtype == np.float64
     f = tuned.decision_function(X[400:])
     np.testing.assert_array_equal(tuned.predict(X[400:]), tuned.classes_[(f >= 0).astype(int)])
-
-
-def test_pickled_and_cloned(cancer, tuned):
-    X, _ = cancer
     again = pickle.loads(pickle.dumps(tuned))
-    np.testing.assert_array_equal(again.predict_proba(X), tuned.predict_proba(X))
+    np.testing.assert_array_equal(again.predict_proba(X[400:]), proba)
     with pytest.raises(NotFittedError):
         clone(tuned).predict(X)
 
 
 @pytest.mark.slow
-def test_precision_is_that_of_the_data(cancer):
-    X, y = cancer
-    for dtype in (np.float32, np.float64):
-        model = FixedSizeLSSVMClassifier(20, **QUICK, cv=3).fit(X.astype(dtype), y)
-        assert model.decision_function(X).dtype == dtype
-        assert str(model.expansion_.prototypes.dtype) == np.dtype(dtype).name
-        if dtype == np.float32:  # where such inputs are infinite
-            with pytest.raises(NumericalError, match="row index 0 is not finite"):
-                model.predict(X * 1e300)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "scheme"),
-    [
-        pytest.param(FixedSizeLSSVMClassifier, "one_versus_rest", marks=pytest.mark.slow),
-        (FixedSizeLSSVMClassifier, "one_versus_one"),
-        (LSSVMClassifier, "minimum_output"),
-        pytest.param(SCDPClassifier, "one_versus_rest", marks=pytest.mark.slow),
-        pytest.param(SpSVMClassifier, "one_versus_one", marks=pytest.mark.slow),
-    ],
+    [(FixedSizeLSSVMClassifier, "one_versus_one"), (LSSVMClassifier, "minimum_output")],
 )
 def test_several_classes_with_names(machine, scheme):
     X, y = load_iris(return_X_y=True, as_frame=True)
@@ -214,27 +190,10 @@ def test_several_classes_with_names(machine, scheme):
     model = machine(multiclass=scheme, lengthscale=2.0, random_state=0).fit(train, y_train)
     assert model.score(test, y_test) > 0.9
     assert list(model.feature_names_in_) == list(X.columns)
-    assert model.predict_proba(test).shape == (len(test), 3)
-    scores = model.decision_function(test)
-    np.testing.assert_array_equal(model.classes_[scores.argmax(axis=1)], model.predict(test))
-    proba = model.predict_proba(test)
-    np.testing.assert_array_equal(proba.argmax(axis=1), scores.argmax(axis=1))
+    scores, proba = model.decision_function(test), model.predict_proba(test)
+    for decided in (scores, proba):
+        np.testing.assert_array_equal(model.classes_[decided.argmax(axis=1)], model.predict(test))
     assert log_loss(y_test, proba) < 0.5 * log_loss(y_test, np.full((len(test), 3), 1 / 3))
-
-
-@pytest.mark.slow
-def test_in_a_pipeline_and_a_grid_search():
-    X, y = load_diabetes(return_X_y=True)
-    pipe = make_pipeline(
-        PolynomialFeatures(2), FixedSizeLSSVMRegressor(30, lengthscale=8.0, cv=3, random_state=0)
-    )
-    assert cross_val_score(pipe, X[:200], y[:200], cv=3).mean() > 0.15
-    grid = GridSearchCV(
-        FixedSizeLSSVMRegressor(lengthscale=3.0, C=1.0, cv=3, random_state=0),
-        {"n_prototypes": [5, 40], "selection": ["renyi", "uniform"]},
-        cv=3,
-    ).fit(X[:200], y[:200])
-    assert grid.best_params_["n_prototypes"] == 40
 
 
 @pytest.mark.slow
@@ -284,114 +243,55 @@ def test_the_dual_is_kernel_ridge_with_an_intercept():
     assert model.prototypes_.shape == X.shape
 
 
-@pytest.mark.slow
-def test_a_tuned_dual_beats_its_neighbours():
-    X, y = load_diabetes(return_X_y=True)
-    model = LSSVMRegressor().fit(X[:300], y[:300])
-    assert model.score(X[300:], y[300:]) > 0.4
-    stated = LSSVMRegressor(lengthscale=0.1, C=100.0).fit(X[:300], y[:300])
-    assert stated.cv_error_ > model.cv_error_
-
-
-@pytest.mark.slow
-def test_kernels_of_the_users_own(cancer):
+def test_bad_parameters_are_named(as_users_call, cancer):
+    """`tests/contracts/test_arguments.py` refuses values that are wrong in themselves."""
     X, y = cancer
-    model = FixedSizeLSSVMClassifier(
-        30, kernel=2.0 * Matern52(4.0), lengthscale=None, C=1.0, cv=3, random_state=0
-    ).fit(X, y)
-    assert model.n_iter_ == 1
-    assert model.score(X, y) > 0.95
-    per_column = FixedSizeLSSVMClassifier(30, lengthscale=np.full(30, 5.0), C=1.0, cv=3).fit(X, y)
-    assert per_column.kernel_.lengthscale.shape == (30,)
-
-
-@pytest.mark.slow
-def test_robust_regression():
-    X, y = load_diabetes(return_X_y=True)
-    rng = np.random.default_rng(0)
-    noisy = y[:300] + 3000 * (rng.random(300) < 0.1)
-    options = {"lengthscale": 3.0, "C": np.nan, "cv": 3, "random_state": 0}
-    errors = {}
-    machines = {
-        "squared": FixedSizeLSSVMRegressor(40, **{**options, "C": 0.1}),
-        "absolute": RobustLSSVMRegressor(40, **{**options, "C": 10.0}, loss="absolute"),
-        "huber": RobustLSSVMRegressor(40, **{**options, "C": 0.1}),
-    }
-    for loss, model in machines.items():
-        model.fit(X[:300], noisy)
-        errors[loss] = np.median(np.abs(model.predict(X[300:]) - y[300:]))
-    assert errors["absolute"] < 0.5 * errors["squared"]
-    assert errors["huber"] < 0.5 * errors["squared"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n_prototypes": 0}, "n_prototypes: expected a whole number"),
-        ({"n_prototypes": "most"}, "n_prototypes: expected"),
-        ({"C": "best"}, "C: expected 'auto'"),
-        ({"C": -1.0}, "C: expected a number above 0"),
+    three = y + (X[:, 0] > 15)  # a scheme matters for three classes only
+    for options, message in (
         ({"kernel": "linear", "lengthscale": 1.0}, "lengthscale: expected 'auto'"),
         ({"lengthscale": None}, "lengthscale: expected 'auto' or numbers unless"),
-        ({"cv": 1}, "cv: expected"),
-        ({"multiclass": "two"}, None),
-        ({"selection": "best"}, "selection: expected"),
+        ({"multiclass": "two"}, "multiclass: expected"),
         (
             {"search": "csa"},
-            r"search: expected one of \['annealing', 'auto', 'gradient', 'profile', 'recursive'\]",
+            r"search: .* \['annealing', 'auto', 'gradient', 'profile', 'recursive'\]",
         ),
-        ({"search": Profile}, "search: expected"),
         ({"max_seconds": -1.0}, "max_seconds: expected"),
         ({"cv": ShuffleSplit(3, random_state=0)}, "cv: expected splits that hold out each row"),
-        (
-            {"cv": [(np.arange(9), np.arange(9, 19))]},
-            "cv: expected splits that hold .* none that holds out row index 0",
-        ),
+        ({"cv": [([0], range(1, 9))]}, "cv: .* none that holds out row index 0"),
         ({"cv": [([0], [0, 1]), ([0], [1, 2])]}, "cv: .* got several splits with row index 1"),
-        (
-            {"cv": [([0], [0, 1]), ([0], np.zeros(0, int))]},
-            "cv: .* got no row to hold out in split 1",
-        ),
+        ({"cv": [([0], [0, 1]), ([0], np.zeros(0, int))]}, "cv: .* no row to hold out in split 1"),
         ({"cv": [([0], [10**6])]}, "cv: expected a number, a splitter or pairs"),
-        ({"cv": [1, 2]}, "cv: expected a number, a splitter or pairs"),
-    ],
-)
-def test_bad_parameters_are_named(as_users_call, cancer, options, message):
-    X, y = cancer
-    model = FixedSizeLSSVMClassifier(**{"n_prototypes": 20, "cv": 3, **QUICK, **options})
-    if message is None:  # a scheme matters for three classes only
-        y, message = y + (X[:, 0] > 15), "multiclass: expected"
-    with pytest.raises(ValueError, match=message):
-        model.fit(X, y)
+    ):
+        model = FixedSizeLSSVMClassifier(**{"n_prototypes": 20, "cv": 3, **QUICK, **options})
+        with pytest.raises(ValueError, match=message):
+            model.fit(X, three if "multiclass" in options else y)
 
 
-@pytest.mark.parametrize("form", ["KFold", "list", "masks", "stratified"])
-def test_folds_of_the_users_own(form, cancer):
+def test_folds_of_the_users_own(cancer):
     """The error is that by loops over the splits."""
     X, y = (a[:120] for a in cancer)
-    splitter = KFold(4, shuffle=True, random_state=1)
-    if form == "stratified":
-        splitter = StratifiedKFold(4, shuffle=True, random_state=1)
-    splits = list(splitter.split(X, y))
-    cv = splitter
-    if form == "list":
-        cv = splits
-    elif form == "masks":
-        cv = [(None, np.isin(np.arange(120), test)) for _, test in splits]
     options = {"lengthscale": 5.0, "C": 1.0, "random_state": 0, "selection": "uniform"}
-    model = FixedSizeLSSVMClassifier(20, cv=cv, **options).fit(X, y)
-    expansion = model.expansion_
-    wrong = 0
-    with jax.enable_x64(True):
-        Phi = np.asarray(model._sums.feature_map(expansion.scaling.apply(jnp.asarray(X))))
-    for _, test in splits:
-        rest = np.setdiff1d(np.arange(120), test)
-        A = np.column_stack([Phi[rest], np.ones(len(rest))])
-        ridge = np.diag([*np.ones(Phi.shape[1]), 0.0])
-        solution = np.linalg.solve(A.T @ A + ridge, A.T @ (2.0 * y[rest] - 1))
-        values = Phi[test] @ solution[:-1] + solution[-1]
-        wrong += np.sum((values >= 0) != (y[test] == 1))
-    assert model.cv_error_ == pytest.approx(wrong / 120, abs=1e-12)
+
+    def errors_by_loops(model, splits):
+        with jax.enable_x64(True):
+            Z = model.expansion_.scaling.apply(jnp.asarray(X))
+            Phi = np.asarray(model._sums.feature_map(Z))
+        wrong = 0
+        for rest, test in splits:
+            A = np.column_stack([Phi[rest], np.ones(len(rest))])
+            ridge = np.diag([*np.ones(Phi.shape[1]), 0.0])
+            solution = np.linalg.solve(A.T @ A + ridge, A.T @ (2.0 * y[rest] - 1))
+            values = Phi[test] @ solution[:-1] + solution[-1]
+            wrong += np.sum((values >= 0) != (y[test] == 1))
+        return wrong / 120
+
+    for kind in (KFold, StratifiedKFold):
+        splitter = kind(4, shuffle=True, random_state=1)
+        splits = list(splitter.split(X, y))
+        masks = [(None, np.isin(np.arange(120), test)) for _, test in splits]
+        for cv in (splitter, splits, masks):
+            model = FixedSizeLSSVMClassifier(20, cv=cv, **options).fit(X, y)
+            assert model.cv_error_ == pytest.approx(errors_by_loops(model, splits), abs=1e-12)
 
 
 @pytest.mark.slow
@@ -435,69 +335,17 @@ def test_what_is_reported_while_fitting(cancer, capsys):
 @pytest.mark.slow
 def test_a_search_may_be_ended_by_time_and_be_an_object(cancer):
     X, y = (a[:100] for a in cancer)
-    model = FixedSizeLSSVMClassifier(10, cv=3, random_state=0, max_seconds=0.0).fit(X, y)
-    assert model.n_iter_ == 1
-    for search in (Annealing(6), "annealing"):
-        options = {"max_evaluations": 6} if isinstance(search, str) else {}
-        model = FixedSizeLSSVMClassifier(10, cv=3, random_state=0, search=search, **options)
-        assert model.fit(X, y).n_iter_ == 6
-        assert {e.C.shape for e in model.tuning_history_} == {(1,)}
-    model = FixedSizeLSSVMClassifier(10, cv=3, random_state=0, search=Profile(tune_kernel=False))
-    assert model.fit(X, y).n_iter_ == 1
-    assert clone(model).search == Profile(tune_kernel=False)
-
-
-TARGETS = [
-    FixedSizeLSSVMRegressor(20, **QUICK, cv=3),
-    LSSVMRegressor(**QUICK),
-    pytest.param(SCDPRegressor(**QUICK, cv=3, max_prototypes=5), marks=pytest.mark.slow),
-    pytest.param(RobustLSSVMRegressor(10, **QUICK, cv=3), marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("machine", TARGETS)
-def test_several_targets(machine):
-    X, y = (a[:100] for a in load_diabetes(return_X_y=True))
-    Y = np.stack([y, -2 * y + 3], axis=1)
-    model = clone(machine).fit(X, Y)
-    predicted = model.predict(X)
-    assert predicted.shape == (100, 2)
-    assert model.intercept_.shape == (2,)
-    assert model.dual_coef_.shape == (len(model.prototypes_), 2)
-    # Steps to Huber's machine end at a tolerance.
-    tolerance = 1e-3 if getattr(machine, "loss", None) == "huber" else 1e-6
-    np.testing.assert_allclose(predicted[:, 1], -2 * predicted[:, 0] + 3, rtol=tolerance)
-    one = clone(machine).fit(X, y)
-    if not isinstance(machine, SCDPRegressor):  # which chooses by all targets how many
-        np.testing.assert_allclose(predicted[:, 0], one.predict(X), rtol=10 * tolerance)
-    assert model.score(X, Y) > 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "machine",
-    [
-        SCDPClassifier(5, **QUICK, cv=3),
-        pytest.param(SpSVMClassifier(5, **QUICK, cv=3), marks=pytest.mark.slow),
-    ],
-)
-def test_the_model_of_an_estimator_is_saved_with_all_its_sizes(machine, cancer, tmp_path):
-    X, y = (a[:100] for a in cancer)
-    names = np.array(["benign", "malignant"])[1 - y]
-    fitted = clone(machine).fit(X, names)
-    fitted.model_.save(tmp_path / "m")
-    with jax.enable_x64(True):
-        loaded = load(tmp_path / "m")
-        np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
-        np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
-        for size in (1, 5):
-            expected = fitted.expansion_at(size)(X)
-            assert expected.dtype == np.float64
-            np.testing.assert_array_equal(loaded.at(size)(X), expected)
-    for size in (1, 5):  # in a process of float32 as well
-        values = fitted.model_.at(size).decision_function(X)
-        np.testing.assert_array_equal(values, loaded.at(size).decision_function(X))
+    for evaluations, options in (
+        (1, {"max_seconds": 0.0}),
+        (6, {"search": Annealing(6)}),
+        (6, {"search": "annealing", "max_evaluations": 6}),
+        (1, {"search": Profile(tune_kernel=False)}),
+        (1, {"kernel": 2.0 * Matern52(4.0), "lengthscale": None}),
+        (1, {"lengthscale": np.full(30, 5.0)}),
+    ):
+        model = FixedSizeLSSVMClassifier(10, cv=3, random_state=0, **options).fit(X, y)
+        assert model.n_iter_ == evaluations
+    assert model.kernel_.lengthscale.shape == (30,)
 
 
 def test_more_prototypes_than_rows_are_capped_with_both_numbers_said():
@@ -536,30 +384,19 @@ def test_a_search_by_halving_begins_with_few_rows():
     assert search.score(X, y) > 0.9
 
 
-@pytest.mark.parametrize("split", ["number", "splitter", "list"])
-def test_rows_of_weight_zero_are_in_no_split(split):
-    X, y = load_iris(return_X_y=True)
-    X, y = X[::4], y[::4]
+def test_rows_of_weight_zero_are_in_no_split():
+    X, y = (a[::4] for a in load_iris(return_X_y=True))
     at = [0, 7, 7, len(X)]
     wide_X, wide_y = np.insert(X, at, 1e300, axis=0), np.insert(y, at, 2)
     w = np.insert(np.ones(len(X)), at, 0.0)
     present = np.flatnonzero(w)
-    cv = other = {"number": 3, "splitter": KFold(3, shuffle=True, random_state=0)}.get(split)
-    if split == "list":
-        cv = [*KFold(3, shuffle=True, random_state=0).split(X)]
-        other = [(present[train], present[test]) for train, test in cv]
-    alone = FixedSizeLSSVMClassifier(9, **QUICK, cv=cv).fit(X, y)
-    padded = FixedSizeLSSVMClassifier(9, **QUICK, cv=other).fit(wide_X, wide_y, w)
-    np.testing.assert_allclose(padded.decision_function(X), alone.decision_function(X), rtol=1e-9)
-    assert padded.cv_error_ == alone.cv_error_
-    np.testing.assert_array_equal(padded.prototype_indices_, present[alone.prototype_indices_])
-
-
-@pytest.mark.slow
-def test_one_class_machines_do_not_see_rows_of_weight_zero():
-    X = np.random.default_rng(0).standard_normal((20, 2))
-    w = np.insert(np.ones(20), [0, 9, 20], 0.0)
-    options = {"n_prototypes": 2, "starts": 2, "random_state": 0}
-    alone = SparseOneClassSVM(**options).fit(X)
-    padded = SparseOneClassSVM(**options).fit(np.insert(X, [0, 9, 20], 1e300, axis=0), None, w)
-    np.testing.assert_allclose(padded.decision_function(X), alone.decision_function(X), rtol=1e-9)
+    splitter = KFold(3, shuffle=True, random_state=0)
+    splits = [*splitter.split(X)]
+    of_present = [(present[train], present[test]) for train, test in splits]
+    for cv, other in ((splitter, splitter), (splits, of_present)):
+        alone = FixedSizeLSSVMClassifier(9, **QUICK, cv=cv).fit(X, y)
+        padded = FixedSizeLSSVMClassifier(9, **QUICK, cv=other).fit(wide_X, wide_y, w)
+        values = (model.decision_function(X) for model in (padded, alone))
+        np.testing.assert_allclose(*values, rtol=1e-9)
+        assert padded.cv_error_ == alone.cv_error_
+        np.testing.assert_array_equal(padded.prototype_indices_, present[alone.prototype_indices_])

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from reference.fixed_size import nystroem, ridge
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 
+from jsparse import NumericalError
+from jsparse.compilation import count_compilations
 from jsparse.estimators import FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor
-from jsparse.machines import from_sums as module
 from jsparse.multiclass import output_code
 
 OPTIONS = {
@@ -140,7 +140,7 @@ def test_classification_is_the_dense_solve_of_every_problem(k, scheme, unseen):
     np.testing.assert_array_equal(model.classes_[p.argmax(axis=1)], model.predict(X_new))
 
 
-@pytest.mark.parametrize("k", [None, 2, 4])
+@pytest.mark.parametrize("k", [None, 4])
 def test_rows_in_any_order_and_batches_of_any_size(k):
     X, y, w = rows(k)
     Machine = FixedSizeLSSVMRegressor if k is None else FixedSizeLSSVMClassifier
@@ -154,29 +154,18 @@ def test_rows_in_any_order_and_batches_of_any_size(k):
 
 
 @pytest.mark.parametrize("k", [None, 4])
-def test_weights_are_repetitions(k):
+def test_weights_are_repetitions_and_rows_of_weight_zero_may_hold_anything(k):
     X, y, _ = rows(k)
     Machine = FixedSizeLSSVMRegressor if k is None else FixedSizeLSSVMClassifier
     start = Machine(**OPTIONS).fit(X[:50], y[:50], ONE)
     repeats = np.random.default_rng(0).integers(0, 3, 50)
-    weighted = copy.deepcopy(start).partial_fit(X[50:], y[50:], sample_weight=repeats)
     i = 50 + np.repeat(np.arange(50), repeats)
     repeated = copy.deepcopy(start).partial_fit(X[i], y[i])
+    absent = np.flatnonzero(repeats == 0) + 50
+    X[absent], y[absent] = 1e300, 1e300 if k is None else y[0]
+    weighted = copy.deepcopy(start).partial_fit(X[50:], y[50:], sample_weight=repeats)
+    X[absent] = 0
     np.testing.assert_allclose(values(weighted, X), values(repeated, X), rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize("k", [None, 4])
-def test_rows_of_weight_zero_may_hold_anything(k):
-    X, y, _ = rows(k)
-    Machine = FixedSizeLSSVMRegressor if k is None else FixedSizeLSSVMClassifier
-    start = Machine(**OPTIONS).fit(X[:50], y[:50], ONE)
-    alone = copy.deepcopy(start).partial_fit(X[50:], y[50:])
-    at = [50, 70, 100]
-    w = np.insert(np.ones(len(y)), at, 0.0)[50:]
-    absurd = 1e300 if k is None else y[0]
-    more = np.insert(X, at, 1e300, axis=0)[50:], np.insert(y, at, absurd)[50:]
-    weighted = copy.deepcopy(start).partial_fit(*more, sample_weight=w)
-    np.testing.assert_allclose(values(weighted, X), values(alone, X), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -184,15 +173,12 @@ def test_lists_pickles_and_clones():
     X, y, _ = rows(4)
     model = FixedSizeLSSVMClassifier(**OPTIONS, multiclass="one_versus_one")
     model.fit(X[:50], y[:50], ONE)
-    again = pickle.loads(pickle.dumps(model))
+    again, fresh = pickle.loads(pickle.dumps(model)), clone(model)
     model.partial_fit(X[50:], y[50:])
     again.partial_fit(X[50:].tolist(), y[50:].tolist())
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
-    assert again.prototypes_.dtype == np.float64
-    with pytest.raises(NotFittedError):
-        clone(model).predict(X)
     model.fit(X[:50], y[:50], ONE)  # starts anew
-    fresh = clone(model).fit(X[:50], y[:50], ONE)
+    fresh.fit(X[:50], y[:50], ONE)
     np.testing.assert_array_equal(model.decision_function(X), fresh.decision_function(X))
 
 
@@ -235,21 +221,13 @@ def test_probabilities_keep_their_calibration():
         np.testing.assert_allclose(new, old[0], rtol=1e-9)
 
 
-def test_batches_of_many_sizes_compile_a_few_times(monkeypatch):
-    shapes = set()
-    accumulate = module.accumulate
-
-    def noted(phi, X, *rest, **options):
-        shapes.add(X.shape)
-        return accumulate(phi, X, *rest, **options)
-
-    monkeypatch.setattr(module, "accumulate", noted)
+def test_batches_of_many_sizes_compile_a_few_times():
     X, y, _ = rows(n=150)
     model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], y[:50], ONE)
-    shapes.clear()
-    for n in range(1, 130, 9):
-        model.partial_fit(X[:n], y[:n])
-    assert shapes == {(2**i, 3) for i in (0, 4, 5, 6, 7)}
+    with count_compilations() as compiled:
+        for n in range(1, 130, 9):
+            model.partial_fit(X[:n], y[:n])
+    assert compiled.programs <= 10  # for powers of two from 16 on
 
 
 WRONG = [
@@ -264,14 +242,16 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "message"), WRONG)
-def test_a_bad_batch_is_named_and_leaves_no_trace(as_users_call, wrong, message):
+def test_a_bad_batch_is_named_and_leaves_no_trace(as_users_call):
     X, y, _ = rows(4)
     model = FixedSizeLSSVMClassifier(**OPTIONS).fit(X[:50].astype(np.float32), y[:50])
     other = copy.deepcopy(model)
-    X_bad, y_bad, w = wrong(X[50:], y[50:])
-    with pytest.raises(ValueError, match=message):
-        model.partial_fit(X_bad, y_bad, sample_weight=w)
+    for wrong, message in WRONG:
+        X_bad, y_bad, w = wrong(X[50:], y[50:])
+        with pytest.raises(ValueError, match=message):
+            model.partial_fit(X_bad, y_bad, sample_weight=w)
+    with pytest.raises(NumericalError, match="row index 0 is not finite"):  # in float32
+        model.predict(X * 1e300)
     for machine in (model, other):
         machine.partial_fit(X[50:], y[50:], classes=np.unique(y))
     np.testing.assert_array_equal(model.decision_function(X), other.decision_function(X))

@@ -1,8 +1,6 @@
 """Coupled simulated annealing by loops (De Brabanter 2010, Appendix, Algorithm 6).
 
-`probability` is the acceptance probability of CSA-M (Xavier de Souza et al. 2010). `printed` is the
-acceptance probability that the Appendix prints. Its coupling term sums over the current solutions
-x_j, or literally over the probes y_j.
+`probability` is the acceptance probability of CSA-M (Xavier de Souza et al. 2010).
 """
 
 import math
@@ -15,14 +13,6 @@ def probability(energies, T):
     worst = max(energies)
     terms = [math.exp((e - worst) / T) for e in energies]
     return [term / sum(terms) for term in terms]
-
-
-def printed(probe_energies, coupling_energies, T):
-    """Return exp(-E(y_i) / T) / (exp(-E(y_i) / T) + rho), with rho = sum_j exp(-E_j / T)."""
-    best = min([*probe_energies, *coupling_energies])
-    rho = sum(math.exp((best - e) / T) for e in coupling_energies)
-    terms = [math.exp((best - e) / T) for e in probe_energies]
-    return [term / (term + rho) if term + rho > 0 else 0.0 for term in terms]
 
 
 def variance(A):
@@ -77,29 +67,3 @@ def anneal(E, x, low, high, jumps, draws, T0, Tac0, alpha=0.05, part=0.99, G=1):
             T = T0 / (k + 1)
         temperatures.append(Tac / unit)
     return np.array(record), np.array(x), energies, temperatures, variances
-
-
-def anneal_as_printed(E, rng, low, high, q, rounds, coupling, alpha=0.05):
-    """Run Algorithm 6 with the printed acceptance; `coupling` is "current" or "probes".
-
-    Returns:
-        The variance divided by its target, and T^ac, by round.
-    """
-    low, high = np.asarray(low), np.asarray(high)
-    x = rng.uniform(low, high, (q, low.size))
-    energies = np.array([E(row) for row in x])
-    T, Tac = 1.0, np.ptp(energies)
-    target = 0.99 * (q - 1) / q**2
-    ratios, temperatures = [], []
-    for k in range(rounds):
-        y = x + T * (high - low) * rng.standard_cauchy(x.shape)
-        y = np.array([[triangle(v, *b) for v, *b in zip(r, low, high, strict=True)] for r in y])
-        probes = np.array([E(row) for row in y])
-        A = printed(probes, energies if coupling == "current" else probes, Tac)
-        accepted = (probes <= energies) | (rng.uniform(size=q) < A)
-        x, energies = np.where(accepted[:, None], y, x), np.where(accepted, probes, energies)
-        ratios.append(variance(A) / target)
-        temperatures.append(Tac)
-        Tac *= 1 - alpha if ratios[-1] < 1 else 1 + alpha
-        T = 1.0 / (k + 2)
-    return np.array(ratios), np.array(temperatures)

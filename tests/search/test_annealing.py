@@ -123,12 +123,7 @@ def _variances(objective, members, rounds, chains):
 
 @pytest.mark.parametrize(
     ("objective", "q"),
-    [
-        (rastrigin, 2),
-        pytest.param(rastrigin, 5, marks=pytest.mark.slow),
-        (rastrigin, 10),
-        (bowl, 5),
-    ],
+    [(rastrigin, 10), pytest.param(bowl, 5, marks=pytest.mark.slow)],
 )
 def test_variance_settles_at_its_target(objective, q):
     """16 chains of 1200 rounds; each chain's second half is one independent observation.
@@ -147,22 +142,6 @@ def test_variance_settles_at_its_target(objective, q):
     balance = -np.log(1 - alpha) / (np.log(1 + alpha) - np.log(1 - alpha))
     error = shares.std(ddof=1) / np.sqrt(chains)
     assert abs(shares.mean() - balance) < 4 * error + 0.01
-
-
-@pytest.mark.parametrize("coupling", ["current", "probes"])
-@pytest.mark.parametrize("q", [2, 5, 10])
-def test_variance_of_the_printed_acceptance_does_not_settle(coupling, q):
-    """The reason for the modified form: as printed, T^ac falls in 97 % of rounds and more."""
-
-    def energy(x):
-        return 20 + np.sum(x**2 - 10 * np.cos(2 * np.pi * x))
-
-    rng = np.random.default_rng(5)
-    ratio, T = reference.anneal_as_printed(energy, rng, LOW, HIGH, q, 400, coupling)
-    late = ratio[200:]
-    assert (late < 1).mean() > 0.97
-    assert np.median(late) < 0.25  # never near 1; below 0 for few members, as no variance is
-    assert T[-1] < 1e-7 * T[0]
 
 
 def test_variance_is_near_its_target_within_the_papers_budget():
@@ -205,9 +184,7 @@ def test_probabilities_are_a_distribution_whatever_the_scale(values, temperature
 
 def test_probabilities_match_the_loop(dtype, tol):
     values = np.random.default_rng(0).normal(size=6)
-    A = annealing.acceptance_probabilities(
-        jnp.asarray(values, dtype), jnp.asarray(0.3, dtype), jnp.asarray(2.0, dtype)
-    )
+    A = _probabilities(values.astype(dtype), np.asarray(0.3, dtype), np.asarray(2.0, dtype))
     assert A.dtype == dtype
     np.testing.assert_allclose(A, reference.probability(values, 0.6), rtol=10 * tol)
 
@@ -234,7 +211,9 @@ def test_search_does_not_depend_on_the_units_of_the_objective(dtype):
 # Quality ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("objective", "budget"), [(bowl, 90), (rastrigin, 600)])
+@pytest.mark.parametrize(
+    ("objective", "budget"), [(rastrigin, 600), pytest.param(bowl, 90, marks=pytest.mark.slow)]
+)
 def test_beats_blind_search_at_the_same_budget(objective, budget):
     """100 seeds; the paired difference of log regrets is below 0 by more than 4 standard errors.
 
@@ -243,12 +222,14 @@ def test_beats_blind_search_at_the_same_budget(objective, budget):
     low, high = box()
     keys, shift = jax.random.split(jax.random.key(8), 100), jnp.asarray([1.3, 0.4])
 
+    @jax.jit
+    @jax.vmap
     def both(key):
         state, _ = run(objective, shift, key, low, high, max_evaluations=budget)
         thetas = low[None] + (high - low)[None] * jax.random.uniform(key, (budget, 2))
         return state.best_value, jnp.min(jax.vmap(lambda theta: objective(theta, shift))(thetas))
 
-    annealed, blind = jax.vmap(both)(keys)
+    annealed, blind = both(keys)
     difference = np.log(np.asarray(annealed)) - np.log(np.asarray(blind))
     assert difference.mean() < -4 * difference.std(ddof=1) / 10
 
@@ -256,7 +237,7 @@ def test_beats_blind_search_at_the_same_budget(objective, budget):
 # Budget, record, and what stops it ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("members", "budget", "used"), [(5, 90, 90), (5, 93, 90), (1, 7, 7)])
+@pytest.mark.parametrize(("members", "budget", "used"), [(5, 93, 90), (1, 7, 7)])
 def test_budget_is_exact_and_everything_is_recorded(members, budget, used):
     CALLS.clear()
     low, high = box()
@@ -286,19 +267,20 @@ def test_budget_is_exact_and_everything_is_recorded(members, budget, used):
     assert len(CALLS) == used
 
 
-def test_values_not_finite_are_never_accepted(dtype):
-    low, high = box(dtype)
+def test_values_not_finite_are_never_accepted():
+    low, high = box()
 
     def broken(x, args):
         bad = jnp.where(x[1] > 0, jnp.nan, jnp.where(x[1] < -1, -jnp.inf, jnp.inf))
         return jnp.where(jnp.abs(x[0]) < 2, bowl(x, args), bad)
 
+    advance = jax.jit(functools.partial(loops.advance, annealing, broken, jnp.zeros(2)))
     state = annealing.init(jax.random.key(9), low, high, max_evaluations=200)
     seen = set()
     while state.status == RUNNING:
-        before, probes = state, annealing.ask(state)
-        raw = jax.vmap(broken, (0, None))(probes, jnp.zeros(2, dtype))
-        state, raw = annealing.tell(state, probes, raw), np.asarray(raw)
+        before = state
+        state, _, raw = advance(state)
+        raw = np.asarray(raw)
         seen |= {"nan"} if np.isnan(raw).any() else set()
         seen |= {"minus"} if np.isneginf(raw).any() else set()
         moved = np.any(np.asarray(state.thetas) != np.asarray(before.thetas), axis=1)
@@ -322,11 +304,11 @@ def test_says_when_no_value_was_ever_finite():
 
 
 @pytest.mark.parametrize("members", [1, 5])
-def test_level_objective_and_single_member(dtype, members):
-    low, high = box(dtype)
+def test_level_objective_and_single_member(members):
+    low, high = box()
     for slope in (0.0, 1.0):  # level, then not
         state, record = run(
-            tilted, jnp.asarray(slope, dtype), jax.random.key(1), low, high, members=members
+            tilted, jnp.asarray(slope), jax.random.key(1), low, high, members=members
         )
         leaves = [state.thetas, state.values, state.acceptance, state.variance, record.thetas]
         assert all(np.isfinite(leaf).all() for leaf in leaves)
@@ -354,21 +336,13 @@ def test_long_run_with_ties_keeps_temperatures_finite():
 # Contracts ------------------------------------------------------------------------------------
 
 
-def test_step_keeps_structure_shapes_and_dtypes(dtype):
-    low, high = box(dtype)
-    state = annealing.init(jax.random.key(0), low, high)
-    for _ in range(2):
-        after = step(rastrigin, jnp.zeros(2, dtype), state)
-        assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, state)
-        state = after
-    assert state.best_theta.dtype == state.values.dtype == dtype
-
-
+@pytest.mark.parametrize("dtype", ["float32"])
 def test_resumed_run_equals_uninterrupted_run_bit_for_bit(dtype):
     low, high = box(dtype)
     args, key = jnp.zeros(2, dtype), jax.random.key(12)
     whole, record = run(rastrigin, args, key, low, high)
     state, rows = annealing.init(key, low, high), []
+    types = jax.tree.map(jax.typeof, state)
     for r in range(18):
         if r == 7:  # to disk and back
             saved = jax.tree.map(np.asarray, state._replace(key=jax.random.key_data(state.key)))
@@ -376,33 +350,23 @@ def test_resumed_run_equals_uninterrupted_run_bit_for_bit(dtype):
             state = state._replace(key=jax.random.wrap_key_data(state.key))
         rows.append(annealing.ask(state))
         state = step(rastrigin, args, state)
+        assert jax.tree.map(jax.typeof, state) == types
     assert_same(state, whole)
     np.testing.assert_array_equal(np.concatenate(rows), record.thetas)
+    assert state.best_theta.dtype == state.values.dtype == dtype
 
 
-def test_vmap_over_keys_equals_loop():
-    low, high = box()
-    args, keys = jnp.zeros(2), jax.random.split(jax.random.key(13), 3)
-    together = jax.vmap(lambda key: run(rastrigin, args, key, low, high)[1])(keys)
-    for i, key in enumerate(keys):
-        _, alone = run(rastrigin, args, key, low, high)
-        np.testing.assert_allclose(together.thetas[i], alone.thetas, rtol=1e-12, atol=1e-12)
-
-
-def test_runs_inside_jit_with_everything_traced():
+def test_vmap_over_keys_with_everything_traced_equals_a_loop():
     low, high = box()
 
-    @jax.jit
-    def inside(key, low, high, generation):
+    def thetas(key, low, high, generation):
         schedule = Schedule(generation=generation)
-        return run(bowl, jnp.zeros(2), key, low, high, max_evaluations=10, schedule=schedule)
+        return run(rastrigin, jnp.zeros(2), key, low, high, schedule=schedule)[1].thetas
 
-    key = jax.random.key(2)
-    _, record = inside(key, low, high, 0.3)
-    _, outside = run(
-        bowl, jnp.zeros(2), key, low, high, max_evaluations=10, schedule=Schedule(generation=0.3)
-    )
-    np.testing.assert_allclose(record.thetas, outside.thetas, rtol=1e-12)
+    keys = jax.random.split(jax.random.key(13), 3)
+    together = jax.jit(jax.vmap(thetas, (0, None, None, None)))(keys, low, high, 0.3)
+    for key, one in zip(keys, together, strict=True):
+        np.testing.assert_allclose(one, thetas(key, low, high, 0.3), rtol=1e-12, atol=1e-12)
 
 
 def test_nothing_recompiles_when_values_change():

@@ -10,7 +10,6 @@ import pytest
 from reference.kernels import rbf as rbf_of_two
 
 import jsparse
-from benchmarks.data_sets import benchmark_set
 from jsparse.compilation import count_compilations
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF, Laplacian, Matern52, Projected
@@ -59,72 +58,62 @@ def naive_error(kernel, Z, C, X, y, w):
     return total / np.sum(w) / y.shape[2]
 
 
-def test_the_gradient_is_that_of_the_error_by_finite_differences():
+P = np.array([[0.9, -0.4], [0.3, 1.2]])
+
+
+def by_columns(theta):
+    """The kernel of the logs of two lengthscales, of one more and of its variance."""
+    lengthscales, one, variance = np.exp(theta[:2]), np.exp(theta[2]), np.exp(theta[3])
+    return lambda A, B: rbf(A, B, lengthscales) + variance * rbf(A, B, one)
+
+
+def by_matrix(theta):
+    """The kernel of the log of a lengthscale, and of the elements of a matrix as they are."""
+    matrix = theta[1:5].reshape(2, 2)
+    return lambda A, B: rbf(A @ matrix.T, B @ matrix.T, np.exp(theta[0]))
+
+
+APART = np.log(0.8) - np.log([0.8, 1.7]).mean()
+GRADIENTS = {
+    # Lengthscales of columns are pulled to their mean, a single one to nowhere.
+    "columns": (RBF(np.ones(2)) + 1.0 * RBF(1.0), by_columns, np.log([0.8, 1.7, 2.0, 0.6]),
+                np.zeros(4), 2 * np.log1p(APART**2)),
+    # Elements are pulled to where they begin.
+    "matrix": (Projected(RBF(1.3), P), by_matrix, np.append(np.log(1.3), P) + 0.1,
+               np.append(np.log(1.3), P), 4 * np.log1p(0.1**2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", GRADIENTS)
+def test_the_error_its_gradient_and_the_prior_are_those_by_loops(case):
+    kernel, kernel_of, theta, origin, prior = GRADIENTS[case]
     X, y, w = laid_out(0)
-    Z, theta = X[0, :5], np.log([0.8, 1.7, 0.6, 2.0, 30.0])
+    Z, theta, n = X[0, :5], np.append(theta, np.log(30.0)), np.count_nonzero(w)
 
     def error(theta):
-        a, variance, C = np.exp(theta[:2]), np.exp(theta[2]), np.exp(theta[4])
-        one = np.exp(theta[3])
+        return np.log(naive_error(kernel_of(theta), Z, np.exp(theta[-1]), X, y, w))
 
-        def kernel(A, B):
-            return rbf(A, B, a) + variance * rbf(A, B, one)
-
-        return np.log(naive_error(kernel, Z, C, X, y, w))
-
-    kernel = RBF(np.ones(2)) + 1.0 * RBF(1.0)
-    template = split_kernel(kernel, np.dtype("float64"))
-    order = [leaf.shape for leaf in jax.tree.leaves(template.tuned)]
-    assert order == [(2,), (), ()]
-    swap = np.array([0, 1, 3, 2, 4])  # the leaves' order: lengthscale before variance
-    parts = Parts(*(jnp.asarray(a) for a in (X, y, w)))
-    of = DescentObjective(template, jnp.asarray(Z), parts, np.ones(4, bool), np.zeros(4))
-    value, slope, held = error_and_gradient(of, jnp.asarray(theta[swap]), np.float64(0))
-    np.testing.assert_allclose(value, error(theta), rtol=1e-9)
-    np.testing.assert_allclose(np.log(held), value, rtol=1e-12)
-    step = 1e-5
-    moved = [(error(theta + step * e) - error(theta - step * e)) / (2 * step) for e in np.eye(5)]
-    np.testing.assert_allclose(np.asarray(slope), np.array(moved)[swap], rtol=1e-6, atol=1e-9)
-    # The prior: 2 pull / n sum log(1 + apart^2) of each leaf about its mean.
-    apart = theta[:2] - theta[:2].mean()
-    pulled, _, _ = error_and_gradient(of, jnp.asarray(theta[swap]), np.float64(3))
-    n = np.count_nonzero(w)
-    np.testing.assert_allclose(pulled - value, 6 / n * np.sum(np.log1p(apart**2)), rtol=1e-9)
-    # A leaf that is held does not pull, and is no part of the mean.
-    held = dataclasses.replace(of, free=np.array([True, False, True, True]))
-    alone, _, _ = error_and_gradient(held, jnp.asarray(theta[swap]), np.float64(3))
-    np.testing.assert_allclose(alone, value, rtol=1e-12)
-
-
-def test_matrices_are_differentiated_as_they_are():
-    X, y, w = laid_out(1)
-    Z, P = X[0, :5], np.array([[0.9, -0.4], [0.3, 1.2]])
-
-    def error(theta):
-        P, C = theta[1:5].reshape(2, 2), np.exp(theta[5])
-        return np.log(
-            naive_error(lambda A, B: rbf(A @ P.T, B @ P.T, np.exp(theta[0])), Z, C, X, y, w)
-        )
-
-    kernel = Projected(RBF(1.3), P)
     options = {"dtype": np.dtype("float64"), "tune_kernel": True}
-    assert len(jax.tree.leaves(split_kernel(kernel, **options).tuned)) == 1  # the lengthscale alone
+    if case == "matrix":  # by itself the lengthscale alone is tuned
+        assert split_kernel(kernel, **options).theta.size == 1
     template = split_kernel(kernel, **options, tune_matrices=True)
-    origin = np.array([np.log(1.3), *P.ravel()])
-    of = DescentObjective(
-        template, jnp.asarray(Z), Parts(*map(jnp.asarray, (X, y, w))), np.ones(5, bool), origin
+    np.testing.assert_array_equal(
+        template.signed, (np.arange(origin.size) > 0) & (case == "matrix")
     )
-    np.testing.assert_array_equal(template.signed, [False, True, True, True, True])
-    theta = np.append(origin + 0.1, np.log(30.0))
-    value, slope, _ = error_and_gradient(of, jnp.asarray(theta), np.float64(0))
+    parts, free = Parts(*map(jnp.asarray, (X, y, w))), np.ones(origin.size, bool)
+    of = DescentObjective(template, jnp.asarray(Z), parts, free, origin)
+    value, slope, held_out = error_and_gradient(of, jnp.asarray(theta), np.float64(0))
     np.testing.assert_allclose(value, error(theta), rtol=1e-9)
-    step = 1e-5
-    moved = [(error(theta + step * e) - error(theta - step * e)) / (2 * step) for e in np.eye(6)]
-    np.testing.assert_allclose(np.asarray(slope), moved, rtol=1e-6, atol=1e-9)
-    # Elements are pulled to where they begin, a single lengthscale to nowhere.
+    np.testing.assert_allclose(np.log(held_out), value, rtol=1e-12)
+    steps = 1e-5 * np.eye(theta.size)
+    moved = [(error(theta + step) - error(theta - step)) / 2e-5 for step in steps]
+    np.testing.assert_allclose(slope, moved, rtol=1e-6, atol=1e-9)
     pulled, _, _ = error_and_gradient(of, jnp.asarray(theta), np.float64(3))
-    expected = 6 / np.count_nonzero(w) * 4 * np.log1p(0.01)
-    np.testing.assert_allclose(pulled - value, expected, rtol=1e-9)
+    np.testing.assert_allclose(pulled - value, 6 / n * prior, rtol=1e-9)
+    if case == "columns":  # a leaf that is held does not pull, and is no part of the mean
+        held = dataclasses.replace(of, free=np.array([True, False, True, True]))
+        alone, _, _ = error_and_gradient(held, jnp.asarray(theta), np.float64(3))
+        np.testing.assert_allclose(alone, value, rtol=1e-12)
 
 
 def test_prototypes_are_differentiated_too():
@@ -165,21 +154,15 @@ def test_few_prototypes_are_moved_if_that_is_better(as_users_call):
 
 
 def one_direction():
-    """Return rows of an effect along one direction that is no column, and options for them."""
+    """Return rows of an effect along one direction that is no column, and options for them.
+
+    A machine with a lengthscale for each column has an error of 0.18 on the last rows; a
+    tenth of that is asked for.
+    """
     rng = np.random.default_rng(0)
     X = rng.standard_normal((160, 4))
     y = np.sin(1.5 * X @ np.array([1.0, -1.0, 1.0, 0.0])) + 0.05 * rng.standard_normal(160)
     return X, y, {**OPTIONS, "method": jsparse.FixedSize(40), "key": 0}
-
-
-@pytest.fixture(scope="module")
-def column_error():
-    """Return the error on the last rows of a machine with a lengthscale for each column."""
-    X, y, options = one_direction()
-    with jax.enable_x64(True):
-        search = jsparse.Gradient(max_evaluations=30)
-        columns = jsparse.train(X[:120], y[:120], search=search, **options)
-        return np.mean((columns.predict(X[120:]) - y[120:]) ** 2)
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +173,14 @@ def direction():
         return jsparse.train(X[:120], y[:120], search=search, **options)
 
 
-def test_a_direction_that_is_no_column_is_found(column_error, direction, tmp_path):
+def error_on_last(trained):
     X, y, _ = one_direction()
-    assert np.mean((direction.predict(X[120:]) - y[120:]) ** 2) < 0.1 * column_error
+    return np.mean((trained.predict(X[120:]) - y[120:]) ** 2)
+
+
+def test_a_direction_that_is_no_column_is_found(direction, tmp_path):
+    X, _, _ = one_direction()
+    assert error_on_last(direction) < 0.018
     (row,) = np.asarray(direction.kernel.matrix)
     row = row / np.asarray(direction.model.expansion.scaling.scale)
     np.testing.assert_allclose(row / np.linalg.norm(row), np.array([1, -1, 1, 0]) * np.sign(row[0])
@@ -205,7 +193,7 @@ def test_a_direction_that_is_no_column_is_found(column_error, direction, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_direction_serves_other_searches_more_prototypes_and_starts(column_error, direction):
+def test_a_direction_serves_other_searches_more_prototypes_and_starts(direction):
     X, y, options = one_direction()
     kernel = direction.kernel
     profile = jsparse.train(X[:120], y[:120], kernel=kernel, search=jsparse.Profile(4), **options)
@@ -213,11 +201,11 @@ def test_a_direction_serves_other_searches_more_prototypes_and_starts(column_err
     options["method"] = jsparse.FixedSize(80, tuned_with=40)
     search = jsparse.Gradient(max_evaluations=30, rank=1)
     larger = jsparse.train(X[:120], y[:120], search=search, **options)
-    assert np.mean((larger.predict(X[120:]) - y[120:]) ** 2) < 0.1 * column_error
+    assert error_on_last(larger) < 0.018
     # A second search can start where the first one ended, whatever the signs of its directions.
     start = dataclasses.replace(search, start=larger.tuning, max_evaluations=4)
     again = jsparse.train(X[:120], y[:120], search=start, **{**options, "key": 5})
-    assert np.mean((again.predict(X[120:]) - y[120:]) ** 2) < 0.1 * column_error
+    assert error_on_last(again) < 0.018
 
 
 def test_full_rank_and_targets_that_do_not_vary_begin_at_the_columns():
@@ -227,17 +215,16 @@ def test_full_rank_and_targets_that_do_not_vary_begin_at_the_columns():
     np.testing.assert_array_equal(main_directions(key, X, y, w, 2), np.eye(2, 3))
 
 
-@pytest.mark.parametrize("kernel", ["linear", "polynomial", RBF(1.0)])
-def test_a_rank_is_of_a_kernel_by_its_name(kernel, as_users_call):
+def test_a_rank_is_of_a_kernel_by_its_name(as_users_call):
     X, y = rows(0)
-    with pytest.raises(ValueError, match="rank: expected None unless"):
-        jsparse.train(X, y, search=jsparse.Gradient(rank=2), kernel=kernel, key=0, **OPTIONS)
+    for kernel in ("linear", "polynomial", RBF(1.0)):
+        with pytest.raises(ValueError, match="rank: expected None unless"):
+            jsparse.train(X, y, search=jsparse.Gradient(rank=2), kernel=kernel, key=0, **OPTIONS)
     with pytest.raises(ValueError, match=r"rank: .* the number of columns \(3\), got 4"):
         jsparse.train(X, y, search=jsparse.Gradient(rank=4), key=0, **OPTIONS)
 
 
-@pytest.mark.parametrize("seed", [8, 13, 19])
-@pytest.mark.parametrize("budget", [8, 12, None])
+@pytest.mark.parametrize(("seed", "budget"), [(8, 8), (13, 12), (19, None)])
 def test_few_prototypes_and_few_steps_do_not_end_beside_the_profile(seed, budget):
     # With six prototypes and one lengthscale the error is 0.3 to 0.4, and descents from there alone
     # end at 0.42, 0.38 and 0.28 with eight steps. The variance of the noise is 0.01.
@@ -302,41 +289,32 @@ def test_a_stopped_search_goes_on_as_if_it_had_not_been(tmp_path):
     assert len(again.history) == len(whole.history)
     for a, b in zip(again.history, whole.history, strict=True):
         np.testing.assert_array_equal(a.slope, b.slope)
-
-
-def test_time_that_is_up_leaves_the_profile_and_no_step():
-    X, y = rows(2)
+    # Time that is up leaves the profile and no step.
     resources = jsparse.Resources(max_seconds=0.0)
-    tuning = jsparse.train(X, y, search=SEARCH, key=0, resources=resources, **OPTIONS).tuning
-    assert tuning.stopped == "seconds"
-    assert len(tuning.history) >= 1
-    assert not steps(tuning)
+    late = jsparse.train(X, y, search=SEARCH, key=0, resources=resources, **OPTIONS).tuning
+    assert late.stopped == "seconds"
+    assert len(late.history) >= 1
+    assert not steps(late)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"starts": 0}, "starts"),
-        ({"prior_strength": -1.0}, "prior_strength"),
-        ({"patience": 0}, "patience"),
-        ({"rows": 3}, "rows"),
-        ({"prototypes": 0}, "prototypes"),
-        ({"learning_rate": 0.0}, "learning_rate"),
-        ({"elimination": 1}, "elimination"),
-        ({"rank": 0}, "rank"),
-        ({"move_prototypes": "yes"}, "move_prototypes"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings, message, as_users_call):
+def test_settings_that_make_no_sense_are_refused(as_users_call):
     X, y = rows(0)
-    with pytest.raises(ValueError, match=message):
-        jsparse.train(X, y, search=jsparse.Gradient(**settings), key=0, **OPTIONS)
-
-
-def test_too_few_rows_are_refused():
-    X, w = jnp.zeros((14, 2)), jnp.asarray([1.0] * 11 + [0.0] * 3)
+    for settings in (
+        {"starts": 0},
+        {"prior_strength": -1.0},
+        {"patience": 0},
+        {"rows": 3},
+        {"prototypes": 0},
+        {"learning_rate": 0.0},
+        {"elimination": 1},
+        {"rank": 0},
+        {"move_prototypes": "yes"},
+    ):
+        with pytest.raises(ValueError, match=next(iter(settings))):
+            jsparse.train(X, y, search=jsparse.Gradient(**settings), key=0, **OPTIONS)
+    w = np.r_[np.ones(11), np.zeros(3)]
     with pytest.raises(ValueError, match="at least 12 rows with weight, got 11"):
-        folds_and_prototypes(jax.random.key(0), X, X, w, None, rows=100, prototypes=5)
+        folds_and_prototypes(jax.random.key(0), X[:14], X, w, None, rows=100, prototypes=5)
 
 
 def test_the_error_of_a_descent_is_of_every_row_once_or_of_a_sample():
@@ -377,18 +355,6 @@ def test_columns_are_left_out_while_the_score_falls_where_rows_are_few():
     template = split_kernel(RBF(np.ones(3)), np.dtype("float64"))
     assert search.columns_left(template, 60)
     assert not search.columns_left(template, 300)
-
-
-@pytest.mark.slow
-def test_no_column_is_left_out_where_rows_are_many():
-    options = {**OPTIONS, "method": jsparse.FixedSize(30)}
-    search = jsparse.Gradient(max_evaluations=16, prototypes=30)
-    with_all_columns = dataclasses.replace(search, elimination=False)
-    allowed, forbidden = (
-        jsparse.train(*rows(6, n=300), search=either, key=0, **options).tuning.history
-        for either in (search, with_all_columns)
-    )
-    assert len(allowed) == len(forbidden)
 
 
 @pytest.mark.slow
@@ -439,9 +405,7 @@ def test_directions_and_moved_prototypes_of_streams_histories_and_starts(more):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kernel", [Laplacian(1.0) * Matern52(np.ones(3)), "matern32", 0.5 * RBF(1.0)]
-)
+@pytest.mark.parametrize("kernel", [Laplacian(1.0) * Matern52(np.ones(3)), 0.5 * RBF(1.0)])
 def test_every_kernel_is_searched_and_never_worse_than_its_profile(kernel):
     X, y = rows(3, n=120)
     options = {**OPTIONS, "method": jsparse.FixedSize(40), "kernel": kernel}
@@ -477,26 +441,3 @@ def test_a_stream_gives_its_sample_to_the_gradient():
     scored = [e for e in trained.tuning.history if not e.slope.size]
     assert len(steps(trained.tuning)) > 1
     assert next(passes) <= 1 + len(scored) + 1  # none for a step
-
-
-@pytest.mark.slow
-def test_noise_columns_of_concrete_are_switched_off():
-    # The error on a split varies by a third with the course of the descent, hence three splits.
-    data = benchmark_set("concrete")
-    n, d = data.X.shape
-    errors = []
-    for split in range(3):
-        rng = np.random.default_rng(split)
-        order = rng.permutation(n)
-        noisy = np.concatenate([data.X, rng.standard_normal((n, 20))], axis=1)
-        train, test = order[:-256], order[-256:]
-        for X in (data.X, noisy):
-            trained = jsparse.train(
-                X[train], data.y[train].astype(float), task="regression", key=0,
-                method=jsparse.FixedSize(120), search=jsparse.Gradient(),
-            )  # fmt: skip
-            errors.append(np.mean((trained.predict(X[test]) - data.y[test]) ** 2))
-        relevance = 1 / np.asarray(trained.kernel.lengthscale)
-        assert relevance[d:].max() < 0.1 * relevance.max()
-    without_noise, with_noise = np.reshape(errors, (3, 2)).mean(axis=0)
-    assert with_noise < 1.1 * without_noise

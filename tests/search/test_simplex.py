@@ -74,9 +74,7 @@ def scipy_points(objective, args, start, low, high, size, budget):
     ("objective", "args", "start"),
     [
         (rosenbrock, 100.0, [-1.2, 1.0]),
-        (rosenbrock, 5.0, [-1.2, 1.0, 0.3]),
         (bowl, 0.7, [3.0]),
-        (bowl, 0.7, [-1.0, 2.0]),
         (bowl, 0.7, [2.0, -1.0, 0.5, 1.0]),
         (bowl, 5.95, [5.0, 0.0]),  # a minimum next to a corner: folded points
         (bowl, -9.0, [-3.0, -3.5]),  # a minimum outside
@@ -94,11 +92,10 @@ def test_evaluates_the_points_that_scipy_does(objective, args, start):
     np.testing.assert_allclose(record.thetas[:n], points[:n], rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("p", [1, 3])
-def test_converges_to_the_minimum(dtype, p):
-    low, high = box(p, dtype)
-    args = jnp.linspace(-1, 2, p, dtype=dtype)
-    state, record = run(bowl, args, jnp.zeros(p, dtype), low, high, 1000)
+def test_converges_to_the_minimum(dtype):
+    low, high = box(3, dtype)
+    args = jnp.linspace(-1, 2, 3, dtype=dtype)
+    state, record = run(bowl, args, jnp.zeros(3, dtype), low, high, 1000)
     assert state.status == CONVERGED
     width = 10 * np.sqrt(np.finfo(dtype).eps)
     np.testing.assert_allclose(state.best_theta, args, atol=10 * width)
@@ -109,7 +106,7 @@ def test_converges_to_the_minimum(dtype, p):
     assert np.isnan(record.thetas[n:]).all()
 
 
-@pytest.mark.parametrize("p", [2, 3])
+@pytest.mark.parametrize("p", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_finds_minima_on_faces_and_never_collapses_onto_one(p):
     """60 random ellipsoids, most with their centre outside; SciPy's L-BFGS-B as oracle.
 
@@ -181,72 +178,62 @@ def test_a_known_start_is_not_evaluated_again():
     np.testing.assert_array_equal(state.best_theta, start)
 
 
-def test_values_not_finite_are_the_worst(dtype):
-    low, high = box(2, dtype)
-    start = jnp.asarray([0.9, 0.5], dtype)
+def test_values_not_finite_are_the_worst():
+    low, high = box(2)
+    start = jnp.asarray([0.9, 0.5])
+
+    def broken(x, bad):
+        return jnp.where(x[0] > 1, bad, bowl(x, jnp.full_like(x, 1.5)))
+
     for bad in (jnp.nan, jnp.inf, -jnp.inf):
-        state, record = run(
-            lambda x, bad: jnp.where(x[0] > 1, bad, bowl(x, jnp.full_like(x, 1.5))),
-            jnp.asarray(bad, dtype),
-            start,
-            low,
-            high,
-            200,
-        )
+        state, record = run(broken, jnp.asarray(bad), start, low, high, 200)
         assert not np.isfinite(record.values[: state.evaluations]).all()
         assert state.best_theta[0] <= 1
         assert state.best_theta[0] > 0.99  # the minimum lies on the edge of the cliff
         assert np.isfinite(state.best_value)
 
 
-@pytest.mark.parametrize("p", [1, 3])
-def test_stops_when_no_vertex_is_finite(p):
-    low, high = box(p)
-    state, record = run(lambda x, a: x[0] * jnp.nan, None, jnp.zeros(p), low, high)
+def test_stops_when_no_vertex_is_finite_or_all_are_level():
+    low, high = box(3)
+
+    def constant(x, value):
+        return x[0] * 0 + value
+
+    state, record = run(constant, jnp.nan, jnp.zeros(3), low, high, 500)
     assert state.status == NOT_FINITE
-    assert state.evaluations == p + 1
+    assert state.evaluations == 4
     assert np.isnan(record.values).all()
-    assert np.isfinite(record.thetas).all(axis=1).sum() == p + 1
-
-
-def test_level_objective_ends(dtype):
-    low, high = box(2, dtype)
-    state, _ = run(lambda x, a: x[0] * 0, None, jnp.zeros(2, dtype), low, high, 500)
+    assert np.isfinite(record.thetas).all(axis=1).sum() == 4
+    state, _ = run(constant, 1.0, jnp.zeros(3), low, high, 500)
     assert state.status == CONVERGED
     np.testing.assert_array_equal(state.best_theta, 0)
 
 
-@pytest.mark.parametrize("corner", [-4.0, 6.0])
-def test_starts_in_a_corner_with_a_whole_simplex(corner):
+def test_starts_in_a_corner_with_a_whole_simplex():
     low, high = box(3)
-    state = simplex.init(jnp.full(3, corner), low, high, size=0.5)
-    edges = np.asarray(state.vertices[1:] - state.vertices[:1])
-    np.testing.assert_allclose(np.abs(edges), 5 * np.eye(3))
-    assert ((state.vertices >= low[None]) & (state.vertices <= high[None])).all()
+    for corner in (-4.0, 6.0):
+        state = simplex.init(jnp.full(3, corner), low, high, size=0.5)
+        edges = np.asarray(state.vertices[1:] - state.vertices[:1])
+        np.testing.assert_allclose(np.abs(edges), 5 * np.eye(3))
+        assert ((state.vertices >= low[None]) & (state.vertices <= high[None])).all()
 
 
-def test_step_keeps_structure_shapes_and_dtypes(dtype):
-    low, high = box(2, dtype)
-    state = simplex.init(jnp.zeros(2, dtype), low, high)
-    for _ in range(6):
-        after = step(rosenbrock, jnp.asarray(100.0, dtype), state)
-        assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, state)
-        state = after
-    assert state.best_theta.dtype == state.values.dtype == dtype
-
-
+@pytest.mark.parametrize("dtype", ["float32"])
 def test_resumed_run_equals_uninterrupted_run_bit_for_bit(dtype):
     low, high = box(2, dtype)
     start, args = jnp.asarray([-1.2, 1.0], dtype), jnp.asarray(100.0, dtype)
     whole, record = run(rosenbrock, args, start, low, high)
     state, thetas = simplex.init(start, low, high), []
+    types = jax.tree.map(jax.typeof, state)
     while state.status == RUNNING:
         if state.evaluations == 33:  # to disk and back
             state = jax.tree.map(jnp.asarray, jax.tree.map(np.asarray, state))
         thetas.append(simplex.ask(state))
         state = step(rosenbrock, args, state)
+        assert jax.tree.map(jax.typeof, state) == types
     assert_same(state, whole)
     np.testing.assert_array_equal(np.array(thetas), record.thetas[: len(thetas)])
+    assert state.best_theta.dtype == state.values.dtype == dtype
 
 
 def test_vmap_over_starts_equals_loop():
@@ -263,17 +250,6 @@ def test_vmap_over_starts_equals_loop():
         state, record = search(start, minimum)
         assert together[0].evaluations[i] == state.evaluations
         np.testing.assert_allclose(together[1].thetas[i], record.thetas, rtol=1e-9, atol=1e-9)
-
-
-def test_jit_equals_no_jit():
-    low, high = box(2)
-    start, args = jnp.asarray([-1.2, 1.0]), jnp.asarray(100.0)
-    compiled = plain = simplex.init(start, low, high)
-    for _ in range(8):
-        compiled = step(rosenbrock, args, compiled)
-        with jax.disable_jit():
-            plain = step(rosenbrock, args, plain)
-    np.testing.assert_allclose(plain.vertices, compiled.vertices, rtol=1e-12)
 
 
 def test_nothing_recompiles_when_values_change():

@@ -19,15 +19,14 @@ def heavy_tails(n=200, seed=0):
 
 
 def test_ranks_do_not_change_under_monotone_maps_of_the_columns():
-    options = {"task": "regression", "key": 0, "method": FixedSize(60)}
     X, y = heavy_tails(120)
-    ranks = train(X, y, columns="ranks", **options)
-    logs = train(np.log(X), y, columns="ranks", **options)
-    np.testing.assert_allclose(ranks.out_of_fold, logs.out_of_fold, atol=1e-6)
-    X, y = heavy_tails()
     new, targets = heavy_tails(seed=1)
-    ranks = train(X, y, columns="ranks", **options)
-    standard = train(X, y, **options)
+    options = {"task": "regression", "key": 0, "method": FixedSize(60)}
+    ranks, logs, standard = (
+        train(table, y, columns=columns, **options)
+        for table, columns in ((X, "ranks"), (np.log(X), "ranks"), (X, "standard"))
+    )
+    np.testing.assert_allclose(ranks.out_of_fold, logs.out_of_fold, atol=1e-6)
     error, other = (np.mean((t.predict(new) - targets) ** 2) for t in (ranks, standard))
     assert error < 0.7 * other
 
@@ -36,10 +35,10 @@ def test_ranks_do_not_change_under_monotone_maps_of_the_columns():
 def test_auto_takes_what_errs_less(method):
     X, y = heavy_tails()
     options = {"task": "regression", "key": 0, "method": method, "columns": "auto"}
-    trained = train(X, y, kernel="auto", **options)
+    trained = train(X, y, **options)
     assert isinstance(trained.model.expansion.scaling, NormalScores)
-    Z = np.random.default_rng(2).normal(size=(200, 2))
-    linear = train(Z, Z @ [1.0, -2.0], **options)
+    Z = np.random.default_rng(2).normal(size=X.shape)
+    linear = train(Z, Z @ [1.0, -2.0, 0.0], **options)
     assert isinstance(linear.model.expansion.scaling, Standardization)
 
 

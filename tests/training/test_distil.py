@@ -23,61 +23,56 @@ def trained(X, y, m=60, task="regression", **options):
     )
 
 
-@pytest.mark.parametrize(
-    ("dtype", "saved"),
-    [
-        (np.float32, True),
-        pytest.param(np.float32, False, marks=pytest.mark.slow),
-        pytest.param(np.float64, True, marks=pytest.mark.slow),
-    ],
-)
-def test_few_of_the_prototypes_do_nearly_as_well(dtype, saved, tmp_path):
-    X, y = rows(dtype=dtype)
-    with jax.enable_x64(dtype == np.float64):
-        large = trained(X[:120], y[:120])
-        large.model.save(tmp_path / "large")
-        model = jsparse.load(tmp_path / "large") if saved else large
+@pytest.fixture(scope="module")
+def numbers():
+    """Return rows in float32, and a machine of the first 120."""
+    X, y = rows(dtype=np.float32)
+    with jax.enable_x64(False):
+        return X, y, trained(X[:120], y[:120])
+
+
+def error_of_last(machine, X, y):
+    return np.mean((machine.predict(X[120:]) - y[120:]) ** 2)
+
+
+def test_few_of_the_prototypes_do_nearly_as_well(numbers, tmp_path):
+    X, y, large = numbers
+    large.model.save(tmp_path / "large")
     method = jsparse.SCDP(max_prototypes=40)
-    small = jsparse.distil(model, X[:120], y[:120], key=1, method=method, folds=5)
-
-    def error(machine):
-        return np.mean((machine.predict(X[120:]) - y[120:]) ** 2)
-
+    loaded = jsparse.load(tmp_path / "large")
+    small = jsparse.distil(loaded, X[:120], y[:120], key=1, method=method, folds=5)
+    error = error_of_last(small, X, y)
     assert small.size <= 40
-    assert error(small) < 1.2 * error(large)
+    assert error < 1.2 * error_of_last(large, X, y)
     assert small.model.dtype == np.float64
     assert pytest.approx(large.C) == small.C
     np.testing.assert_allclose(small.kernel.lengthscale, large.kernel.lengthscale, rtol=1e-6)
     # Its prototypes are some of the large machine's, and the curve has every size.
-    with jax.enable_x64(True):
-        Z, small_prototypes = (
-            t.expansion.scaling.undo(t.expansion.prototypes) for t in (large, small)
-        )
-    distances = (
-        np.abs(np.asarray(small_prototypes)[:, None] - np.asarray(Z)[None]).max(axis=2).min(axis=1)
+    Z, small_Z = (
+        np.asarray(t.expansion.scaling.undo(t.expansion.prototypes)) for t in (large, small)
     )
+    distances = np.abs(small_Z[:, None] - Z[None]).max(axis=2).min(axis=1)
     assert distances.max() < 1e-5
     assert len(small.curve.errors) == 40
-    assert error(small.at(5)) > 2 * error(small)
+    assert error_of_last(small.at(5), X, y) > 2 * error
     assert small.at(5).about["cv_error"] == small.curve.errors[4] > small.cv_error
 
 
-def test_n_prototypes_limits_the_path_of_scdp(as_users_call):
-    X, y = rows(80)
-    large = trained(X, y, 72)
+def test_n_prototypes_limits_the_path_of_scdp(numbers, as_users_call):
+    X, y, large = numbers
+    X, y = X[:120], y[:120]
     by_number, by_method = (
-        jsparse.distil(large, X, y, key=1, folds=4, **stated)
+        jsparse.distil(large, X, y, key=1, folds=5, **stated)
         for stated in ({"n_prototypes": 12}, {"method": jsparse.SCDP(max_prototypes=12)})
     )
     assert by_number.curve.sizes.tolist() == list(range(1, 13))
     np.testing.assert_array_equal(by_number.predict(X), by_method.predict(X))
     # A number above the size of the large machine, or above the rows of a training split, is no
     # error.
-    for machine in (large, large.model):
-        for n, folds, largest in ((80, 10, 72), (80, 2, 40), (30, 3, 20)):
-            small = jsparse.distil(machine, X[:n], y[:n], key=1, n_prototypes=500, folds=folds)
-            assert small.curve.sizes[-1] == largest
-            assert type(small.method) is jsparse.SCDP
+    for machine, n, folds, largest in ((large, 120, 5, 60), (large.model, 30, 3, 20)):
+        small = jsparse.distil(machine, X[:n], y[:n], key=1, n_prototypes=500, folds=folds)
+        assert small.curve.sizes[-1] == largest
+        assert type(small.method) is jsparse.SCDP
     with pytest.raises(ValueError, match=r"n_prototypes: expected None with a method.* got 12"):
         jsparse.distil(large, X, y, key=1, n_prototypes=12, method=jsparse.SCDP())
     with pytest.raises(ValueError, match="n_prototypes: expected a whole number of at least 1"):
@@ -159,26 +154,21 @@ def test_what_cannot_be_distilled_is_refused(as_users_call):
         jsparse.distil(several, X, y, key=0)
 
 
-def test_moved_prototypes_imitate_the_large_machine_better(as_users_call):
-    X, y = rows(240)
-    weights = np.append(np.ones(200), np.zeros(40))
-    large = jsparse.train(X, y, task="regression", key=0, weights=weights,
-                          method=jsparse.FixedSize(80),
-                          search=jsparse.Gradient(max_evaluations=20))  # fmt: skip
+def test_moved_prototypes_imitate_the_large_machine_better(numbers, as_users_call):
+    X, y, large = numbers
+    weights = np.append(np.ones(120), np.zeros(40))
     options = {"key": 1, "method": jsparse.SCDP(max_prototypes=8), "weights": weights}
-    selected = jsparse.distil(large, X, y, **options)
-    moved = jsparse.distil(large, X, y, move_prototypes=True, **options)
-
-    def error(machine):
-        return np.mean((machine.predict(X[200:]) - y[200:]) ** 2)
-
+    selected, moved = (
+        jsparse.distil(large, X, y, move_prototypes=move, **options) for move in (False, True)
+    )
     assert moved.model.size <= 8
-    assert error(moved) < 0.7 * error(selected)
+    apart = [np.mean((m.predict(X) - large.predict(X))[120:] ** 2) for m in (moved, selected)]
+    assert apart[0] < 0.7 * apart[1]
     assert moved.curve is None
     assert moved.seconds["moving"] > 0
     # The error is of the fifth of the rows that the prototypes have not seen.
     held_out = ~np.isnan(moved.out_of_fold)
-    assert held_out.sum() == 40
+    assert held_out.sum() == 24
     squares = (moved.out_of_fold - y)[held_out] ** 2
     assert moved.cv_error == pytest.approx(np.mean(squares), rel=1e-4)
 
