@@ -72,7 +72,7 @@ def test_statuses_and_sizes():
         PRECISION_LOST,
     ]
     assert int(machines.status) == COMPLETED  # digits that only the largest has lost
-    with pytest.raises(ValueError, match="n_prototypes: expected one of 1 to 3, got 4"):
+    with pytest.raises(ValueError, match="size: expected one of 1 to 3, got 4"):
         machines.at(4)
     with pytest.raises(ValueError, match="outside jit"):
         jax.jit(lambda m: m.at(2).coefficients)(machines)

@@ -130,7 +130,7 @@ def test_a_dictionary_may_have_several_widths_and_kernels(method):
         )
     ]
     np.testing.assert_allclose(sum(each) + machine.intercept, machine(X), atol=1e-8)
-    with pytest.raises(ValueError, match=r"n_prototypes: expected one of \[1, 3, 6\]"):
+    with pytest.raises(ValueError, match=r"size: expected one of \[1, 3, 6\]"):
         mixed.at(2)
 
 

@@ -76,8 +76,12 @@ def test_models_of_a_batch_are_those_of_train_by_one_program():
     assert counts.programs == 1
     assert not many.alone
     assert "3 in batches" in repr(many)
-    for name, problem in problems.items():
-        assert_equal(many.by_name[name], train(**(options | problem)))
+    alone = {name: train(**(options | problem)) for name, problem in problems.items()}
+    for name, result in alone.items():
+        assert_equal(many.by_name[name], result)
+        assert result.size == result.model.size
+    for part, codes in many.statuses.items():
+        assert codes.tolist() == [result.statuses[part] for result in alone.values()]
     weighted = train_many([{"weights": w}], **options)
     assert_equal(weighted[0], train(**options, weights=w))
     # Later calls within the capacities compile nothing.
@@ -189,6 +193,8 @@ def test_an_error_names_the_problem():
     assert list(many.errors) == ["shop 7"]
     assert many.by_name["shop 7"] is None
     assert np.isnan(many.cv_errors).tolist() == [False, True, False]
+    with pytest.raises(jsparse.NumericalError, match=r"1 of 3 \(first 1\)"):
+        jsparse.check(many.statuses["fit"])
     assert_equal(many[0], train(X, y, **options))
     with pytest.raises(ValueError, match=r"problem 0: n_prototypes: expected .*rows \(60\)"):
         train_many([(X, y)], **REGRESSION, method=FixedSize(61))
