@@ -1,7 +1,7 @@
 """Print a shell command of the README, or run the Python blocks of a page.
 
-`readme.py command NUMBER`, or `readme.py run FILE ...`: every page in a new folder, and every block in
-a fresh namespace.
+`readme.py command NUMBER`, or `readme.py run FILE ...`: every page in a new folder, and every block
+in a fresh namespace.
 """
 
 import gc
