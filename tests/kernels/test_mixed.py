@@ -234,12 +234,10 @@ def test_the_command_line_compares_categories(tmp_path, capsys):
         # The gradient search tunes a lengthscale for every column.
         (["kernel", *gradient], "relevance"),
         (["indicators", *gradient, "--rank", "2"], "of 2 directions"),
-        (["kernel"], "120 rows x 3 columns"),
+        (["kernel"], "3 columns that share one lengthscale"),
     ):
         assert main([*fit, *options]) == 0
-        output = capsys.readouterr().out
-        assert printed in output
-        assert ("share one lengthscale" in output) == (options == ["kernel"])
+        assert printed in capsys.readouterr().out
     for options, message in (
         ([*gradient, "--rank", "2"], "rank: expected None"),
         (["--kernel", "linear"], "Linear"),

@@ -23,7 +23,7 @@ from jsparse.machines.method import Shape, TrainingRows
 from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
 
-N, M, STEPS = 40, 4, 3
+N, M = 40, 4
 KERNEL = RBF(1.2)
 FITS = {
     "slmc": slmc.fit,
@@ -67,18 +67,12 @@ def assert_same(family, fit):
 
 
 @pytest.mark.parametrize("penalty", ["norm", "coefficients"])
-def test_several_starts_are_one_argument_and_a_reduced_machine_takes_the_first(penalty):
+def test_a_reduced_machine_takes_the_first_of_several_starts(penalty):
     X, label, w, Z = data()
     y = jnp.where(label == 1, 1.0, -1.0)
     method = jsparse.ReducedSVM(M, starts=2, penalty=penalty)
     family = method.fit(KERNEL, Z, 10.0, rows_of(X, y, w))
     assert_same(family, reduced_svm.fit(KERNEL, Z[:M], 10.0, X, y, w, penalty=penalty))
-    if penalty == "norm":
-        family = jsparse.SLMC(M, starts=2, max_iterations=STEPS).fit(
-            KERNEL, Z, 10.0, rows_of(X, y, w)
-        )
-        starts = Z.reshape(2, M, -1)
-        assert_same(family, slmc.fit(KERNEL, starts, 10.0, X, y, w, max_iterations=STEPS))
 
 
 def test_the_family_of_an_rvm_drops_candidates_without_a_coefficient():
@@ -119,9 +113,7 @@ def test_the_objective_of_a_reduced_machine_has_the_derivative_of_differences():
 
     h = 1e-5
     expected = (objective(h) - objective(-h)) / (2 * h)
-    reverse, forward = jax.jit(jax.grad(objective))(0.0), jax.jvp(objective, (0.0,), (1.0,))[1]
-    np.testing.assert_allclose(reverse, expected, rtol=1e-6)
-    np.testing.assert_allclose(forward, reverse, rtol=1e-9)
+    np.testing.assert_allclose(jax.jit(jax.grad(objective))(0.0), expected, rtol=1e-6)
 
 
 DESCENDING = ("slmc", "sparse_fisher", "sparse_ridge", "reduced_set")
@@ -194,7 +186,7 @@ def test_kernels_are_tuned_for_machines_of_the_points_that_descents_start_from()
     assert first.features(KERNEL, data()[3]).n_features == M  # of points for two starts
 
 
-@pytest.mark.parametrize("kind", [jsparse.SLMC, jsparse.SparseRidge, jsparse.ReducedSVM])
+@pytest.mark.parametrize("kind", [jsparse.SLMC, jsparse.ReducedSVM])
 def test_points_of_several_sizes_are_those_of_each_size_alone(kind):
     X, _, w, _ = data()
     inputs = TrainingRows(X, None, np.asarray(w), jsparse.standardize(X), len(X))

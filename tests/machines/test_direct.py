@@ -132,6 +132,8 @@ def test_hard_cases_end_well_or_say_that_they_do_not(dtype, as_users_call):
         direct.minimise(problem, Z, max_iterations=0)
     with pytest.raises(ValueError, match=r"start: expected shape \(m, d\)"):
         direct.minimise(problem, Z[0])
+    with pytest.raises(ValueError, match=r"starts: expected shape \(s, m, d\)"):
+        direct.best_of(problem, Z[0])
 
 
 def test_one_class_of_all_its_rows_is_that_of_libsvm():
@@ -142,18 +144,3 @@ def test_one_class_of_all_its_rows_is_that_of_libsvm():
     expected = peer.decision_function(X) / (0.3 * len(X))
     np.testing.assert_allclose(problem.expansion(X, solved)(X), expected, atol=1e-6)
     assert float(jax.jit(direct.OneClass.solve)(problem, X[:4]).value) > float(solved.value)
-
-
-def test_of_several_starts_the_lowest_end_is_taken(as_users_call):
-    """One of them a single point five times, which a descent cannot part."""
-    X, y, w, Z = rows()
-    problem = direct.LargeMargin(RBF(1.0), X, y, 10.0, w)
-    starts = jnp.stack([jnp.broadcast_to(Z[0], Z.shape), Z, Z + 0.5])
-    best = direct.best_of(problem, starts, max_iterations=20)
-    ends = [
-        float(direct.minimise(problem, start, max_iterations=20).solved.value) for start in starts
-    ]
-    assert ends[0] > 1.05 * min(ends)
-    np.testing.assert_allclose(best.solved.value, min(ends), rtol=1e-6)
-    with pytest.raises(ValueError, match=r"starts: expected shape \(s, m, d\)"):
-        direct.best_of(problem, Z[0])

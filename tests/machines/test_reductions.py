@@ -69,6 +69,14 @@ def test_by_the_papers_rule_it_is_the_papers_loop(initialization, C):
     np.testing.assert_allclose(reduction.expansion(X), Q @ beta + b, atol=1e-5)
 
 
+def test_it_begins_with_the_machine_of_the_prototypes_alone():
+    X, y, Z = problem()
+    alpha, b = machines.dual(columns(Z, Z), np.asarray(y)[:30], 10.0)
+    machine = reductions.subsampled_dual(RBF(1.0), Z, 10.0, X, y).expansion
+    np.testing.assert_allclose(machine.coefficients, alpha, rtol=1e-8)
+    np.testing.assert_allclose(machine.intercept, b, rtol=1e-8)
+
+
 def test_the_losses_that_the_paper_compares_with():
     X, y, Z = problem()
     model = reductions.fit(RBF(1.0), Z, 10.0, X, y, loss="prototypes").expansion

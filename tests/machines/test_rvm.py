@@ -62,11 +62,12 @@ def test_it_ends_where_no_change_raises_the_evidence(likelihood):
         *arrays, tolerance, max_functions=20, max_iterations=3, likelihood=likelihood
     )
     assert int(short.status) == EXHAUSTED
-    few = sparse_bayes.solve(
-        *arrays, tolerance, max_functions=2, max_iterations=300, likelihood=likelihood
-    )
-    assert int(few.status) == COMPLETED
-    assert few.model.filled.sum() <= 3
+    if likelihood == "normal":
+        few = sparse_bayes.solve(
+            *arrays, tolerance, max_functions=2, max_iterations=300, likelihood=likelihood
+        )
+        assert int(few.status) == COMPLETED
+        assert few.model.filled.sum() <= 3
     bad = sparse_bayes.solve(
         arrays[0], arrays[1] * jnp.nan, arrays[2], tolerance, max_functions=20,
         max_iterations=300, likelihood=likelihood,

@@ -50,7 +50,9 @@ def test_they_are_the_papers_algorithms(rule, gram, dtype, tol):
     assert result.rank.tolist() == SIZES
 
 
-@pytest.mark.parametrize(("rule", "gram"), [("subspace", False), ("cosamp", True)])
+@pytest.mark.parametrize(
+    ("rule", "gram"), [("subspace", False), pytest.param("cosamp", True, marks=pytest.mark.slow)]
+)
 def test_sizes_that_share_a_program_are_each_the_papers_algorithm(rule, gram):
     sizes = [3, 10, 20, 30, 40]  # systems of a quarter to all of the largest
     X, y = problem(120, 90, seed=1)
@@ -94,6 +96,7 @@ def test_the_residual_never_grows_and_iterations_are_those_of_longer_runs():
     assert norms[-1] == float(whole.residual_norm)
 
 
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_dependent_atoms_share_a_coefficient_as_the_pseudo_inverse_has_it(dtype, tol):
     X, y = problem(dtype=dtype)
     twice = np.concatenate([X[:, :6], X[:, :6]], axis=1)
