@@ -103,7 +103,7 @@ def test_a_method_trains_predicts_and_is_saved_and_compiles_once(name, task, dty
     if METHODS[name].several_sizes:
         for size in (1, 3, int(result.curve.sizes[-1])):
             np.testing.assert_array_equal(loaded.at(size)(X), model.at(size)(X))
-        with pytest.raises(ValueError, match="n_prototypes: expected"):
+        with pytest.raises(ValueError, match="size: expected"):
             model.at(1000)
     else:
         with pytest.raises(ValueError, match="size: expected"):
