@@ -1,14 +1,15 @@
 """Relevance: what lengthscales say of columns, by name."""
 
+import dataclasses
 import pickle
 from types import SimpleNamespace
 
 import jax
 import numpy as np
-import pandas as pd
 import pytest
+from predictor.plain_models import table_model
 
-from jsparse import FixedSize, Profile, plotting, train
+from jsparse import plotting
 from jsparse.cli import report
 from jsparse.data.frames import Frame
 from jsparse.data.schema import Column, Schema
@@ -96,28 +97,18 @@ def test_the_report_and_the_figure_say_so_too(capsys, as_users_call):
     ]  # fmt: skip
 
 
-@pytest.mark.slow
 def test_categories_are_added_up_and_drawn():
     rng = np.random.default_rng(4)
     town, size = rng.choice(["Ghent", "Leuven", "Bruges", "Mons"], 48), rng.choice(["s", "m"], 48)
-    table = pd.DataFrame({"town": town, "age": rng.uniform(20, 60, 48), "size": size})
-    table["income"] = table["age"] / 10 + 3.0 * (town == "Ghent") - 2 * (size == "s")
-    options = {"key": 0, "search": Profile(tune_kernel=False), "C": np.array([5.0]), "folds": 3}
+    model = table_model(Frame({"town": town, "age": rng.uniform(20, 60, 48), "size": size}))
     lengths = np.array([1.0, 2.0, 4.0, 1.0, 0.5, 2.0, 2.0])  # towns, age, sizes
-    with jax.enable_x64(True):
-        trained = train(
-            Frame(table),
-            "income",
-            task="regression",
-            method=FixedSize(8),
-            kernel=RBF(lengths),
-            **options,
-        )
+    machine = dataclasses.replace(model.expansion, kernel=RBF(lengths))
+    model = dataclasses.replace(model, expansion=machine)
     squares = lengths**-2
     each = np.sqrt([squares[:4].sum(), squares[4], squares[5:].sum()])
     expected = dict(zip(["town", "age", "size"], each / each.max(), strict=True))
-    assert trained.relevance() == pytest.approx(expected)
-    axes = plotting.relevance(trained, most=2)
+    assert model.relevance() == pytest.approx(expected)
+    axes = plotting.relevance(model, most=2)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["age", "town"]
     np.testing.assert_allclose([bar.get_width() for bar in axes.patches], [1.0, expected["town"]])
     assert "1 less relevant columns not shown" in axes.get_xlabel()

@@ -104,39 +104,18 @@ def expansion():
 FITS = {
     "train": lambda: train(X, y, method=jsparse.FixedSize(5)),
     "train on a path": lambda: train(X, y, method=jsparse.SCDP(5)),
-    "train on a stream": lambda: train(
-        ArrayStream(X, y, batch_rows=10), method=jsparse.FixedSize(5)
-    ),
+    "train on a stream": lambda: train(ArrayStream(X, y), method=jsparse.FixedSize(5)),
     "validate": lambda: jsparse.validate(
-        jsparse.Dual(),
-        RBF(1.0),
-        None,
-        jnp.ones(1),
-        jnp.asarray(X),
-        jnp.asarray(y),
-        folds(),
-        metric="mse",
+        jsparse.Dual(), RBF(1.0), None, jnp.ones(1), *arrays(), folds(), metric="mse"
     ),
-    "cross_validate": lambda: jsparse.cross_validate(
-        Linear(jnp.zeros(2)), jnp.ones(1), jnp.asarray(X), jnp.asarray(y), folds()
-    ),
-    "accumulate_batches": lambda: jsparse.accumulate_batches(Linear(jnp.zeros(2)), [(X, y)]),
-    "dual": lambda: dual.fit(RBF(1.0), 1.0, jnp.asarray(X), jnp.asarray(y)),
-    "fixed_size": lambda: fixed_size.fit(
-        RBF(1.0), jnp.asarray(X[:5]), 1.0, jnp.asarray(X), jnp.asarray(y)
-    ),
-    "robust": lambda: robust.fit(Linear(jnp.zeros(2)), 1.0, jnp.asarray(X), jnp.asarray(y)),
-    "scdp": lambda: scdp.fit(
-        RBF(1.0), jnp.asarray(X), 1.0, jnp.asarray(X), jnp.asarray(y), max_prototypes=5
-    ),
+    "cross_validate": lambda: jsparse.cross_validate(linear(), jnp.ones(1), *arrays(), folds()),
+    "accumulate_batches": lambda: jsparse.accumulate_batches(linear(), [(X, y)]),
+    "dual": lambda: dual.fit(RBF(1.0), 1.0, *arrays()),
+    "fixed_size": lambda: fixed_size.fit(RBF(1.0), jnp.asarray(X[:5]), 1.0, *arrays()),
+    "robust": lambda: robust.fit(linear(), 1.0, *arrays()),
+    "scdp": lambda: scdp.fit(RBF(1.0), arrays()[0], 1.0, *arrays(), max_prototypes=5),
     "spsvm": lambda: spsvm.fit(
-        RBF(1.0),
-        jnp.asarray(X),
-        1.0,
-        jnp.asarray(X),
-        jnp.asarray(y),
-        key=jax.random.key(0),
-        max_prototypes=5,
+        RBF(1.0), arrays()[0], 1.0, *arrays(), key=jax.random.key(0), max_prototypes=5
     ),
     "pursuit of a system": lambda: pursuit.scdp(np.eye(3), np.ones(3), max_atoms=2),
     "pursuit of a dictionary": lambda: pursuit.omp(X, y, max_atoms=2),
@@ -144,6 +123,14 @@ FITS = {
     "expansion": lambda: expansion()(X),
     "model": lambda: jsparse.Model(expansion()).predict(X),
 }
+
+
+def arrays():
+    return jnp.asarray(X), jnp.asarray(y)
+
+
+def linear():
+    return Linear(jnp.zeros(2))
 
 
 def folds():
