@@ -159,6 +159,16 @@ def test_a_column_without_values_at_first_is_one_of_numbers(tmp_path):
     assert schema.columns[0].categories is None
 
 
+def test_of_a_large_file_the_median_is_that_of_a_sample(tmp_path, monkeypatch):
+    monkeypatch.setattr("jsparse.data.table_streams.SAMPLE_ROWS", 400)
+    cells = np.where(np.arange(4000) % 50 == 7, np.nan, np.random.default_rng(0).normal(size=4000))
+    pq.write_table(pa.table({"x": cells, "y": np.arange(4000) / 7}), tmp_path / "t.parquet")
+    file = TableFile(tmp_path / "t.parquet", batch_rows=100)
+    schema, *_ = stream_schema(file, "y", impute=True)
+    # The standard error of the median of 400 normal numbers is 0.06.
+    assert 0 < abs(schema.columns[0].fill - np.nanmedian(cells)) < 0.25
+
+
 # The command line.
 
 SMALL = ("--prototypes", 10, "--folds", 3, "--evaluations", 1, "--quiet")

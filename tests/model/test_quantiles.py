@@ -13,6 +13,7 @@ from test_model import NUMBERS, QUICK, ROWS
 
 from jsparse import Robust, load, monitoring, train
 from jsparse.cli.main import main
+from jsparse.cli.options import command_line, method_of
 from jsparse.compilation import count_compilations
 from jsparse.data.encoding import fit_schema
 from jsparse.estimators import RobustLSSVMRegressor
@@ -118,7 +119,6 @@ def test_weights_and_units_do_as_for_one_target(trained):
     np.testing.assert_allclose(large.cv_error, 1e6 * trained.cv_error, rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_the_estimator():
     options = {"lengthscale": 1.5, "C": 5.0, "cv": 3, "random_state": 0}
     model = RobustLSSVMRegressor(12, loss="quantile", quantile=[0.2, 0.8], **options)
@@ -144,6 +144,9 @@ def test_the_command_line_predicts_quantiles_and_refuses_wrong_ones(trained, tmp
         assert next(lines).strip() == '"y 0.1","y 0.3","y 0.5","y 0.9","y low","y high"'
     written = np.loadtxt(out, delimiter=",", skiprows=1)
     np.testing.assert_allclose(written[:, :4], model.predict(ROWS), rtol=1e-6)
+    parser = command_line(dict.fromkeys(("demo", "fit", "compare", "predict", "export"), id))
+    options = parser.parse_args(["fit", file, *FIT, "--quantile", "0.1,0.9"])
+    assert tuple(method_of(options).quantile) == (0.1, 0.9)
     for wrong in ("1.5", "0.9,0.1", "half"):
         assert main(["fit", file, *FIT, "--quantile", wrong]) == 2
         assert "expected a share between 0 and 1, or increasing ones" in capsys.readouterr().err
