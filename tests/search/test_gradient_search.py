@@ -224,7 +224,8 @@ def test_a_rank_is_of_a_kernel_by_its_name(as_users_call):
         jsparse.train(X, y, search=jsparse.Gradient(rank=4), key=0, **OPTIONS)
 
 
-@pytest.mark.parametrize(("seed", "budget"), [(8, 8), (13, 12), (19, None)])
+@pytest.mark.parametrize("seed", [8, 13, 19])
+@pytest.mark.parametrize("budget", [8, 12, None])
 def test_few_prototypes_and_few_steps_do_not_end_beside_the_profile(seed, budget):
     # With six prototypes and one lengthscale the error is 0.3 to 0.4, and descents from there alone
     # end at 0.42, 0.38 and 0.28 with eight steps. The variance of the noise is 0.01.

@@ -66,7 +66,6 @@ def test_a_search_ended_by_ctrl_c_time_or_a_budget_of_one_keeps_the_best_so_far(
     np.testing.assert_allclose(middle.kernel.lengthscale, np.sqrt(3), rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_annealing_that_is_stopped_goes_on_to_the_same_end(rows, tmp_path):
     search, options = Annealing(12), {"metric": "mse"}
     whole = small(*rows, search=search, **options)
@@ -82,7 +81,7 @@ def test_annealing_that_is_stopped_goes_on_to_the_same_end(rows, tmp_path):
     assert (again.tuning.stopped, len(again.tuning.history)) == ("interrupted", 12)
     assert again.cv_error == whole.cv_error
     for change in ({"key": 1}, {"search": Profile(20, history=search.history)}):
-        with pytest.raises(ValueError, match="history: expected evaluations of the same problem"):
+        with pytest.raises(ValueError, match="history: expected evaluations of"):
             small(*rows, **{"search": search, **options, **change})
 
 
@@ -186,7 +185,6 @@ def test_balanced_classes_weigh_the_same():
     assert recall > before
 
 
-@pytest.mark.slow
 def test_a_function_of_two_points_is_a_kernel(rows):
     def gaussian(x, z):
         return jnp.exp(-jnp.sum(jnp.square(x - z)) / 2)
@@ -272,7 +270,8 @@ def test_fit_and_predict_on_a_file(table, rows, folder, capsys):
     assert read(table)[0]["diagnosis"] == "malignant"
     load(model)
     numbers = write(folder / "n.csv", ["a", "y"], [[i, i * 0.5] for i in range(60)])
-    assert main(["fit", numbers, "--target", "y", "--out", model, *FIT]) in (0, 3)
+    fit = ["fit", numbers, "--target", "y", "--out", model, "--kernel", "polynomial", *FIT]
+    assert main(fit) in (0, 3)
     assert main(["predict", model, numbers, "--proba"]) == 2
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.startswith("jsparse: error: --proba: expected a classifier")
