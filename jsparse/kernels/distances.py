@@ -13,7 +13,7 @@ Lengthscale = Float[Array, ""] | Float[Array, " d"]
 def squared_distances(
     X: Float[Array, "n d"],
     Z: Float[Array, "m d"],
-    lengthscale: Lengthscale | None = None,
+    lengthscale: Lengthscale,
     *,
     snap: bool = False,
 ) -> Float[Array, "n m"]:
@@ -39,9 +39,8 @@ def squared_distances(
     # The distances do not depend on the centre, so neither do their derivatives.
     centre = jax.lax.stop_gradient(jnp.mean(Z, axis=0, keepdims=True))
     U, V = X - centre, Z - centre
-    if lengthscale is not None:
-        lengthscale = matching(lengthscale, U).reshape(1, -1)
-        U, V = U / lengthscale, V / lengthscale
+    lengthscale = matching(lengthscale, U).reshape(1, -1)
+    U, V = U / lengthscale, V / lengthscale
     norms = jnp.sum(U * U, axis=1)[:, None] + jnp.sum(V * V, axis=1)[None, :]
     # Rounding errors of sums of d terms grow like a random walk. The bound is about twice as large
     # and includes the errors of the other operations.
