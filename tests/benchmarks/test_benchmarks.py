@@ -9,6 +9,7 @@ from benchmarks import accelerator
 from benchmarks.report import write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "row_counts",
     [

@@ -130,6 +130,7 @@ def test_folds_are_equal_inside_and_outside_of_jit():
     np.testing.assert_array_equal(host.index, traced.index)
 
 
+@pytest.mark.slow
 def test_an_estimator_compiles_nothing_for_another_number_of_rows():
     estimator = estimators.KernelSubspacePursuitRegressor(
         n_prototypes=(2, 4), candidates=12, cv=3, random_state=0
@@ -217,6 +218,7 @@ def run(arguments, **changes):
     return done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "folder_from",
     ["argument", *[pytest.param(name, marks=SLOW) for name in ("environment", "default")]],

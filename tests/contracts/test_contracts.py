@@ -183,6 +183,7 @@ ADDITIVE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "task", "validation"), fast_only(ADDITIVE, ("fixed-size", "regression", 2))
 )

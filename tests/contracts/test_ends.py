@@ -447,6 +447,7 @@ def stacked(field, dtype):
     return jnp.asarray(np.stack([getattr(case, field) for case in CASES.values()]), dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_degenerate_batches_end_as_they_should(dtype):
     A, b, X, y = (stacked(field, dtype) for field in ("A", "b", "X", "y"))

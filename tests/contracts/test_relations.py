@@ -405,6 +405,7 @@ def test_results_are_equal_compiled_eager_and_in_a_batch(learner, dtype):
         assert_as_expected(jax.tree.map(lambda a, i=i: a[i], batch), compiled(p), tol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [name if name in ("blocks", "removal") else pytest.param(name, marks=SLOW) for name in EQUAL],
@@ -415,6 +416,7 @@ def test_other_computations_have_equal_results(name, dtype):
     assert_as_expected(other, one, TOLERANCE[dtype])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=SLOW)])
 def test_scores_and_standard_errors_ignore_a_fold_without_weight(dtype):
     p = problem(dtype)

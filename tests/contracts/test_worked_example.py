@@ -65,6 +65,7 @@ def test_its_machines_and_their_validation_are_ridge_regression_on_the_selected_
     np.testing.assert_allclose(scores[0], np.average(losses, axis=0, weights=w), rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_every_public_entry_point_takes_it(greedy, tmp_path, capsys):
     X, label, _ = table()
     options = {"key": 0, "folds": 3, "search": jsparse.Profile(3)}

@@ -203,8 +203,8 @@ def test_thousands_of_crafted_tables(tmp_path):
         (b"a,y\n", "at least one row"),
         (b"", "it is empty"),
         (b"\n\n", "readable CSV|Empty CSV"),
-        (b"a,y\n1,1\n2\n", "Row #3: Expected 2 columns, got 1"),
-        (b"a,y\n1,1\n2,2,2\n", "Row #3: Expected 2 columns, got 3"),
+        (b"a,y\n1,1\n2\n", "Expected 2 columns, got 1"),
+        (b"a,y\n1,1\n2,2,2\n", "Expected 2 columns, got 3"),
         (b'a,y\n"1,1\n2,2\n', "Expected 2 columns"),
     ],
 )

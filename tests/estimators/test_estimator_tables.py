@@ -196,6 +196,7 @@ def test_in_a_pipeline_a_grid_search_and_cross_validation(as_users_call):
     np.testing.assert_array_equal(scores, same)
 
 
+@pytest.mark.slow
 def test_categories_may_be_compared_by_the_kernel(as_users_call):
     rows = people()
     y = incomes(rows) > 5

@@ -267,6 +267,7 @@ def test_bad_parameters_are_named(as_users_call, cancer):
             model.fit(X, three if "multiclass" in options else y)
 
 
+@pytest.mark.slow
 def test_folds_of_the_users_own(cancer):
     """The error is that by loops over the splits."""
     X, y = (a[:120] for a in cancer)
@@ -384,6 +385,7 @@ def test_a_search_by_halving_begins_with_few_rows():
     assert search.score(X, y) > 0.9
 
 
+@pytest.mark.slow
 def test_rows_of_weight_zero_are_in_no_split():
     X, y = (a[::4] for a in load_iris(return_X_y=True))
     at = [0, 7, 7, len(X)]

@@ -25,6 +25,7 @@ def test_a_part_of_the_support_vectors_of_libsvm(as_users_call):
             SparseLargeMarginClassifier(part).fit(X, y)
 
 
+@pytest.mark.slow
 def test_outliers_as_by_libsvm(as_users_call):
     """With as many prototypes as rows it is scikit-learn's machine."""
     X = np.random.default_rng(0).standard_normal((24, 2)) * np.array([1.0, 5.0])

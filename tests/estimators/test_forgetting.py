@@ -126,6 +126,7 @@ def test_forgetting_all_is_a_fit_of_the_last_batch_and_nothing_is_more_rows():
     np.testing.assert_array_equal(every.predict(X), plain.predict(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("single", "steps"), [(False, 560), pytest.param(True, 1000, marks=pytest.mark.slow)]
 )

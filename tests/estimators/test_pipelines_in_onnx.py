@@ -85,6 +85,7 @@ def test_two_classes_and_a_search_over_parameters():
     check(search, X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("targets", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_regressor_within_a_pipeline(targets):
     X, y = load_diabetes(return_X_y=True)
@@ -122,6 +123,7 @@ def test_a_table_by_a_transformer_of_columns():
         skl2onnx.convert_sklearn(model, initial_types=inputs, target_opset=18)
 
 
+@pytest.mark.slow
 def test_outliers():
     X = IRIS
     model = SparseOneClassSVM(6, nu=0.2, random_state=0).fit(X)

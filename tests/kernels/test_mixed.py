@@ -204,6 +204,7 @@ def test_a_column_of_one_category_does_not_move_other_columns():
     )
 
 
+@pytest.mark.slow
 def test_pivots_are_chosen_by_the_kernel_of_the_categories():
     rng = np.random.default_rng(1)
     X = np.stack([rng.integers(0, 6, 60), rng.standard_normal(60)], axis=1).astype(float)

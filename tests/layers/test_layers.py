@@ -199,6 +199,7 @@ def test_a_network_is_trained_through_the_head(dtype):
     assert machine(jax.vmap(network)(X)).dtype == dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [None, pytest.param(3, marks=pytest.mark.slow)])
 def test_heads_are_made_under_vmap_as_in_a_loop(classes):
     F, y, w = problem(classes=classes)
@@ -219,6 +220,7 @@ def test_heads_are_made_under_vmap_as_in_a_loop(classes):
     np.testing.assert_allclose(eqx.filter_jit(eqx.filter_vmap(loss))(keys), each, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel", [lambda: RBF(1.3), lambda: Projected(RBF(0.7), np.eye(D) - 0.5), lambda: Linear(0.0)]
 )

@@ -75,6 +75,7 @@ def test_a_reduced_machine_takes_the_first_of_several_starts(penalty):
     assert_same(family, reduced_svm.fit(KERNEL, Z[:M], 10.0, X, y, w, penalty=penalty))
 
 
+@pytest.mark.slow
 def test_the_family_of_an_rvm_drops_candidates_without_a_coefficient():
     X = data()[0]
     rows, y, w = columns("one_versus_one")
@@ -96,6 +97,7 @@ def test_an_rvm_of_the_intercept_alone_keeps_one_prototype():
     np.testing.assert_allclose(family.at(1)(X), 1.0, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_objective_of_a_reduced_machine_has_the_derivative_of_differences():
     """Along one direction of the kernel, prototypes, C, inputs and weights; penalties in a sum."""
     X, label, w, Z = data()
@@ -200,6 +202,7 @@ def test_points_of_several_sizes_are_those_of_each_size_alone(kind):
         np.testing.assert_array_equal(points[place], alone.X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

@@ -47,6 +47,7 @@ def problems(X, y, w, C=3.0, lengthscale=1.0):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["two targets", "Fisher, two targets", "ridge, own weights", "one class", "reduced set"],
@@ -100,6 +101,7 @@ def test_a_descent_ends_at_a_minimum_and_says_how():
     assert int(short.steps) == 2
 
 
+@pytest.mark.slow
 def test_an_objective_that_the_dtype_cannot_hold_is_told():
     X, _, _, Z = rows("float32")
     X, kernel = X[1:], RBF(jnp.ones((), jnp.float32))
@@ -111,6 +113,7 @@ def test_an_objective_that_the_dtype_cannot_hold_is_told():
     assert int(direct.minimise(constant, Z).status) == CONVERGED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_hard_cases_end_well_or_say_that_they_do_not(dtype, as_users_call):
     X, y, w, Z = rows(dtype)

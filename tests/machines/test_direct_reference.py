@@ -135,6 +135,7 @@ def test_the_objective_of_shared_vectors_is_a_sum_over_problems(name):
         np.testing.assert_allclose(solved.intercept[j], one.intercept, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["least squares", pytest.param("hinge", marks=pytest.mark.slow)])
 def test_descents_in_float32_reach_the_minima_of_the_reference(name):
     """From each of two starts, some of which lead to different local minima."""
@@ -160,6 +161,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["slmc", "sparse-fisher", pytest.param("sparse-ridge", marks=pytest.mark.slow)]
 )
@@ -193,6 +195,7 @@ def test_a_method_fits_the_best_machine_of_the_reference(name):
     np.testing.assert_allclose(intercept, expected.intercept, rtol=0, atol=near)
 
 
+@pytest.mark.slow
 def test_machines_of_separate_vectors_match_the_reference():
     """Three species: each problem, one species against the others, has two vectors."""
     X, species, _, w = flowers(slice(0, None, 4))

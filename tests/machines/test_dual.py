@@ -130,6 +130,7 @@ def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype):
         assert by(RBF(1.3), jnp.asarray([1e18], dtype), *twice)[1][0] == _status.PRECISION_LOST
 
 
+@pytest.mark.slow
 def test_many_rows_and_few_C_are_predicted_by_cholesky():
     rng = np.random.default_rng(4)
     X = jnp.asarray(rng.normal(size=(1100, 2)))

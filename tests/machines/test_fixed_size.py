@@ -132,6 +132,7 @@ def test_metrics_and_several_targets():
     np.testing.assert_allclose(both.scores[0], jnp.abs(targets - both.predictions[0]).mean())
 
 
+@pytest.mark.slow
 def test_cross_validation_over_kernels_and_data_sets_at_once():
     X, y, _ = problem()
     folds, C = plain_folds(jax.random.key(0), 50, 25), jnp.array([1.0, 50.0])

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from reference.kernels import rbf
 
 from jsparse.expansion import KernelExpansion
@@ -26,6 +27,7 @@ def difference(Z, Zt, bt, X, lengthscale):
     return np.mean((A @ np.linalg.lstsq(A, truth, rcond=None)[0] - truth) ** 2)
 
 
+@pytest.mark.slow
 def test_the_difference_from_the_teacher_falls_on_new_rows_too():
     Zt, bt = table(40, 1), np.random.default_rng(2).standard_normal(40)
     teacher = KernelExpansion(RBF(1.5), jnp.asarray(Zt), jnp.asarray(bt), jnp.asarray(0.3))
@@ -39,6 +41,7 @@ def test_the_difference_from_the_teacher_falls_on_new_rows_too():
     np.testing.assert_array_equal(again.Z, result.Z)
 
 
+@pytest.mark.slow
 def test_codes_of_categories_do_not_move():
     codes = np.random.default_rng(5).integers(0, 3, 60)
     X = np.column_stack([table(60, 6, 1), codes])

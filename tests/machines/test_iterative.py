@@ -164,6 +164,7 @@ def classes(n=150):
     return X, labels, w, Z
 
 
+@pytest.mark.slow
 def test_three_classes_share_the_passes():
     X, labels, w, Z = classes()
     code = output_code("one_versus_rest", 3)
@@ -235,6 +236,7 @@ def test_the_plan_covers_what_the_program_takes():
     assert 0.5 * planned.bytes < memory.temp_size_in_bytes < planned.bytes
 
 
+@pytest.mark.slow
 def test_training_tunes_few_prototypes_and_holds_out_one_fold():
     rng = np.random.default_rng(1)
     X = rng.standard_normal((300, 3))

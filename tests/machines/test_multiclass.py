@@ -150,6 +150,7 @@ def test_a_traced_label_out_of_range_gives_nan_and_a_status():
         assert all((status == NOT_FINITE) != finite for status in statuses)
 
 
+@pytest.mark.slow
 def test_classes_that_come_later_are_added_and_bad_numbers_refused(as_users_call):
     X, labels, w = problem()
     code = output_code("one_versus_one", 4)

@@ -70,6 +70,7 @@ def test_kmp_is_that_of_vincent_and_bengio(fitting):
         np.testing.assert_allclose(atoms_of(family)[i], record[K - 1], rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fitting", [pytest.param("basic", marks=pytest.mark.slow), "backfitting"])
 def test_stochastic_kmp_takes_the_best_of_those_drawn(fitting):
     X, y = rows()
@@ -106,6 +107,7 @@ def test_back_fitting_and_basis_pursuit_are_scikit_learns():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [
@@ -169,6 +171,7 @@ def test_a_dictionary_of_several_kernels_is_trained_saved_and_refused_elsewhere(
             bad()
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_several_kernels(tmp_path, capsys):
     X, y = rows(n=40)
     table, model = tmp_path / "rows.csv", tmp_path / "model"
@@ -196,6 +199,7 @@ def test_basis_pursuit_ends_before_an_atom_that_is_rounding(dtype):
     assert errors[1] <= errors[0] < np.mean(np.square(y))
 
 
+@pytest.mark.slow
 def test_refit_is_the_last_step_and_has_its_derivatives():
     X, y = rows(n=30)
     family = pursuits.fit(KSP(n_prototypes=6), KERNEL, X[::2], X, y)
@@ -276,6 +280,7 @@ def test_settings_are_compared_by_value_and_bad_ones_are_named(as_users_call):
             jsparse.train(X, y, method=method, task="regression", key=0, **options)
 
 
+@pytest.mark.slow
 def test_matching_pursuit_has_derivatives_without_a_ridge_and_at_unused_places():
     """Two of the three candidates differ, so the path of three has an unused place."""
     X, y = rows(n=20)

@@ -175,6 +175,7 @@ def test_the_quantiles_of_made_data_are_found():
         assert abs(np.mean(y_new <= f[:, j]) - level) < 0.03
 
 
+@pytest.mark.slow
 def test_held_out_errors_are_those_of_separate_fits_for_every_C():
     levels, crossed = (0.1, 0.4, 0.9), 0
     phi, X, y = problem(n=60)
@@ -202,6 +203,7 @@ def test_held_out_errors_are_those_of_separate_fits_for_every_C():
     assert crossed > 0  # so sorting matters
 
 
+@pytest.mark.slow
 def test_several_targets_have_one_quantile():
     phi, X, y = problem()
     both = jnp.stack([y, -y], axis=1)

@@ -77,6 +77,7 @@ def test_it_begins_with_the_machine_of_the_prototypes_alone():
     np.testing.assert_allclose(machine.intercept, b, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_losses_that_the_paper_compares_with():
     X, y, Z = problem()
     model = reductions.fit(RBF(1.0), Z, 10.0, X, y, loss="prototypes").expansion
@@ -209,6 +210,7 @@ def test_nothing_left_is_a_constant_that_says_so():
         jsparse.check(trained.status)
 
 
+@pytest.mark.slow
 def test_extreme_numbers_of_prototypes():
     X, y, Z = problem()
     many = reductions.fit(RBF(1.0), Z, 10.0, X[:9], y[:9])

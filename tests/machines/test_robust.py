@@ -187,6 +187,7 @@ def test_features_lost_to_rounding_are_told(loss):
         assert int(robust.fit(phi, 10.0, *data, loss=loss).status) == end
 
 
+@pytest.mark.slow
 def test_each_problem_of_a_code_is_a_fit_of_its_own():
     phi, X, y, _ = problem()
     code = output_code("one_versus_one", 3)

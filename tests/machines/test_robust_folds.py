@@ -38,7 +38,7 @@ def outliers(dtype, n=90):
     return jnp.asarray(X), jnp.asarray(y)
 
 
-@pytest.mark.parametrize(("dtype", "unit"), [("float64", 1e-6), ("float64", 1e6), ("float32", 1e6)])
+@pytest.mark.parametrize(("dtype", "unit"), [("float64", 1e-6), ("float32", 1e6)])
 def test_values_are_those_of_fits_to_all_other_rows(dtype, unit):
     X, y = outliers(dtype)
     weights = jnp.asarray(np.arange(90) % 5 != 3, dtype) * 2
@@ -53,6 +53,7 @@ def test_values_are_those_of_fits_to_all_other_rows(dtype, unit):
     assert np.abs(difference).max() < (3e-3 if dtype == "float64" else 1e-2) * threshold
 
 
+@pytest.mark.slow
 def test_each_binary_problem_has_its_values():
     X, _ = outliers("float64")
     label = jnp.asarray(np.argmax(np.asarray(X @ np.array([[1, -1, 0.3], [0.5, 1, -1]])), axis=1))

@@ -119,6 +119,7 @@ def test_columns_of_a_copy_promise_nothing():
     assert jax.numpy.isfinite(last.posterior.evidence)
 
 
+@pytest.mark.slow
 def test_noise_and_evidence_are_in_the_units_of_the_targets():
     """A density of `n` targets times `a` is lower by `n log a` nats."""
     x, _, y, w = rows("normal")

@@ -100,6 +100,7 @@ def test_columns_computed_when_looked_at_give_the_path_of_the_system(selection):
         np.testing.assert_allclose(rows.at(k)(X), formed.at(k)(X), rtol=3e-9, atol=3e-9)
 
 
+@pytest.mark.slow
 def test_derivatives_of_a_path_that_ends_early_equal_differences_in_both_modes():
     """Four of the five candidates differ, so the path of five has an unused place."""
     X, y = problem(40)
@@ -162,6 +163,7 @@ def test_smooth_kernels_are_not_taken_for_indefinite(dtype):
             assert np.mean(np.square(path.at(30)(X) - y)) < exact * np.var(y)
 
 
+@pytest.mark.slow
 def test_float32_coefficients_are_those_of_float64_or_it_says_why_not():
     X, y = problem(300)
     exact = fit(RBF(2.0), X[:150], 100.0, X, y, max_prototypes=40)

@@ -33,6 +33,7 @@ def test_rows_that_are_there_several_times_are_chosen_once():
         assert len(np.unique(np.asarray(points.X), axis=0)) == 8
 
 
+@pytest.mark.slow
 def test_copies_of_a_point_start_apart_and_the_descent_converges():
     # Six prototypes of four different rows; from copies no step would lower the objective.
     corners = np.array([[1, 3], [2, 1], [3, 3], [4, 1]])

@@ -93,6 +93,7 @@ def test_problems_are_each_alone_and_see_no_rows_of_classes_that_they_leave_out(
     assert both[1].status_at(5) == COMPLETED
 
 
+@pytest.mark.slow
 def test_the_derivative_is_right_in_forward_mode():
     X, y = (jnp.asarray(a) for a in problem())
 

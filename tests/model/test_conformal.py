@@ -265,6 +265,7 @@ def models():
     }
 
 
+@pytest.mark.slow
 def test_errors_out_of_fold_are_kept_by_default(models):
     trained = models["numbers"]
     errors = np.abs(NUMBERS - trained.out_of_fold)

@@ -119,6 +119,7 @@ def test_weights_and_units_do_as_for_one_target(trained):
     np.testing.assert_allclose(large.cv_error, 1e6 * trained.cv_error, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_estimator():
     options = {"lengthscale": 1.5, "C": 5.0, "cv": 3, "random_state": 0}
     model = RobustLSSVMRegressor(12, loss="quantile", quantile=[0.2, 0.8], **options)

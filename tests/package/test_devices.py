@@ -74,6 +74,7 @@ def on_two_processes(tmp_path, *more):
     run([[script, port, rank, *more] for rank in (0, 1)], tmp_path, 400)
 
 
+@pytest.mark.slow
 def test_two_processes(tmp_path):
     on_two_processes(tmp_path)
 
@@ -83,6 +84,7 @@ def test_two_processes_at_length(tmp_path):
     on_two_processes(tmp_path, "all")
 
 
+@pytest.mark.slow
 def test_the_command_line_on_virtual_devices(tmp_path):
     # The linear kernel chooses no prototypes, which is most of what there is to compile.
     options = ["--set", "diabetes", "--kernel", "linear", "--folds", 3, "--quiet"]

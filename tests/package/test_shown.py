@@ -80,6 +80,7 @@ def tuned():
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_objects_with_long_arrays_inside_are_short(tuned):
     history = [Evaluation(*[np.zeros(30)] * 5, 1.0)] * 1000
     long = np.ones(ROWS)

@@ -142,6 +142,7 @@ def test_lost_precision_is_told_and_only_then(dtype):
         assert pursuit.debiased(early, A, b, max_atoms=D).status == CONVERGED
 
 
+@pytest.mark.slow
 def test_debiased_takes_columns_and_as_many_atoms_as_there_are():
     X, y = data("plain", 3)
     A, b = jnp.asarray(X.T @ X), jnp.asarray(X.T @ y)

@@ -96,6 +96,7 @@ def test_the_residual_never_grows_and_iterations_are_those_of_longer_runs():
     assert norms[-1] == float(whole.residual_norm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_dependent_atoms_share_a_coefficient_as_the_pseudo_inverse_has_it(dtype, tol):
     X, y = problem(dtype=dtype)

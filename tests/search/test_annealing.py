@@ -356,6 +356,7 @@ def test_resumed_run_equals_uninterrupted_run_bit_for_bit(dtype):
     assert state.best_theta.dtype == state.values.dtype == dtype
 
 
+@pytest.mark.slow
 def test_vmap_over_keys_with_everything_traced_equals_a_loop():
     low, high = box()
 

@@ -130,6 +130,7 @@ def test_prototypes_are_differentiated_too():
     np.testing.assert_allclose(np.ravel(slope), moved, rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_few_prototypes_are_moved_if_that_is_better(as_users_call):
     X, y = rows(7, n=120, d=2)
     options = {**OPTIONS, "method": jsparse.FixedSize(6), "key": 0}
@@ -238,6 +239,7 @@ def test_few_prototypes_and_few_steps_do_not_end_beside_the_profile(seed, budget
     assert trained.cv_error < 0.15 * min(e.least for e in profile)
 
 
+@pytest.mark.slow
 def test_a_preliminary_descent_is_planned_and_is_not_for_a_start_or_many_prototypes():
     X, y = rows(8, n=120, d=2)
     reports = []
@@ -252,6 +254,7 @@ def test_a_preliminary_descent_is_planned_and_is_not_for_a_start_or_many_prototy
     assert len(steps(jsparse.train(X, y, search=search, **options).tuning)) == 4
 
 
+@pytest.mark.slow
 def test_nothing_compiles_again_for_other_rows_starts_and_steps():
     X, y = rows(0)
     jsparse.train(X, y, search=SEARCH, key=0, **OPTIONS)

@@ -206,6 +206,7 @@ def test_several_parameters_go_by_the_simplex_from_the_size_before(search):
         np.testing.assert_allclose(second.history[0].C, first.C, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_sizes_looked_at():
     X, y = regression()
     seen = []

@@ -203,6 +203,7 @@ class Failing(ArrayStream):
             yield batch
 
 
+@pytest.mark.slow
 def test_a_stream_that_breaks_in_the_second_stage_loses_no_evaluation(monkeypatch):
     def stream(X, y):
         # A batch of kernels for each pass is decided by memory; here of any number.

@@ -71,6 +71,7 @@ def test_multipliers_and_gap_are_those_of_a_naive_solver(loss):
         assert mine - best <= solution.gap[j] + 1e-10 * best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_any_C_ends_near_the_optimum_or_says_that_it_does_not(dtype):
     Phi, y = problem(dtype)

@@ -18,6 +18,7 @@ def heavy_tails(n=200, seed=0):
     return np.exp(3 * Z), np.sin(2 * Z[:, 0]) + Z[:, 1] * Z[:, 2]
 
 
+@pytest.mark.slow
 def test_ranks_do_not_change_under_monotone_maps_of_the_columns():
     X, y = heavy_tails(120)
     new, targets = heavy_tails(seed=1)

@@ -58,6 +58,7 @@ def test_few_of_the_prototypes_do_nearly_as_well(numbers, tmp_path):
     assert small.at(5).about["cv_error"] == small.curve.errors[4] > small.cv_error
 
 
+@pytest.mark.slow
 def test_n_prototypes_limits_the_path_of_scdp(numbers, as_users_call):
     X, y, large = numbers
     X, y = X[:120], y[:120]
@@ -106,6 +107,7 @@ def of_classes(large, table, **options):
     return small
 
 
+@pytest.mark.slow
 def test_classes_and_tables(large, table):
     method = jsparse.SCDP(max_prototypes=12)
     small = of_classes(large, table, method=method)

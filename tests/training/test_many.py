@@ -90,6 +90,7 @@ def test_models_of_a_batch_are_those_of_train_by_one_program():
     assert counts.programs == 0
 
 
+@pytest.mark.slow
 def test_classes():
     X, y = table(2, 70)
     labels = np.array(["a", "b", "c"])[np.digitize(y, np.quantile(y, [0.4, 0.8]))]

@@ -95,6 +95,7 @@ def test_streams_folds_little_memory_and_categories():
         train(X, y, method=Dual(), resources=Resources(memory=10**5), **options)
 
 
+@pytest.mark.slow
 def test_few_prototypes_from_a_machine_of_all_rows(tmp_path, capsys):
     X, y = rows()
     new, truth = rows(seed=1)

@@ -86,6 +86,7 @@ def number_of(what):
     return int(jax.random.bits(getattr(keys, what), dtype=jnp.uint32))
 
 
+@pytest.mark.slow
 def test_rows_held_out_once_choose_the_size_of_least_error():
     """One part has no standard error, by which a smaller machine might be taken."""
     X, _ = blobs()
@@ -95,6 +96,7 @@ def test_rows_held_out_once_choose_the_size_of_least_error():
     assert trained.curve.chosen == np.argmin(trained.curve.errors) > 0
 
 
+@pytest.mark.slow
 def test_sizes_of_the_user_that_memory_has_no_room_for_are_refused():
     X, y = blobs(n=400)
     settings = {"task": "classification", "key": KEY, "search": Profile(2), "folds": 3}

@@ -88,6 +88,7 @@ def test_tiny_and_huge_targets_give_the_same_machine(kind, dtype):
         check_same(trained(kind, X, table(dtype, power=power)[1]), base, X, power, tol)
 
 
+@pytest.mark.slow
 def test_a_score_out_of_range_is_said_to_be():
     X, y = table("float64")
     base = trained("squared", X, y)
