@@ -25,7 +25,7 @@ from jsparse.features import KernelColumns, Linear, Nystroem, Triangular
 from jsparse.kernels import RBF, Custom, Laplacian, Matern32, Matern52, Polynomial
 from jsparse.kernels import RationalQuadratic as Quadratic
 from jsparse.kernels.distances import squared_distances
-from jsparse.machines import dual, fixed_size
+from jsparse.machines import dual, fixed_size, pursuits
 from jsparse.machines.dual import Dual
 from jsparse.model import Model
 from jsparse.multiclass import distances, output_code
@@ -35,6 +35,7 @@ from jsparse.normal_equations import (
     accumulate_folds,
     accumulate_groups,
 )
+from jsparse.pursuit import least_squares
 from jsparse.solvers import conjugate_gradients, definite
 from jsparse.solvers.ridge import (
     degrees_of_freedom,
@@ -355,6 +356,22 @@ def _():
     return machine(fit, "length", "C", "X", "w")
 
 
+@case("least_squares", fast=True, orders=1)
+def _():
+    rng = np.random.default_rng(0)
+    return least_squares, {"X": rng.standard_normal((N, 3)), "y": rng.standard_normal((N, 2))}
+
+
+@case("pursuits.refit", orders=1)
+def _():
+    X, y, w, Z = data()
+
+    def values(lengthscale, Z, X, y, w):
+        return pursuits.refit(RBF(lengthscale), Z, X, y, 1 + w)(X[:3] + 0.2)
+
+    return values, {"lengthscale": 0.8, "Z": Z, "X": X, "y": y, "w": w}
+
+
 @case("dual.leave_one_out")
 def _():
     X, y, w, _ = data()
@@ -567,6 +584,8 @@ CLAIMS = {
     "kernels/distances.py": ("squared_distances",),
     "kernels/mixed.py": ("kernel Mixed",),
     "machines/dual.py": ("dual.fit by cholesky",),
+    "machines/pursuits.py": ("pursuits.refit",),
+    "pursuit/on_atoms.py": ("least_squares",),
     "machines/dual_leave_one_out.py": ("dual.leave_one_out", "Dual.held_out, one_versus_one"),
     "machines/fixed_size.py": ("fixed_size.fit", "fixed_size.solve"),
     "model.py": ("Model",),
@@ -579,11 +598,9 @@ CLAIMS = {
     "validation/cross_validation.py": ("cross_validate by subtraction",),
 }
 CLAIMED_ELSEWHERE = {
-    "machines/direct.py": "first derivatives: tests/package/test_differentiable.py",
-    "machines/pursuits.py": "first derivatives: tests/package/test_differentiable.py",
-    "machines/reduced_svm.py": "first derivatives: tests/package/test_differentiable.py",
+    "machines/direct.py": "first derivatives: tests/machines/test_direct.py",
+    "machines/reduced_svm.py": "of the objective: tests/machines/test_descent_fits.py",
     "pursuit/debias.py": "first derivatives: tests/pursuit/test_least_angle.py",
-    "pursuit/on_atoms.py": "first derivatives: tests/package/test_differentiable.py",
     "machines/gradient_product.py": "tests/machines/test_agop.py",
     "validation/error_gradient.py": "once: against differences, in tests/layers/test_layers.py and "
     "of a machine in NumPy in tests/search/test_gradient_search.py",
