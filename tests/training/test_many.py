@@ -1,6 +1,7 @@
 """Many problems: equal to their own `train`, one program, names of problems in errors."""
 
 import contextlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -169,6 +170,25 @@ def test_problems_for_no_batch_are_trained_alone():
     for name in ("uniform", "sizes"):
         alone = train(**(options | problems[name]))
         np.testing.assert_array_equal(many.by_name[name].predict(X), alone.predict(X))
+
+
+def test_a_batch_calls_lapack_for_one_matrix_at_a_time(monkeypatch):
+    """Calls for several matrices can wait for each other for ever, as batches run side by side."""
+    X, y = table(0)
+    options = {"task": "classification", "multiclass": "one_versus_one", "method": FixedSize(9)}
+    run = module._Run([(X, np.digitize(y, [-0.3, 0.3]))], "raise", options | SETTINGS)
+    ((rows, _),) = module.batches(members := run.prepared())
+    ranks, solve_batch = [], module.solve_batch
+
+    def lowered(method, code, tables, **static):
+        text = jax.jit(lambda t: solve_batch(method, code, t, **static)).lower(tables).as_text()
+        for call in re.findall(r"(?:@lapack|stablehlo\.(?:cholesky|triangular)).*", text):
+            ranks.extend(shape.count("x") for shape in re.findall(r"tensor<((?:\d+x)*)f", call))
+
+    monkeypatch.setattr(module, "solve_batch", lowered)
+    module._Group(list(members.values()), rows, None, None)._start(slice(0, 1))
+    assert ranks
+    assert max(ranks) == 2
 
 
 def test_a_checkpoint_holds_one_run(tmp_path):
