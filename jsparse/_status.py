@@ -96,9 +96,6 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
         )
     statuses = np.asarray(status)
     codes_present = {int(code) for code in np.unique(statuses)}
-    worst = max(codes_present, default=CONVERGED)
-    if worst >= NOT_FINITE:
-        raise NumericalError(f"{what}: {ADVICE[worst]}{_places(statuses, worst)}")
     for category, codes in (
         (PrecisionWarning, (PRECISION_LOST, TRUNCATED)),
         (ConvergenceWarning, (EXHAUSTED, RUNNING)),
@@ -108,6 +105,9 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
         if code is not None:
             message = f"{what}: {ADVICE[code]}{_places(statuses, code)}"
             warnings.warn(message, category, stacklevel=2)
+    worst = max(codes_present, default=CONVERGED)
+    if worst >= NOT_FINITE:
+        raise NumericalError(f"{what}: {ADVICE[worst]}{_places(statuses, worst)}")
 
 
 def _places(statuses: Int[np.ndarray, "*b"], code: int) -> str:

@@ -131,8 +131,8 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
             if size != self.size:
                 raise ValueError(
                     f"size: expected {self.size}, the only size of this model, got {size!r}; if it "
-                    "came from `at`, take the model before; for fewer prototypes see "
-                    "jsparse.distil, or train with SCDP(max_prototypes=...)"
+                    "came from `at`, take the model before; for every size up to m train with "
+                    "n_prototypes=m (jsparse fit --prototypes m), or see jsparse.distil"
                 )
             return self
         with jax.enable_x64(self.dtype == np.float64):

@@ -110,7 +110,7 @@ def caster(
             f"to float32 and predicts with that precision; call {switch} before loading to keep "
             "it, or load with dtype='float32' to accept",
             PrecisionWarning,
-            stacklevel=3,
+            stacklevel=4,  # the caller of `jsparse.load`
         )
 
     def cast(name: str, array: np.ndarray) -> jax.Array:

@@ -200,7 +200,7 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
         help="how much time the choice of what is not stated may take (default: balanced; with "
         "--method the settings of the papers)",
     )
-    notes = {"n_prototypes": "without --method: distil the machine to at most M; "}
+    notes = {"n_prototypes": "without --method one number M: distil the machine to at most M; "}
     for name, (field, of) in method_options().items():
         how = field.metadata["option"]
         add(
@@ -287,6 +287,8 @@ def method_of(options: argparse.Namespace) -> Method | None:
                 name == "n_prototypes" and options.method in method_options()["max_prototypes"][1]
             )
             hint = f"; {options.method} takes --max-prototypes" if path else ""
+            if options.method is None and name == "n_prototypes":
+                hint = "; one number keeps machines of all smaller sizes, for export --size"
             raise ValueError(
                 f"{flag(name)}: expected {one}together with --method {' or '.join(of)}{hint}"
             )

@@ -36,7 +36,10 @@ def run(options: argparse.Namespace, model: Model) -> None:
         raise ValueError("--proba: expected a classifier with calibrated probabilities")
     if options.interval is not None:
         if model.conformal is None:
-            raise ValueError("--interval: expected a model with errors on held-out rows")
+            raise ValueError(
+                "--interval: expected a model with errors on held-out rows, as the size that "
+                "training chose has; in Python, model.calibrated(X, y) adds them to any size"
+            )
         rank_of(options.interval, model.conformal.n_rows)
     schema = _schema(options, model) if model.columns is None else model.columns
     names, classes = model.labels, model.classes

@@ -86,9 +86,10 @@ def rank_of(coverage: Any, n: int) -> int:
     # Without the last factor, a product that rounding lifts above a whole number would add a rank.
     rank = math.ceil(coverage * (n + 1) * (1 - 4 * np.finfo(float).eps))
     if not coverage < 1 or rank > n:
+        share = f"; take {coverage / 100:g} for {coverage:g} per cent" if 1 < coverage < 100 else ""
         raise ValueError(
             f"coverage: expected above 0 and at most {n / (n + 1):.6g}, as errors of {n} rows are "
-            f"known, got {coverage:g}"
+            f"known, got {coverage:g}{share}"
         )
     return rank
 

@@ -92,8 +92,11 @@ def test_a_batch_is_reported_by_kind_number_and_place():
     ):
         check(statuses, "the fit")
     table = np.full((2, 3), CONVERGED)
-    table[1, 2] = NOT_FINITE
-    with pytest.raises(jsparse.NumericalError, match=r" 1 of 6 \(first \(1, 2\)\)\.$"):
+    table[1] = EXHAUSTED, CONVERGED, NOT_FINITE
+    with (
+        pytest.warns(jsparse.ConvergenceWarning, match=r" 1 of 6 \(first \(1, 0\)\)\.$"),
+        pytest.raises(jsparse.NumericalError, match=r" 1 of 6 \(first \(1, 2\)\)\.$"),
+    ):
         check(table)
     with pytest.raises(ValueError, match="status: expected numbers, got an array that JAX"):
         jax.jit(check)(statuses)

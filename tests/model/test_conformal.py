@@ -83,6 +83,8 @@ def test_a_coverage_that_so_few_errors_cannot_give_is_refused():
     for coverage in (0.0, 1.0, -1, np.nan, "x", True, 0.91):
         with pytest.raises(ValueError, match="coverage: expected"):
             rank_of(coverage, 9)
+    with pytest.raises(ValueError, match=r"got 90; take 0\.9 for 90 per cent"):
+        rank_of(90, 9)
     assert rank_of(0.9, 9) == 9
 
 

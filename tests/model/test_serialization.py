@@ -250,8 +250,9 @@ def test_float64_model_without_float64_says_so(tmp_path):
     expansion = model()
     save(tmp_path / "m", expansion)
     with jax.enable_x64(False):
-        with pytest.warns(PrecisionWarning, match="float64 is switched off"):
+        with pytest.warns(PrecisionWarning, match="float64 is switched off") as caught:
             loaded = load(tmp_path / "m").expansion
+        assert caught[0].filename == __file__
         assert {leaf.dtype for leaf in jax.tree.leaves(loaded)} == {jnp.dtype("float32")}
         values = loaded(inputs("float32"))
         with warnings.catch_warnings():
