@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,9 +31,10 @@ from .trained import STATUS_NAMES, Trained
 OnError = Literal["raise", "keep"]
 NO_KEYS = Keys(*[None] * 5)  # type: ignore[list-item]  # programs of a batch split the keys
 ARGUMENTS = inspect.signature(train).parameters
-# Number of tables in one call of a program: on each accelerator, and on a CPU, where one call on
-# each core computes one table after another.
+# Number of tables in one call of a program: on each accelerator, and on a CPU, where one table is
+# computed after another.
 TABLES, TABLES_ON_CPU = 64, 16
+CALLS = 2  # the second waits until the device has done the first
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -106,9 +106,9 @@ def train_many(
 
     Problems with `FixedSize` and the search `Profile` share one program: it standardises, chooses
     prototypes, tunes and fits. Rows, columns and prototypes are padded to shared capacities, which
-    changes results by rounding only. On a CPU every core runs the program for some of the problems,
-    one after another; accelerators take many problems at once, spread over all devices. Problems
-    that the program cannot take are trained alone, and `TrainedMany.alone` says why.
+    changes results by rounding only. On a CPU the program takes one problem after another;
+    accelerators take many problems at once, spread over all devices. Problems that the program
+    cannot take are trained alone, and `TrainedMany.alone` says why.
 
     Args:
         problems: a sequence, or a mapping from names. A problem is a pair `(X, y)`, a triple `(X,
@@ -171,26 +171,24 @@ class _Group:
         widths = [padded_folds(m.folds, m.shape.n, rows).index.shape[1] for m in members if m.folds]
         self.fold_rows = max(widths, default=0)
         devices = 1 if mesh is None else mesh.size
-        self.size = TABLES_ON_CPU * devices
-        self.calls = max(1, (os.cpu_count() or 1) // devices)
+        self.size, self.calls = TABLES_ON_CPU * devices, CALLS
         if systems_at_once() > 1:  # absent tables take time there
             self.size = min(TABLES * devices, 1 << (len(members) - 1).bit_length())
-            self.calls = 2  # the second waits until the device has done the first
         one, stored = members[0].bytes_in_batch(rows)  # of all members, by their capacities
 
         def needed() -> int:
             solved_together = min(self.size, systems_at_once() * devices)
             return self.calls * (solved_together * one + self.size * stored)
 
-        while limit is not None and self.calls > 1 and needed() > limit:
-            self.calls -= 1
+        if limit is not None and needed() > limit:
+            self.calls = 1
         while limit is not None and self.size > devices and needed() > limit:
             self.size //= 2
 
     def results(self) -> Iterator[tuple[slice, list[Any]]]:
         """Yield parts of the members, each with a `Trained` or an error for every member.
 
-        While the caller works with the results of a part, later parts are computed.
+        While the caller works with the results of a part, the device computes the next one.
         """
         started: deque[tuple[slice, Any]] = deque()
         self.clock = time.perf_counter()

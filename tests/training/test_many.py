@@ -173,7 +173,7 @@ def test_problems_for_no_batch_are_trained_alone():
 
 
 def test_a_batch_calls_lapack_for_one_matrix_at_a_time(monkeypatch):
-    """Calls for several matrices can wait for each other for ever, as batches run side by side."""
+    """Two calls for several matrices at a time could wait for each other for ever."""
     X, y = table(0)
     options = {"task": "classification", "multiclass": "one_versus_one", "method": FixedSize(9)}
     run = module._Run([(X, np.digitize(y, [-0.3, 0.3]))], "raise", options | SETTINGS)
