@@ -1,7 +1,7 @@
 """Print a shell command of the README, or run the Python blocks of a page.
 
-`readme.py command NUMBER`, or `readme.py run FILE ...`: every page in a new folder, and every block
-in a fresh namespace.
+`readme.py command NUMBER`, or `readme.py run FILE`, in a new folder and every block in a fresh
+namespace.
 """
 
 import gc
@@ -22,13 +22,13 @@ def main() -> None:
         print(block.split("#")[0].strip())
     else:
         gc.disable()  # a part of the time, as JAX makes much garbage while it compiles
-        for page in [os.path.abspath(path) for path in sys.argv[2:]]:
-            with tempfile.TemporaryDirectory() as folder:
-                os.chdir(folder)
-                for number, block in enumerate(blocks(Path(page).read_text(), "python")):
-                    exec(compile(block, f"{page}, block {number}", "exec"), {"__name__": "page"})
-                os.chdir("/")
-            gc.collect()
+        page = Path(sys.argv[2])
+        text = page.read_text()
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            for number, block in enumerate(blocks(text, "python")):
+                exec(compile(block, f"{page}, block {number}", "exec"), {"__name__": "page"})
+            os.chdir("/")
 
 
 main()

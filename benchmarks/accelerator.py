@@ -258,14 +258,15 @@ def precision(small: bool) -> list[Row]:
     fit = fixed_size.fit(kernel, X32[:m], 10.0, X32, jnp.asarray(y, jnp.float32))
     machine = fit.expansion
     beta = np.asarray(machine.coefficients, float)
-    expected = {
+    pairs = {
         "kernel values": (kernel.cross_gram(X32, X32[:m]), exact),
         "sums of products": (equations.gram, values.T @ values),
         "predictions of a machine": (machine(X32), exact @ beta + float(machine.intercept)),
     }
     rows = []
-    for what, (found, right) in expected.items():
-        error = float(np.max(np.abs(np.asarray(found, float) - right)) / np.max(np.abs(right)))
+    for what, (computed, reference) in pairs.items():
+        difference = np.max(np.abs(np.asarray(computed, float) - reference))
+        error = float(difference / np.max(np.abs(reference)))
         rows.append([f"float32: {what}", f"{n} x {m}", "", "", error, "largest relative error"])
     return rows
 

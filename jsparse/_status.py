@@ -83,7 +83,7 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
 
     Raises:
         ValueError: for a status that JAX traces.
-        NumericalError: if any code is `NOT_FINITE` or `INDEFINITE`.
+        NumericalError: if any code is `NOT_FINITE` or `INDEFINITE`, after the warnings.
 
     Warns:
         PrecisionWarning: for `PRECISION_LOST`, or else for `TRUNCATED`.

@@ -459,14 +459,14 @@ def test_the_tables_hold_everything_that_learns():
     modules = (dual, fixed_size, reductions, robust, scdp, spsvm, one_class, reduced_set)
     for module in (*modules, reduced_svm, rvm, slmc, sparse_fisher, sparse_ridge):
         prefix = module.__name__.split(".")[-1]
-        own = [
+        defined = [
             one
             for one in vars(module).values()
             if getattr(one, "__module__", "") == module.__name__
         ]
         fits = {
             f"{prefix}.{one.__name__}"
-            for one in own
+            for one in defined
             if re.match("fit|leave", getattr(one, "__name__", ""))
         }
         assert fits

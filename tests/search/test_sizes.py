@@ -329,9 +329,9 @@ def test_sizes_of_streams_estimators_and_the_command_line(tmp_path, capsys, monk
     try:
         for way in (["auto"], ["5,15"], ["5,15", "--stream"]):
             assert main([*fit, *way]) == 0
-            told = capsys.readouterr().out
-            assert told.count(" chosen") == 1
-            curve = [row.split(":")[0].strip() for row in told.splitlines() if "+-" in row]
+            printed = capsys.readouterr().out
+            assert printed.count(" chosen") == 1
+            curve = [row.split(":")[0].strip() for row in printed.splitlines() if "+-" in row]
             assert curve == (["40", "80"] if way == ["auto"] else ["5", "15"])
     finally:
         jax.config.update("jax_compilation_cache_dir", cache)
