@@ -17,6 +17,7 @@ import numpy as np
 
 import jsparse
 from jsparse import predictor
+from jsparse._runtime import usable_cores
 
 from .report import Report
 
@@ -143,13 +144,6 @@ def _resident_mib() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def _n_cores() -> int:
-    """Return the number of cores that this process, and processes that it starts, may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def make_model(*, columns: int = COLUMNS, prototypes: int = PROTOTYPES) -> jsparse.Model:
     """Return a model of float64 whose coefficients are moderate, so that values keep 12 digits."""
     rng = np.random.default_rng(0)
@@ -203,7 +197,7 @@ def run(*, quick: bool, seconds: float | None = None) -> Report:
             "Memory is the resident memory of the largest process after a quarter of the time. The "
             f"run fails if it grows by more than {FLAT:g} MiB until the end.",
             "A Model predicts 1 and 100 rows by NumPy, and 1,000 by a compiled program. All "
-            f"processes import JAX, and share {_n_cores()} of the machine's cores.",
+            f"processes import JAX, and share {usable_cores()} of the machine's cores.",
         ],
         data,
     )  # fmt: skip

@@ -187,18 +187,23 @@ def compiled(
 
         return jax.jit(copy, compiler_options=compiler_options or None, **options)
 
-    @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        # JAX takes compiler options for whole programs only.
-        if is_traced(arguments, named):
-            return plain(*arguments, **named)
+    def jitted_for(*arguments: Any, **named: Any) -> Any:
         leaves = jax.tree.leaves((arguments, named))
         # Python's, NumPy's and JAX's numbers share programs.
         arrays = (leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray))
         shapes = tuple(array.shape for array in arrays if array.ndim > 0)
         longest = max((max(shape) for shape in shapes), default=0)
-        jitted = PROGRAMS.get((call, shapes, on_cpu()), functools.partial(jit_for, longest))
+        return PROGRAMS.get((call, shapes, on_cpu()), functools.partial(jit_for, longest))
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        # JAX takes compiler options for whole programs only.
+        jitted = plain if is_traced(arguments, named) else jitted_for(*arguments, **named)
         return jitted(*arguments, **named)
+
+    def program(*arguments: Any, **named: Any) -> jax.stages.Compiled:
+        """Return the program for these arguments; its own arguments are the arrays among them."""
+        return jitted_for(*arguments, **named).lower(*arguments, **named).compile()
 
     def clear_cache() -> None:
         plain.clear_cache()  # type: ignore[attr-defined]
@@ -206,4 +211,5 @@ def compiled(
 
     call.clear_cache = clear_cache  # type: ignore[attr-defined]
     call.lower = plain.lower  # type: ignore[attr-defined]
+    call.program = program  # type: ignore[attr-defined]
     return call

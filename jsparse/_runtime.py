@@ -132,6 +132,13 @@ def on_cpu(*devices: Any) -> bool:
     return all(platform_of(device) == "cpu" for device in devices or (None,))
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process, and processes that it starts, may use."""
+    if hasattr(os, "sched_getaffinity"):  # on Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _run(function: Callable[..., Array], *arguments: np.ndarray) -> np.ndarray:
     # Compile ahead of time, because a call could be traced into the caller's program.
     with jax.disable_jit(False), jax.default_device(_cpus()[0]):

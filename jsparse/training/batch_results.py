@@ -88,11 +88,8 @@ def _machines(solved: Any, members: list[Member]) -> list[dict[str, Any]]:
 
 def _standard_errors(solved: Any) -> np.ndarray:
     """Return the standard errors of all scores, shape `b e s`."""
-    folds = solved.validations.fold_scores
-    flat = folds.reshape(-1, *folds.shape[2:])
-    return np.stack([standard_error(scores)[..., 0] for scores in flat]).reshape(
-        *folds.shape[:2], -1
-    )
+    folds = solved.validations.fold_scores  # shape `b e s v k`
+    return standard_error(folds.reshape(-1, *folds.shape[3:]))[:, 0].reshape(folds.shape[:3])
 
 
 def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) -> Trained:

@@ -5,6 +5,7 @@ import inspect
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
 
 import jax
@@ -14,10 +15,12 @@ from jax.sharding import Mesh
 from .._arguments import real
 from .._blocks import systems_at_once
 from .._mesh import check_mesh, spans_processes
-from .._runtime import check_runtime, on_cpu
+from .._runtime import check_runtime, on_cpu, usable_cores
 from .._status import NOT_FINITE
 from ..machines.checks import check_choice
-from .batch import solve_batch
+from ..machines.method import Method
+from ..multiclass import Code
+from .batch import Solved, Table, solve_batch
 from .batch_results import trained_members
 from .members import Alone, Member, Members, batches
 from .plan import free_bytes
@@ -34,7 +37,9 @@ ARGUMENTS = inspect.signature(train).parameters
 # Number of tables in one call of a program: on each accelerator, and on a CPU, where one table is
 # computed after another.
 TABLES, TABLES_ON_CPU = 64, 16
-CALLS = 2  # the second waits until the device has done the first
+# Number of calls at a time. An accelerator has the second waiting when it has done the first. The
+# cores of a CPU take one each; preparing tables and results takes as long as four calls compute.
+CALLS, CALLS_ON_CPU = 2, 4
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -171,8 +176,9 @@ class _Group:
         widths = [padded_folds(m.folds, m.shape.n, rows).index.shape[1] for m in members if m.folds]
         self.fold_rows = max(widths, default=0)
         devices = 1 if mesh is None else mesh.size
-        self.size, self.calls = TABLES_ON_CPU * devices, CALLS
+        self.size, self.calls = TABLES_ON_CPU * devices, min(CALLS_ON_CPU, usable_cores())
         if systems_at_once() > 1:  # absent tables take time there
+            self.calls = CALLS
             self.size = min(TABLES * devices, 1 << (len(members) - 1).bit_length())
         one, stored = members[0].bytes_in_batch(rows)  # of all members, by their capacities
 
@@ -180,41 +186,57 @@ class _Group:
             solved_together = min(self.size, systems_at_once() * devices)
             return self.calls * (solved_together * one + self.size * stored)
 
-        if limit is not None and needed() > limit:
-            self.calls = 1
+        while limit is not None and self.calls > 1 and needed() > limit:
+            self.calls -= 1
         while limit is not None and self.size > devices and needed() > limit:
             self.size //= 2
 
     def results(self) -> Iterator[tuple[slice, list[Any]]]:
         """Yield parts of the members, each with a `Trained` or an error for every member.
 
-        While the caller works with the results of a part, the device computes the next one.
+        While the caller works with the results of a part, the device computes the next ones. Each
+        is called from a thread of its own, as JAX runs the calls of one thread one after another
+        on a CPU.
         """
-        started: deque[tuple[slice, Any]] = deque()
+        started: deque[tuple[slice, Future[Solved]]] = deque()
         self.clock = time.perf_counter()
-        for begin in range(0, len(self.members), self.size):
-            part = slice(begin, begin + self.size)
-            started.append((part, self._start(part)))
-            if len(started) == self.calls:
+        program = None
+        with ThreadPoolExecutor(self.calls) as threads:
+            for begin in range(0, len(self.members), self.size):
+                part = slice(begin, begin + self.size)
+                arguments = self._arguments(part)
+                if program is None:
+                    program = self._program(arguments)
+                started.append((part, threads.submit(_finished, program, arguments)))
+                if len(started) == self.calls:
+                    yield self._end(*started.popleft())
+            while started:
                 yield self._end(*started.popleft())
-        while started:
-            yield self._end(*started.popleft())
 
-    def _start(self, part: slice) -> Any:
-        """Return the `batch.Solved` of some members, which the device is still computing."""
+    def _arguments(self, part: slice) -> tuple[Method, Code | None, Table]:
+        """Return the arguments of the program for some members, as arrays of the device.
+
+        Threads see other settings of JAX than the caller's, which decide the dtypes of arrays.
+        """
         first = self.members[0]
         tables = [member.table(self.rows, self.fold_rows) for member in self.members[part]]
         tables += [tables[0]._replace(present=np.bool_(False))] * (self.size - len(tables))
-        return solve_batch(
-            first.common.wide, first.encoded.code, jax.tree.map(lambda *a: np.stack(a), *tables),
-            steps=first.common.steps, mesh=self.mesh,
-        )  # fmt: skip
+        batch = jax.tree.map(lambda *a: np.stack(a), *tables)
+        return jax.device_put((first.common.wide, first.encoded.code, batch))
 
-    def _end(self, part: slice, solved: Any) -> tuple[slice, list[Any]]:
+    def _program(self, arguments: tuple[Method, Code | None, Table]) -> jax.stages.Compiled:
+        return solve_batch.program(*arguments, steps=self.members[0].common.steps, mesh=self.mesh)
+
+    def _end(self, part: slice, solved: Future[Solved]) -> tuple[slice, list[Any]]:
         """Wait for the results of some members; their time is that since the part before."""
-        jax.block_until_ready(solved)
+        results = solved.result()
         members, before, self.clock = self.members[part], self.clock, time.perf_counter()
-        return part, trained_members(members, solved, (self.clock - before) / len(members))
+        return part, trained_members(members, results, (self.clock - before) / len(members))
+
+
+def _finished(program: jax.stages.Compiled, arguments: tuple[Method, Code | None, Table]) -> Solved:
+    """Return the results of a program when they have been computed."""
+    return jax.block_until_ready(program(*arguments))
 
 
 class _Run:

@@ -142,7 +142,8 @@ def trained_of(
     """Return the result of a run: the model, its diagnostics and the outcome of tuning."""
     choice, family, sums, values = fitted[:4]
     problem, tuning, curve, units = choice.problem, choice.tuning, choice.curve, data.encoding.units
-    error, metric = _reported_error(choice, units)
+    criterion = problem.scoring.metric
+    error, metric = _reported_error(choice, criterion, units)
     rows = None if choice.moved else problem.point_rows
     if rows is not None:
         rows = data.weighted.index[rows[family.active_points(choice.size)]]
@@ -154,8 +155,8 @@ def trained_of(
         target_unit=units.unit,
         cv_error=error,
         metric=metric,
-        criterion=problem.scoring.metric,
-        tuning=units.tuning(tuning, problem.scoring.metric),
+        criterion=criterion,
+        tuning=units.tuning(tuning, criterion),
         search=config.search,
         fit=family,
         sums=None if sums is None else Sums(sums.features, sums.equations, units),
@@ -347,9 +348,9 @@ def problem_of(
     )  # fmt: skip
 
 
-def _reported_error(choice: Choice, units: TargetUnits) -> tuple[float, Metric]:
+def _reported_error(choice: Choice, criterion: Metric, units: TargetUnits) -> tuple[float, Metric]:
     """Return the error of the chosen machine in the caller's units, and the error's metric."""
-    error, metric, curve = choice.tuning.score, choice.problem.scoring.metric, choice.curve
+    error, metric, curve = choice.tuning.score, criterion, choice.curve
     if curve is not None:
         error, metric = curve.errors[curve.chosen], curve.metric
     return float(units.scores(np.asarray(error), metric)), metric

@@ -132,13 +132,13 @@ def test_stated_folds_fixed_kernels_and_several_targets():
 
 
 def test_memory_limits_the_tables_in_a_call(monkeypatch):
-    sizes, solve_batch = [], module.solve_batch
+    sizes, finished = [], module._finished
 
-    def solve(*arguments, **options):
+    def observed(program, arguments):
         sizes.append(len(arguments[2].present))
-        return solve_batch(*arguments, **options)
+        return finished(program, arguments)
 
-    monkeypatch.setattr(module, "solve_batch", solve)
+    monkeypatch.setattr(module, "_finished", observed)
     options = REGRESSION | {"method": FixedSize(9)}
     problems = [table(seed, 62, 4) for seed in range(5)]
     one, stored = module._Run(problems[:1], "raise", options).prepared()[0].bytes_in_batch(64)
@@ -172,21 +172,19 @@ def test_problems_for_no_batch_are_trained_alone():
         np.testing.assert_array_equal(many.by_name[name].predict(X), alone.predict(X))
 
 
-def test_a_batch_calls_lapack_for_one_matrix_at_a_time(monkeypatch):
+def test_a_batch_calls_lapack_for_one_matrix_at_a_time():
     """Two calls for several matrices at a time could wait for each other for ever."""
     X, y = table(0)
     options = {"task": "classification", "multiclass": "one_versus_one", "method": FixedSize(9)}
     run = module._Run([(X, np.digitize(y, [-0.3, 0.3]))], "raise", options | SETTINGS)
     ((rows, _),) = module.batches(members := run.prepared())
-    ranks, solve_batch = [], module.solve_batch
-
-    def lowered(method, code, tables, **static):
-        text = jax.jit(lambda t: solve_batch(method, code, t, **static)).lower(tables).as_text()
-        for call in re.findall(r"(?:@lapack|stablehlo\.(?:cholesky|triangular)).*", text):
-            ranks.extend(shape.count("x") for shape in re.findall(r"tensor<((?:\d+x)*)f", call))
-
-    monkeypatch.setattr(module, "solve_batch", lowered)
-    module._Group(list(members.values()), rows, None, None)._start(slice(0, 1))
+    group = module._Group(list(members.values()), rows, None, None)
+    method, code, tables = group._arguments(slice(0, 1))
+    static = {"steps": group.members[0].common.steps, "mesh": None}
+    lowered = jax.jit(lambda t: module.solve_batch(method, code, t, **static)).lower(tables)
+    ranks = []
+    for call in re.findall(r"(?:@lapack|stablehlo\.(?:cholesky|triangular)).*", lowered.as_text()):
+        ranks.extend(shape.count("x") for shape in re.findall(r"tensor<((?:\d+x)*)f", call))
     assert ranks
     assert max(ranks) == 2
 
