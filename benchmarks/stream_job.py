@@ -1,11 +1,13 @@
 """Train from a folder of Parquet files, in a process that measures its memory."""
 
+import hashlib
 import json
 import sys
 import time
 from pathlib import Path
 
 import jax
+import numpy as np
 
 import jsparse
 from jsparse.data.table_files import TableFile
@@ -29,8 +31,11 @@ def main(folder: str, settings: dict) -> None:
         search=search,
         folds=folds,
         out_of_fold=False,
+        resources=jsparse.Resources(checkpoint=settings.get("checkpoint")),
     )
+    coefficients = np.asarray(model.model.expansion.coefficients)
     result = {
+        "digest": hashlib.sha256(coefficients.tobytes()).hexdigest(),
         "rows": model.n_rows,
         "schema": schema_seconds,
         **model.seconds,

@@ -153,8 +153,8 @@ def training(quick: bool):
 
 
 def growth(quick: bool):
-    """Train on generated data, each time with twice as many rows."""
-    parts = [1, 2, 4] if quick else [1, 2, 4, 8, 16, 32, 64, 128, 200]
+    """Train on generated data, each time with more rows; end and resume the largest run."""
+    parts = [1, 2, 4] if quick else [1, 2, 4, 8, 16, 32, 64, 128, 200, 1000]
     settings = {"n_prototypes": 100, "tune_kernel": False, "folds": 5}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "all"
@@ -168,6 +168,11 @@ def growth(quick: bool):
             for i in range(count):
                 os.link(source / f"{i:05}.parquet", path / f"{i:05}.parquet")
             runs.append(_job(path, settings))
+        largest = runs[-1]
+        checkpoint = {"checkpoint": str(Path(folder) / "state")}
+        killed_after = largest["schema"] + 0.5 * largest["total"]
+        _killed(path, settings | checkpoint, killed_after)
+        resumed = _job(path, settings | checkpoint)
     rows = []
     for last, this in itertools.pairwise(runs):
         more = this["rows"] / last["rows"]
@@ -181,11 +186,24 @@ def growth(quick: bool):
                 f"{1.1 * more:.2f}",
             ]
         )
-    note = (
-        "Growth: first pass, prototypes (m = 100), one kernel with 25 values of C and five folds, "
-        "fit; float32, from a folder of Parquet files; without compilation."
+    rows.append(
+        [
+            f"{largest['rows']} rows, killed after {killed_after:.0f} s, then resumed, s",
+            f"{resumed['run']:.2f}",
+            "the whole run",
+            f"{largest['run']:.2f}",
+            f"{resumed['run'] / largest['run']:.2f}",
+            "1",
+        ]
     )
-    return rows, [note], runs
+    same = resumed["digest"] == largest["digest"]
+    notes = [
+        "Growth: first pass, prototypes (m = 100), one kernel with 25 values of C and five folds, "
+        "fit; float32, from a folder of Parquet files; without compilation.",
+        "The coefficients of the resumed run and of the whole run are "
+        f"{'equal, bit for bit' if same else 'NOT equal'}.",
+    ]
+    return rows, notes, {"runs": runs, "resumed": resumed, "same": same}
 
 
 def _write(path: Path, i: int) -> None:
@@ -195,6 +213,22 @@ def _write(path: Path, i: int) -> None:
     pq.write_table(pa.table([*X.T, y], names=[*(f"x{j}" for j in range(10)), "y"]), path)
 
 
+def _command(folder: Path, settings: dict) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.stream_job", str(folder), json.dumps(settings)]
+
+
 def _job(folder: Path, settings: dict) -> dict:
-    command = [sys.executable, "-m", "benchmarks.stream_job", str(folder), json.dumps(settings)]
+    command = _command(folder, settings)
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _killed(folder: Path, settings: dict, seconds: float) -> None:
+    """Start a job, and kill it after some seconds."""
+    process = subprocess.Popen(_command(folder, settings), stdout=subprocess.DEVNULL)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    else:
+        raise RuntimeError(f"the job ended within {seconds:.0f} s, before it could be killed")

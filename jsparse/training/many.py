@@ -13,9 +13,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .._arguments import real
-from .._blocks import systems_at_once
 from .._mesh import check_mesh, spans_processes
-from .._runtime import check_runtime, on_cpu, usable_cores
+from .._runtime import check_runtime, on_cpu
 from .._status import NOT_FINITE
 from ..machines.checks import check_choice
 from ..machines.method import Method
@@ -23,7 +22,7 @@ from ..multiclass import Code
 from .batch import Solved, Table, solve_batch
 from .batch_results import trained_members
 from .members import Alone, Member, Members, batches
-from .plan import free_bytes
+from .plan import calls_of_batch, free_bytes
 from .presets import Preset, completed
 from .run import raw_rows
 from .settings import Config, Keys, Resources, Stated, configure
@@ -34,12 +33,6 @@ from .trained import STATUS_NAMES, Trained
 OnError = Literal["raise", "keep"]
 NO_KEYS = Keys(*[None] * 5)  # type: ignore[list-item]  # programs of a batch split the keys
 ARGUMENTS = inspect.signature(train).parameters
-# Number of tables in one call of a program: on each accelerator, and on a CPU, where one table is
-# computed after another.
-TABLES, TABLES_ON_CPU = 64, 16
-# Number of calls at a time. An accelerator has the second waiting when it has done the first. The
-# cores of a CPU take one each; preparing tables and results takes as long as four calls compute.
-CALLS, CALLS_ON_CPU = 2, 4
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -176,20 +169,8 @@ class _Group:
         widths = [padded_folds(m.folds, m.shape.n, rows).index.shape[1] for m in members if m.folds]
         self.fold_rows = max(widths, default=0)
         devices = 1 if mesh is None else mesh.size
-        self.size, self.calls = TABLES_ON_CPU * devices, min(CALLS_ON_CPU, usable_cores())
-        if systems_at_once() > 1:  # absent tables take time there
-            self.calls = CALLS
-            self.size = min(TABLES * devices, 1 << (len(members) - 1).bit_length())
         one, stored = members[0].bytes_in_batch(rows)  # of all members, by their capacities
-
-        def needed() -> int:
-            solved_together = min(self.size, systems_at_once() * devices)
-            return self.calls * (solved_together * one + self.size * stored)
-
-        while limit is not None and self.calls > 1 and needed() > limit:
-            self.calls -= 1
-        while limit is not None and self.size > devices and needed() > limit:
-            self.size //= 2
+        self.size, self.calls = calls_of_batch(len(members), devices, one, stored, limit)
 
     def results(self) -> Iterator[tuple[slice, list[Any]]]:
         """Yield parts of the members, each with a `Trained` or an error for every member.

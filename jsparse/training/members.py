@@ -27,7 +27,7 @@ from ..validation.validate import Scoring
 from .batch import Steps, Table
 from .choices import template_of
 from .encoding import Encoding
-from .plan import Plan, check_fits, plan_of
+from .plan import Plan, bytes_in_batch, check_fits, plan_of
 from .presets import Preset
 from .run import RawRows
 from .settings import Config, HoldOut
@@ -117,13 +117,13 @@ class Member(NamedTuple):
         steps, n_C, item = self.common.steps, len(self.config.C), self.raw.X.dtype.itemsize
         outputs = 1 if self.encoded.code is None else self.encoded.code.matrix.shape[1]
         outputs = max(outputs, *self.encoded.numbers.shape[1:], 1)
+        stored = bytes_in_batch(
+            rows, self.common.columns, outputs, steps.m, n_C, steps.planned, steps.n_folds, item
+        )
         predictions = rows * n_C * outputs * item
-        errors = steps.planned * n_C * steps.n_folds * item
-        arrays = rows * (self.common.columns + outputs + 4)
-        arrays += 4 * steps.m * (steps.m + self.common.columns)
         shape = self.shape._replace(n=rows, d=self.common.columns)
         alone = _plan(self.config, self.common, shape, self.encoded.code, item, None)
-        return alone.bytes + predictions, 2 * (arrays * item + errors)
+        return alone.bytes + predictions, stored
 
     def table(self, rows: int, fold_rows: int) -> Table:
         """Return the arrays of the problem, padded.

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import DTypeLike
 
 from .._arguments import real, whole_number
-from .._blocks import default_block_rows, systems_at_once
+from .._blocks import capacity, default_block_rows, systems_at_once
 from .._programs import bytes_of_programs
 from .._repr import short_repr
-from .._runtime import on_cpu
+from .._runtime import on_cpu, usable_cores
 from ..data.streams import BATCH_ROWS
 from ..machines.checks import check_choice
 from ..machines.fixed_size import Solver
@@ -27,6 +27,22 @@ from ..search.strategies import Profile, Search, check_search
 # and the copies that a factorisation makes.
 FACTORS = 4
 SAMPLE_ROWS = 65536  # default number of rows in the sample of a stream
+
+# Of `train_many`. Number of tables in one call of a program: on each accelerator, and on a CPU,
+# where one table is computed after another.
+TABLES, TABLES_ON_CPU = 64, 16
+# Number of calls at a time. An accelerator has the second waiting when it has done the first. The
+# cores of a CPU take one each; preparing tables and results takes as long as four calls compute.
+CALLS, CALLS_ON_CPU = 2, 4
+# Of `train` without a method, by preset: upper limits of the rows for which every row is a
+# prototype, and of the prototypes of more rows. Memory and time of all rows grow with the square
+# and the cube of their number.
+ALL_ROWS = {"balanced": 6000, "accurate": 20_000}
+PROTOTYPES = {"balanced": 500, "accurate": 2000}
+COMPARED = 2**27  # measured bytes of the programs for the kernels and columns that it compares
+MATRICES, BLOCKS = 5, 4  # for all rows: n x n, and blocks of rows, in memory at a time (measured)
+# Measured bytes of the objects of a result, and of its arrays for each row.
+RESULT, RESULT_ROW = 2**17, 64
 
 
 class Plan(NamedTuple):
@@ -78,7 +94,7 @@ class Plan(NamedTuple):
 def plan(
     n: int,
     d: int,
-    n_prototypes: int | Literal["all"],
+    n_prototypes: int | Literal["all"] | None = None,
     *,
     folds: int = 10,
     code: Code | None = None,
@@ -91,13 +107,15 @@ def plan(
     n_parameters: int = 1,
     memory: int | None = None,
     solver: Solver = "cholesky",
+    problems: int = 1,
 ) -> Plan:
     """Estimate the memory and the passes of `train`, for rows in memory or a stream.
 
     Args:
         n: number of rows; has no effect on a stream's plan.
         d: number of columns.
-        n_prototypes: number of prototypes `m`, or "all" for the LS-SVM in the dual.
+        n_prototypes: number of prototypes `m`, or "all" for the LS-SVM in the dual. None for
+            `train` without a method; `search` and `n_parameters` then have no effect.
         folds: number of folds; 2 with a `HoldOut`.
         code: output code of more than two classes, see `output_code`.
         n_C: number of values of `C`.
@@ -111,29 +129,50 @@ def plan(
             without the bytes of programs.
         solver: see `FixedSize`. For "conjugate_gradients" the plan is for the machine of all
             prototypes, not for the smaller machine that tunes the kernel.
+        problems: number of problems of `train_many`, each of `n` rows. The results of all of them
+            stay in memory.
 
     Raises:
-        ValueError: for arguments out of range.
+        ValueError: for arguments out of range, or several problems that `train_many` would train
+            alone: in the dual, by conjugate gradients, or of a stream.
     """
     n, d, n_C = whole_number("n", n, 1), whole_number("d", d, 1), whole_number("n_C", n_C, 1)
     folds = whole_number("folds", folds, 2)
     if isinstance(n_prototypes, str) and n_prototypes != "all":
         raise ValueError(f"n_prototypes: expected a number or 'all', got {n_prototypes!r}")
     check_choice("solver", solver, Solver)
-    m = n_prototypes if n_prototypes == "all" else whole_number("n_prototypes", n_prototypes, 1)
+    m = n_prototypes
+    if m is None:
+        if streamed:
+            raise ValueError("n_prototypes: expected a number for a stream, got None")
+        m = default_prototypes(n, "balanced", memory)
+    elif m != "all":
+        m = whole_number("n_prototypes", m, 1)
     batch_rows = whole_number("batch_rows", batch_rows, 1)
     sample_rows = whole_number("sample_rows", sample_rows, 1)
     n_parameters = whole_number("n_parameters", n_parameters, 0)
     check_search(search)
+    n_problems = whole_number("problems", problems, 1)
+    if n_problems > 1 and (m == "all" or solver == "conjugate_gradients" or streamed):
+        raise ValueError(
+            "problems: expected 1 for a stream, for n_prototypes='all' and for conjugate "
+            f"gradients, which train_many trains alone, got {problems}"
+        )
     programs = bytes_of_programs(max(batch_rows, sample_rows) if streamed else n)
+    if n_prototypes is None:
+        programs += COMPARED
     limit = _free_for_arrays(programs) if memory is None else int(real("memory", memory, 0.0))
     item, block_rows = np.dtype(dtype).itemsize, default_block_rows()
     if m == "all":
-        parts = {"rows": 3 * n * d * item, "kernel matrix": 5 * n * n * item}
+        parts = {
+            "rows": 3 * n * d * item,
+            "kernel matrix": MATRICES * n * n * item,
+            "block of kernel values": BLOCKS * min(block_rows, n) * n * item,
+        }
         return Plan(parts, limit, None, 1, 1, block_rows, programs)
     if solver == "conjugate_gradients":
         block_rows = rows_of_block(m)
-    problems = 1 if code is None else code.matrix.shape[1]
+    outputs = 1 if code is None else code.matrix.shape[1]
     classes = 1 if code is None or code.shares_all_rows else code.matrix.shape[0]
     rounds = search.batch_sizes(n_parameters) if streamed else [1]
     fold_rows = -(-(sample_rows if streamed else n) // folds)
@@ -141,10 +180,10 @@ def plan(
     def parts_of(m: int, kernels: int) -> dict[str, int]:
         if solver == "conjugate_gradients":
             return {
-                "rows": 4 * n * (d + problems + 2) * item,
+                "rows": 4 * n * (d + outputs + 2) * item,
                 "preconditioner": FACTORS * m * m * item,
                 "block of kernel values": 3 * rows_of_block(m) * m * item,
-                "vectors": 10 * m * problems * n_C * item,
+                "vectors": 10 * m * outputs * n_C * item,
             }
         separate_sums = folds + 1
         if streamed:
@@ -153,20 +192,38 @@ def plan(
             row = 8 * (d + 2)
             rows = {"batches": 4 * batch_rows * row, "sample": 3 * sample_rows * row}
         else:  # rows exist three times: raw, standardised, and arranged by folds
-            rows = {"rows": 3 * n * (d + problems + 2) * item}
+            rows = {"rows": 3 * n * (d + outputs + 2) * item}
             if classes == 1 and cheaper(m, fold_rows, n_C) == "removal":
                 separate_sums = 1
         return rows | {
             # Twice: the old sums and the updated ones.
-            "sums": 2 * kernels * separate_sums * classes * m * (m + problems) * item,
+            "sums": 2 * kernels * separate_sums * classes * m * (m + outputs) * item,
             "block of features": 4 * block_rows * m * item,
             "decompositions": 6 * min(systems_at_once(), folds) * m * m * item,
-            "solutions": folds * n_C * m * problems * item,
-            "predictions": 3 * fold_rows * n_C * problems * item,
+            "solutions": folds * n_C * m * outputs * item,
+            "predictions": 3 * fold_rows * n_C * outputs * item,
+        }
+
+    def parts_of_all(m: int, kernels: int = 1) -> dict[str, int]:
+        parts = parts_of(m, kernels)
+        if n_problems == 1:
+            return parts
+        one, evaluations = sum(parts.values()), sum(search.batch_sizes(n_parameters))
+        stored = bytes_in_batch(
+            capacity(n), capacity(d, 4), outputs, capacity(m, 8), n_C, evaluations, folds, item
+        )
+        devices = 1 if on_cpu() else len(jax.local_devices())
+        size, calls = calls_of_batch(n_problems, devices, one, stored, limit)
+        at_once = min(size, systems_at_once() * devices)
+        result = RESULT + RESULT_ROW * n + 2 * m * (m + d) * item
+        return {
+            "problems at work": calls * at_once * one,
+            "tables of calls": calls * size * stored,
+            "results": n_problems * result,
         }
 
     def bytes_of(m: int, kernels: int = 1) -> int:
-        return sum(parts_of(m, kernels).values())
+        return sum(parts_of_all(m, kernels).values())
 
     kernels, largest = max(rounds), None
     if limit is not None:
@@ -178,7 +235,71 @@ def plan(
         fewest = too_many // 2
         largest = bisect.bisect_right(range(1, too_many), limit, lo=fewest, key=bytes_of)
     passes = 1 + sum(-(-count // kernels) for count in rounds) if streamed else 1
-    return Plan(parts_of(m, kernels), limit, largest, passes, kernels, block_rows, programs)
+    return Plan(parts_of_all(m, kernels), limit, largest, passes, kernels, block_rows, programs)
+
+
+def default_prototypes(
+    n: int, preset: str, memory: int | None, *, by_folds: bool = False
+) -> int | Literal["all"]:
+    """Return the number of prototypes of `train` without a method, for rows in memory.
+
+    Args:
+        n: number of rows.
+        preset: "balanced" or "accurate".
+        memory: bytes that may be used; None for the free memory.
+        by_folds: whether the run must be validated on folds, which excludes the dual.
+    """
+    needed = plan(max(n, 1), 1, "all", memory=memory)
+    fits = needed.limit is None or needed.bytes <= needed.limit
+    if n <= ALL_ROWS[preset] and fits and not by_folds:
+        return "all"
+    return max(1, min(PROTOTYPES[preset], n // 2))
+
+
+def bytes_in_batch(
+    rows: int, columns: int, outputs: int, m: int, n_C: int, evaluations: int, folds: int, item: int
+) -> int:
+    """Return the bytes of the arguments and results of a problem in a call of `train_many`.
+
+    Args:
+        rows: capacity of rows.
+        columns: capacity of columns.
+        outputs: number of binary problems or targets.
+        m: capacity of prototypes.
+        n_C: number of values of `C`.
+        evaluations: number of kernels of the search.
+        folds: number of folds.
+        item: bytes of a number.
+    """
+    arrays = rows * (columns + outputs + 4) + 4 * m * (m + columns)
+    return 2 * item * (arrays + evaluations * n_C * folds)
+
+
+def calls_of_batch(
+    problems: int, devices: int, one: int, stored: int, limit: int | None
+) -> tuple[int, int]:
+    """Return the number of tables in a call of `train_many`, and the number of calls at a time.
+
+    Args:
+        problems: number of problems.
+        devices: number of devices that share them.
+        one: bytes while a problem is solved.
+        stored: bytes of a problem in a call, see `bytes_in_batch`.
+        limit: bytes that may be used; None without a limit.
+    """
+    if systems_at_once() == 1:
+        size, calls = TABLES_ON_CPU * devices, min(CALLS_ON_CPU, usable_cores())
+    else:  # absent tables take time there
+        size, calls = min(TABLES * devices, 1 << (problems - 1).bit_length()), CALLS
+
+    def needed() -> int:
+        return calls * (min(size, systems_at_once() * devices) * one + size * stored)
+
+    while limit is not None and calls > 1 and needed() > limit:
+        calls -= 1
+    while limit is not None and size > devices and needed() > limit:
+        size //= 2
+    return size, calls
 
 
 def _free_for_arrays(programs: int) -> int | None:

@@ -7,15 +7,11 @@ from ..machines.dual import Dual
 from ..machines.fixed_size import FixedSize
 from ..search.recursive import Recursive
 from ..search.strategies import Profile
-from .plan import plan
+from .plan import default_prototypes
 from .settings import Settings, Stated
 
 Preset = Literal["fast", "balanced", "accurate"]
-# Upper limit of the rows for which every row is a prototype. Memory and time grow with the square
-# and the cube of the number of rows.
-ALL_ROWS = {"balanced": 6000, "accurate": 20_000}
 TUNED_WITH = {"balanced": 1000, "accurate": 2000}  # sampled rows that tune a machine of all rows
-PROTOTYPES = {"balanced": 500, "accurate": 2000}  # upper limit of the prototypes of more rows
 TUNED_PROTOTYPES = 500  # prototypes that tune a machine of more prototypes
 PAPERS = Settings(FixedSize(), "rbf", Profile(), "standard")
 ADVICE = {
@@ -68,10 +64,8 @@ def _metric_settings(preset: Preset, situation: Situation) -> Settings:
     """Return the settings of "balanced" or "accurate"."""
     n, by_folds, memory = situation
     assert n is not None
-    needed = plan(max(n, 1), 1, "all", memory=memory)
-    fits = needed.limit is None or needed.bytes <= needed.limit
-    if n <= ALL_ROWS[preset] and fits and not by_folds:
+    m = default_prototypes(n, preset, memory, by_folds=by_folds)
+    if m == "all":
         return Settings(Dual(tuned_with=TUNED_WITH[preset]), "auto", Recursive(), "auto")
-    m = max(1, min(PROTOTYPES[preset], n // 2))
     tuned_with = TUNED_PROTOTYPES if m > TUNED_PROTOTYPES else None
     return Settings(FixedSize(m, tuned_with=tuned_with), "auto", "auto", "auto")

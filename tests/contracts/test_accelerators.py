@@ -102,7 +102,7 @@ def functions():
     }
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("platform", ["cuda", pytest.param("tpu", marks=SLOW)])
 def test_sums_features_predictions_and_layers_lower(platform):
     with traced_for(platform):
         for function, *arguments in functions().values():

@@ -54,8 +54,9 @@ METHODS = {
 }
 # Method, number of classes, and whether there are weights. One primal and one dual case are fast.
 CASES = [
-    ("fixed size", 3, True),
+    ("fixed size", None, True),
     ("dual", 2, False),
+    pytest.param("fixed size", 3, True, marks=SLOW),
     *[pytest.param(name, 2, False, marks=SLOW) for name in METHODS if name != "dual"],
     *[pytest.param(name, None, name == "scdp", marks=SLOW) for name in METHODS if name != "spsvm"],
     pytest.param("scdp", 3, True, marks=SLOW),

@@ -200,7 +200,7 @@ KERNELS = {
 }
 for name in KERNELS:
     # Matern32 has no third derivative, so differences of its first derivative err by H.
-    @case(f"kernel {name}", fast="Matern" in name, rtol=1e-3 if name == "Matern32" else 2e-6)
+    @case(f"kernel {name}", fast=name == "Matern32", rtol=1e-3 if name == "Matern32" else 2e-6)
     def _(name=name):
         X, _, _, Z = data()
         return (
@@ -404,7 +404,7 @@ for name, settings in {
     "one_versus_one": {"code": output_code("one_versus_one", 3)},
 }.items():
 
-    @case(f"cross_validate by {name}", fast=name == "subtraction")
+    @case(f"cross_validate by {name}")
     def _(settings=settings):
         X, y, w, Z = data()
         arguments = {"length": LENGTH, "Z": Z, "C": [0.5, 20.0], "X": X, "w": w}
@@ -467,13 +467,13 @@ def random_direction(case, seed):
         if name in ("w", "penalty"):
             pairs = zip(leaves, steps, strict=True)
             steps = [np.where(np.asarray(a) == 0, np.abs(t), t) for a, t in pairs]
-        directions[name] = jax.tree.unflatten(structure, [jnp.asarray(a) for a in steps])
+        directions[name] = jax.tree.unflatten(structure, [np.asarray(a) for a in steps])
     return directions
 
 
 def inner(a, b):
     """Return the inner product of two pytrees."""
-    return sum(jnp.vdot(s, t) for s, t in zip(*map(jax.tree.leaves, (a, b)), strict=True))
+    return sum((s * t).sum() for s, t in zip(*map(jax.tree.leaves, (a, b)), strict=True))
 
 
 H = 2e-4
@@ -502,15 +502,19 @@ def assert_close(actual, expected, scale, rtol=2e-6):
 def test_derivatives_in_a_loop_are_differences(name):
     """Forward and reverse mode agree with each other and with differences."""
     case = CASES[name][0]()
-    value, x = looped(scalar(case)), case.arguments
+    # In NumPy, so that only the programs compile.
+    value, x = looped(scalar(case)), jax.device_get(case.arguments)
     u, v = (random_direction(case, seed) for seed in (0, 1))
 
     @jax.jit
-    def program(x, t):
+    def compiled(x, t):
         forward, reverse = jax.jvp(value, (x,), (t,)), jax.grad(value)
         if case.orders == 1:
             return forward, reverse(x), None
         return forward, *jax.jvp(reverse, (x,), (t,))
+
+    def program(x, t):
+        return jax.device_get(compiled(x, t))
 
     (result, forward), gradient, hessian_u = program(x, u)
     chex.assert_tree_all_finite((result, gradient, hessian_u))
@@ -523,7 +527,7 @@ def test_derivatives_in_a_loop_are_differences(name):
     if case.orders == 1:
         return
     # Second derivatives equal differences of the gradient, and are symmetric in u and v.
-    scale = max(float(jnp.max(jnp.abs(a))) for a in jax.tree.leaves(gradient))
+    scale = max(float(np.max(np.abs(a))) for a in jax.tree.leaves(gradient))
     for t in (u, v):
         slope = difference(lambda x, t=t: inner(program(x, t)[1], t), x, u)
         assert_close(inner(hessian_u, t), slope, scale, case.rtol)

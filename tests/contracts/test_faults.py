@@ -426,7 +426,7 @@ def rows():
 
 def train(rows, **options):
     settings = {"task": "regression", "key": jax.random.key(0), "folds": 3}
-    settings |= {"method": FixedSize(8), "search": Profile(4)}
+    settings |= {"method": FixedSize(8, selection="uniform"), "search": Profile(4)}
     return jsparse.train(*rows, **{**settings, **options})
 
 

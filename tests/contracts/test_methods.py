@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from registry import KINDS, NAMES, SLOW, fields_of, method_named
+from registry import NAMES, SLOW, fields_of, method_named
 
 import jsparse
 from jsparse.compilation import count_compilations
@@ -101,11 +101,12 @@ def setup(name, targets=None, dtype="float64"):
     return Setup(method, Rows(X, y, w, code), points, new)
 
 
-def fits():
-    """Yield each method with all targets that it supports, and each variant with one kind.
+def fits(*fast):
+    """Return each method with all targets that it supports, and each variant with one kind.
 
-    One case of each kind of method is fast.
+    The first targets of the methods in `fast` are fast.
     """
+    cases = []
     for name in EACH:
         kind = METHODS[name.split(",")[0]]
         tasks = kind.tasks
@@ -116,11 +117,9 @@ def fits():
             shares_rows = kind.shares_rows or name == "fixed-size, conjugate gradients"
             targets += () if shares_rows else ("one_versus_one",)
         for each in targets if name in METHODS else targets[:1]:
-            fast = name in KINDS and each == targets[0]
-            yield pytest.param(name, each, marks=() if fast else SLOW)
-
-
-FITS = list(fits())
+            is_fast = name in fast and each == targets[0]
+            cases.append(pytest.param(name, each, marks=() if is_fast else SLOW))
+    return cases
 
 
 # Numeric settings.
@@ -258,7 +257,7 @@ def test_pursuits_have_derivatives_in_their_arguments(name):
 
 
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=SLOW)])
-@pytest.mark.parametrize(("name", "targets"), FITS)
+@pytest.mark.parametrize(("name", "targets"), fits("dual", "spsvm"))
 def test_the_values_of_a_family_are_those_of_its_machines_and_equal_under_jit(
     name, targets, dtype, tol
 ):
@@ -346,7 +345,7 @@ def refitted(case, layout):
     return values
 
 
-@pytest.mark.parametrize(("name", "targets"), FITS)
+@pytest.mark.parametrize(("name", "targets"), fits("dual", "fixed-size", "scdp"))
 def test_held_out_equals_refitting_without_the_fold(name, targets):
     case, folds = setup(name, targets), jsparse.folds_from_assignment(FOLDS)
     method, k = case.method, max(1, len(case.method.fit_sizes))

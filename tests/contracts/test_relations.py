@@ -384,12 +384,10 @@ def test_training_keeps_every_relation(learner, dtype, recompiles):
     assert_relations(learner, learner.learn, relations, p, TRAINED_TOLERANCE[dtype])
 
 
-# Compilation takes seconds, so only sums by class and refits to folds are fast.
-FAST_BATCHED = ("fixed_size.fit_classes: one_versus_rest", "validate: Robust, absolute")
-
-
+# Compilation takes seconds, so only sums by class are fast.
 @pytest.mark.parametrize(
-    ("learner", "dtype"), cases(PURE, is_fast=lambda learner: learner.name in FAST_BATCHED)
+    ("learner", "dtype"),
+    cases(PURE, is_fast=lambda learner: learner.name == "fixed_size.fit_classes: one_versus_rest"),
 )
 def test_results_are_equal_compiled_eager_and_in_a_batch(learner, dtype):
     """The other member of the batch has other rows, another kernel and another C."""

@@ -117,6 +117,7 @@ def fresh():
         program.clear_cache()
 
 
+@pytest.mark.slow
 def test_validation_reports_one_output_of_one_fold_that_is_exhausted(monkeypatch, fresh):
     solve = robust.solve
 

@@ -183,7 +183,7 @@ def net(folder, examples):
 
 
 def test_crafted_tables(tmp_path):
-    net(tmp_path, 100)
+    net(tmp_path, 50)
 
 
 @pytest.mark.slow

@@ -237,6 +237,7 @@ def test_rows_of_weight_zero_are_not_encoded():
         model.fit(rows, y, np.ones(3))
 
 
+@pytest.mark.slow
 def test_precision_is_that_of_the_numbers():
     rows = people()[[*CODED, "age"]]
     y = incomes(rows)

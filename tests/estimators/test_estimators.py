@@ -353,8 +353,14 @@ def test_more_prototypes_than_rows_are_capped_with_both_numbers_said():
     X, y = load_iris(return_X_y=True)
     X, y = X[::5], y[::5]
     with pytest.warns(UserWarning, match="n_prototypes: 200 is more than 30 rows.*30 is taken"):
-        model = FixedSizeLSSVMClassifier(200, **QUICK, cv=3).fit(X, y)
+        model = FixedSizeLSSVMClassifier(200, **QUICK, cv=3, out_of_fold=False).fit(X, y)
     assert len(model.prototypes_) == 30
+
+
+@pytest.mark.slow
+def test_the_largest_of_several_numbers_is_capped():
+    X, y = load_iris(return_X_y=True)
+    X, y = X[::5], y[::5]
     with pytest.warns(UserWarning, match=r"n_prototypes: \(4, 200\) is .*\(4, 30\) is taken"):
         model = FixedSizeLSSVMClassifier([4, 200], **QUICK, cv=3).fit(X, y)
     assert model.sizes_.tolist() == [4, 30]

@@ -59,9 +59,14 @@ def split(X, y, w):
     return (X[:50], y[:50], w[:50]), (X[50:], y[50:], w[50:])
 
 
+@jax.jit
+def values_of(expansion, X):
+    return expansion(X)
+
+
 def values(model, X):
     with jax.enable_x64(True):
-        return np.asarray(model.expansion_(X))
+        return np.asarray(values_of(model.expansion_, X))
 
 
 def test_regression_is_the_dense_solve_of_all_rows():
@@ -140,7 +145,7 @@ def test_classification_is_the_dense_solve_of_every_problem(k, scheme, unseen):
     np.testing.assert_array_equal(model.classes_[p.argmax(axis=1)], model.predict(X_new))
 
 
-@pytest.mark.parametrize("k", [None, 4])
+@pytest.mark.parametrize("k", [None, pytest.param(4, marks=pytest.mark.slow)])
 def test_rows_in_any_order_and_batches_of_any_size(k):
     X, y, w = rows(k)
     Machine = FixedSizeLSSVMRegressor if k is None else FixedSizeLSSVMClassifier
@@ -153,7 +158,7 @@ def test_rows_in_any_order_and_batches_of_any_size(k):
     np.testing.assert_allclose(values(singly, X), values(at_once, X), rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("k", [None, 4])
+@pytest.mark.parametrize("k", [None, pytest.param(4, marks=pytest.mark.slow)])
 def test_weights_are_repetitions_and_rows_of_weight_zero_may_hold_anything(k):
     X, y, _ = rows(k)
     Machine = FixedSizeLSSVMRegressor if k is None else FixedSizeLSSVMClassifier

@@ -300,7 +300,16 @@ def at_coincident_points(kernel, x, Z):
 
 
 @pytest.mark.parametrize("offset", [0.0, 50.0])
-@pytest.mark.parametrize("name", list(CURVATURE))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rbf per dimension",
+        "matern32",
+        pytest.param("matern52", marks=pytest.mark.slow),
+        pytest.param("rational quadratic", marks=pytest.mark.slow),
+        "laplacian",
+    ],
+)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_derivatives_at_coincident_points(name, dtype, offset):
     """The closed forms: gradient 0, second derivative -metric, mixed derivative +metric."""
@@ -613,10 +622,11 @@ def test_the_kernel_of_some_prototypes_has_their_columns():
     X, Z = (jnp.asarray(rng.normal(size=(n, 3)).astype("float32")) for n in (7, 12))
     mixture = kernels.Mixture((kernels.RBF(1.3), kernels.Laplacian(0.8)), np.arange(12) % 2)
     indices = np.array([5, 0, 8])
+    cross_gram = jax.jit(lambda kernel, X, Z: kernel.cross_gram(X, Z))
     for kernel in (kernels.RBF(1.3), mixture, 2.0 * mixture, mixture + kernels.Linear(0.5)):
         part = kernel.of_prototypes(indices)
-        expected = kernel.cross_gram(X, Z)[:, indices]
-        np.testing.assert_allclose(part.cross_gram(X, Z[indices]), expected, atol=1e-6)
+        expected = np.asarray(cross_gram(kernel, X, Z))[:, indices]
+        np.testing.assert_allclose(cross_gram(part, X, Z[indices]), expected, atol=1e-6)
     assert kernels.RBF(1.3).of_prototypes(indices) == kernels.RBF(1.3)
     with pytest.raises(ValueError, match="kernel: expected a single kernel"):
         kernels.Mixture((kernels.RBF(1.3),)).of_prototypes(indices)

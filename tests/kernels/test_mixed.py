@@ -98,7 +98,13 @@ def test_what_makes_no_sense_is_refused():
 # --- machines -----------------------------------------------------------------------------------
 
 N = 48
-GIVEN = {"key": 0, "search": Profile(tune_kernel=False), "C": np.array([5.0]), "folds": 3}
+GIVEN = {
+    "key": 0,
+    "search": Profile(tune_kernel=False),
+    "C": np.array([5.0]),
+    "folds": 3,
+    "out_of_fold": False,
+}
 
 
 def table(n=N):
@@ -189,6 +195,7 @@ def test_what_cannot_compare_categories_says_so(as_users_call):
         train(stream, task="regression", kernel=mixed, method=FixedSize(5), key=0)
 
 
+@pytest.mark.slow
 def test_a_column_of_one_category_does_not_move_other_columns():
     """Its only indicator makes as many columns as the table has, in another order."""
     X = np.stack([np.full(20, 2.0), *np.random.default_rng(0).standard_normal((2, 20))], axis=1)

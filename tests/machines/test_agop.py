@@ -39,8 +39,8 @@ def by_differences(expansion, X, weights, step=1e-5):
     "kernel",
     [
         kernels.RBF(jnp.array([1.0, 0.5, 2.0])),
-        kernels.Laplacian(1.1),
-        kernels.Polynomial(2, 0.3, 1.0),
+        pytest.param(kernels.Laplacian(1.1), marks=pytest.mark.slow),
+        pytest.param(kernels.Polynomial(2, 0.3, 1.0), marks=pytest.mark.slow),
         kernels.Projected(kernels.RBF(1.0), jnp.asarray(RNG.normal(size=(2, D)))),
     ],
 )

@@ -67,6 +67,7 @@ def test_the_gradient_is_that_of_differences(name):
     np.testing.assert_allclose(slope, (W(0.1 + h) - W(0.1 - h)) / (2 * h), rtol=2e-5)
 
 
+@pytest.mark.slow
 def test_support_vectors_give_back_the_machine_that_they_support():
     """Section 5.7, example 1: no other expansion vectors have a lower W."""
     X, y, _, _ = rows()
@@ -82,7 +83,7 @@ def test_support_vectors_give_back_the_machine_that_they_support():
     np.testing.assert_allclose(model(X), expected, atol=30 * 1e-7**0.5)
 
 
-def test_a_descent_ends_at_a_minimum_and_says_how():
+def test_a_descent_ends_at_a_minimum():
     X, y, w, Z = rows()
     problem = direct.LargeMargin(RBF(1.0), X, y, 316.0, w)
     optimum = direct.minimise(problem, Z, tolerance=1e-4)
@@ -96,6 +97,12 @@ def test_a_descent_ends_at_a_minimum_and_says_how():
     W = jax.jit(lambda Z: direct.marginal(problem)(Z)[0])
     around = [optimum.Z + 0.05 * random.standard_normal(Z.shape) for _ in range(8)]
     assert min(float(W(Z)) for Z in around) > 0.998 * history[-1]
+
+
+@pytest.mark.slow
+def test_a_descent_says_when_steps_run_out():
+    X, y, w, Z = rows()
+    problem = direct.LargeMargin(RBF(1.0), X, y, 316.0, w)
     short = direct.minimise(problem, Z, max_iterations=2)
     assert int(short.status) == EXHAUSTED
     assert int(short.steps) == 2
@@ -139,6 +146,7 @@ def test_hard_cases_end_well_or_say_that_they_do_not(dtype, as_users_call):
         direct.best_of(problem, Z[0])
 
 
+@pytest.mark.slow
 def test_one_class_of_all_its_rows_is_that_of_libsvm():
     X = rows()[0][1:31]
     problem = direct.OneClass(RBF(1.0), X, 0.3)

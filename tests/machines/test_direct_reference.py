@@ -81,6 +81,7 @@ def same_sign(beta, expected):
     return beta * np.sign(beta @ expected)
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_objective_gradient_and_machine_match_the_reference(name, dtype):
     rows = flowers(dtype=dtype)

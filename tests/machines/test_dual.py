@@ -28,6 +28,7 @@ def problem(dtype="float64", n=60, d=3, seed=0):
     return jnp.asarray(X, dtype), jnp.asarray(y, dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("C", [0.1, 1e3])
 def test_solves_the_kkt_system(dtype, tol, method, C):
@@ -53,6 +54,7 @@ def test_without_variation_of_the_mean_it_is_kernel_ridge():
     np.testing.assert_allclose(fitted.expansion(X[:20]), theirs.predict(X[:20]), atol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_leave_one_out_is_refitting(dtype, tol):
     X, y = problem(dtype, n=25)
     y = jnp.stack([y, jnp.square(y)], axis=1)
@@ -93,7 +95,9 @@ def without_each(rows, C):
     return [fit(rows.weights.at[i].set(0)) for i in range(len(rows))]
 
 
-@pytest.mark.parametrize("kind", ["one target", "one_versus_one"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("one target", marks=pytest.mark.slow), "one_versus_one"]
+)
 def test_the_machines_without_each_row_are_fits_to_all_others(kind):
     rows = rows_of_kind(kind)
     outputs = rows.target_columns.shape[1]
@@ -113,6 +117,7 @@ def test_the_machines_without_each_row_are_fits_to_all_others(kind):
     np.testing.assert_allclose(values, expected, atol=1e-8)
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype):
     rng = np.random.default_rng(3)
     X, y = rng.normal(size=(70, 3)).astype(dtype), rng.normal(size=(70, 2)).astype(dtype)
@@ -150,6 +155,7 @@ def test_the_machines_without_each_row_need_digits():
         Dual().fold_machines(RBF(5.0), None, C, None, rows_of(X, y), folds, None, None)
 
 
+@pytest.mark.slow
 def test_a_family_has_no_prototype_of_weight_zero():
     rows = rows_of_kind("two targets")
     family = Dual().fit(RBF(1.0), None, 5.0, rows)
@@ -173,7 +179,7 @@ def test_another_number_of_steps_compiles_nothing():
 
 
 def test_says_when_rounding_decides_or_steps_run_out():
-    X, y = problem("float32", n=200)
+    X, y = problem("float32")
     assert int(dual.fit(RBF(5.0), 1e9, X, y).status) == _status.PRECISION_LOST
     assert (
         int(dual.leave_one_out(RBF(5.0), jnp.array([1e9], "float32"), X, y)[1][0])
@@ -186,6 +192,7 @@ def test_says_when_rounding_decides_or_steps_run_out():
     assert int(short.steps) == 2
 
 
+@pytest.mark.slow
 def test_landmarks_save_steps():
     X, y = problem(n=400)
     few, many = (
@@ -195,11 +202,14 @@ def test_landmarks_save_steps():
 
 
 def test_conjugate_gradients_reports_an_indefinite_matrix_and_freezes_finished_columns():
-    A = jnp.diag(jnp.array([1.0, 2.0, -1.0]))
-    rhs = jnp.array([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
-    x, _, steps, status = conjugate_gradients.solve(
-        lambda v: A @ v, rhs, tolerance=1e-12, max_iterations=10
-    )
+    A = np.diag([1.0, 2.0, -1.0])
+    rhs = np.array([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
+
+    @jax.jit
+    def solve(rhs):
+        return conjugate_gradients.solve(lambda v: A @ v, rhs, tolerance=1e-12, max_iterations=10)
+
+    x, _, steps, status = map(np.asarray, solve(rhs))
     ended = [_status.CONVERGED, _status.INDEFINITE, _status.CONVERGED]
     assert status.tolist() == ended
     assert steps[0] == 1

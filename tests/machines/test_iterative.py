@@ -68,6 +68,7 @@ def test_equals_direct_least_squares(C, block_rows):
     np.testing.assert_allclose(one.expansion(new), machine.expansion(new)[:, 0], atol=1e-8)
 
 
+@pytest.mark.slow
 def test_constant_columns_constant_targets_and_repeated_prototypes_change_nothing():
     X, y, w, Z = problem(m=20)
     y = jnp.stack([y[:, 0], jnp.full(len(y), 3.0)], axis=1)

@@ -117,7 +117,7 @@ def separately(Phi, C, rows, labels, w, matrix):
 
 @pytest.mark.parametrize(
     "scheme",
-    ["one_versus_one", "one_versus_rest", OWN],
+    ["one_versus_one", "one_versus_rest", pytest.param(OWN, marks=pytest.mark.slow)],
     ids=["one_versus_one", "one_versus_rest", "own"],
 )
 def test_one_pass_equals_separate_fits(scheme):
@@ -131,6 +131,7 @@ def test_one_pass_equals_separate_fits(scheme):
     np.testing.assert_allclose(fitted.expansion(X), expected, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_traced_label_out_of_range_gives_nan_and_a_status():
     X, labels, _ = problem(n=30)
     code, phi, C = output_code("one_versus_rest", 4), Nystroem(RBF(1.0), X[:5]), jnp.ones(1)

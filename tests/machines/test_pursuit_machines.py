@@ -188,6 +188,7 @@ def test_the_command_line_takes_several_kernels(tmp_path, capsys):
     assert "expected one of rbf, laplacian" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_basis_pursuit_ends_before_an_atom_that_is_rounding(dtype):
     """Of a polynomial of degree 2 the dictionary has rank 3."""
     X, y = rows(dtype=dtype)

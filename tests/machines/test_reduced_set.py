@@ -78,7 +78,10 @@ def test_coefficients_and_distance_are_those_of_the_projection():
     assert distances["gradient"] < 0.9 * distances["fixed_point"] < 0.9
 
 
-@pytest.mark.parametrize(("kernel", "dtype"), [(RBF, "float32"), (Matern32, "float64")])
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [(RBF, "float32"), pytest.param(Matern32, "float64", marks=pytest.mark.slow)],
+)
 def test_coefficients_of_any_size_have_the_same_reduced_set(kernel, dtype):
     X, A = (np.asarray(a, dtype) for a in (machine().prototypes, machine().coefficients))
 

@@ -158,6 +158,7 @@ def test_odd_targets(name, C):
     assert np.isfinite(np.asarray(huber.expansion(X))).all()
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lightest", [1.0, 1e-6])
 def test_a_threshold_beyond_all_residuals_is_least_squares(dtype, lightest):
     phi, X, y, _ = problem(dtype)

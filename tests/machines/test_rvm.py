@@ -58,21 +58,26 @@ def test_it_ends_where_no_change_raises_the_evidence(likelihood):
     for i in promising:  # with the mode held fixed; in truth it does not
         other = np.where(np.arange(len(alpha)) == i, best, alpha)
         assert relevance.posterior(Phi, y, w, other, beta)[0] < evidence + 1e-6
-    short = sparse_bayes.solve(
-        *arrays, tolerance, max_functions=20, max_iterations=3, likelihood=likelihood
-    )
-    assert int(short.status) == EXHAUSTED
-    if likelihood == "normal":
-        few = sparse_bayes.solve(
-            *arrays, tolerance, max_functions=2, max_iterations=300, likelihood=likelihood
-        )
-        assert int(few.status) == COMPLETED
-        assert few.model.filled.sum() <= 3
     bad = sparse_bayes.solve(
         arrays[0], arrays[1] * jnp.nan, arrays[2], tolerance, max_functions=20,
         max_iterations=300, likelihood=likelihood,
     )  # fmt: skip
     assert int(bad.status) == NOT_FINITE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("likelihood", ["normal", "logistic"])
+def test_it_says_when_steps_or_functions_run_out(likelihood):
+    _, Phi, y, w = rows(likelihood)
+    arrays = (*map(jnp.asarray, (Phi, y, w)), jnp.asarray(1e-4))
+    short = sparse_bayes.solve(*arrays, max_functions=20, max_iterations=3, likelihood=likelihood)
+    assert int(short.status) == EXHAUSTED
+    if likelihood == "normal":
+        few = sparse_bayes.solve(
+            *arrays, max_functions=2, max_iterations=300, likelihood=likelihood
+        )
+        assert int(few.status) == COMPLETED
+        assert few.model.filled.sum() <= 3
 
 
 @pytest.mark.slow

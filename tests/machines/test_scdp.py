@@ -56,6 +56,7 @@ def system(X, y, Z, lengthscale, C, w, nu=0.0):
     return A, E.T @ (w * y)
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_every_machine_on_the_path_solves_the_papers_system(dtype, tol):
     X, y = problem(dtype=dtype)
     Z, C = X[:30], 5.0
@@ -189,11 +190,9 @@ def test_float32_coefficients_are_those_of_float64_or_it_says_why_not():
         assert errors[0] < 1.05 * errors[1] or single.info["path_status"] == TRUNCATED
 
 
-def test_targets_select_together_or_separately():
+def test_targets_select_separately():
     X, y = problem(c=3)
-    together = fit(RBF(1.5), X[:40], 5.0, X, y, max_prototypes=8)
     apart = fit(RBF(1.5), X[:40], 5.0, X, y, max_prototypes=8, selection="separate")
-    assert together.support.shape == (1, 8)
     assert apart.support.shape == (3, 8)
     for i in range(3):
         alone = fit(RBF(1.5), X[:40], 5.0, X, y[:, i], max_prototypes=8)
@@ -201,11 +200,19 @@ def test_targets_select_together_or_separately():
         for k in (1, 8):
             np.testing.assert_allclose(apart.at(k)(X)[:, i], alone.at(k)(X), rtol=1e-8, atol=1e-10)
     assert 8 <= len(apart.at(8).prototypes) <= 24
+
+
+@pytest.mark.slow
+def test_targets_that_select_together_have_the_fixed_size_machine():
+    X, y = problem(c=3)
+    together = fit(RBF(1.5), X[:40], 5.0, X, y, max_prototypes=8)
+    assert together.support.shape == (1, 8)
     Z = jnp.asarray(X)[:40][together.support[0]]
     fixed = fixed_fit(RBF(1.5), Z, 5.0, X, y).expansion
     np.testing.assert_allclose(together.at(8)(X), fixed(X), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_cross_validation_equals_refitting_without_each_fold():
     X, y = problem()
     y = np.where(y > 0, 1.0, -1.0)
@@ -341,7 +348,7 @@ def test_farthest_points_are_gonzalezs(as_users_call):
     assert sorted(rows.tolist()) == list(range(10))
     assert len(set((rows[:5] % 5).tolist())) == 5
     weights = np.where(np.arange(60) < 30, 1.0, 0.0)
-    assert np.asarray(centers(jax.random.key(1), X, 20, weights).indices).max() < 30
+    assert np.asarray(centers(jax.random.key(1), X, 10, weights).indices).max() < 30
     # The first centre does not depend on the weights.
     heavy = centers(jax.random.key(0), X, 10, np.random.default_rng(0).uniform(1, 5, 60))
     assert np.asarray(heavy.indices).tolist() == indices
@@ -351,6 +358,7 @@ def test_farthest_points_are_gonzalezs(as_users_call):
                 call(jax.random.key(1), X, 9, bad)
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_means_are_those_of_their_rows_and_better_than_the_start(dtype):
     X = (np.random.default_rng(0).standard_normal((200, 3)) + 1e3).astype(dtype)
     w = np.random.default_rng(1).uniform(0, 2, 200).astype(dtype)

@@ -35,6 +35,7 @@ def objective(beta, b, X, y, Z, C, w):
     return beta @ gram(Z, Z) @ beta / 2 + C / 2 * np.sum(w * np.square(short))
 
 
+@pytest.mark.slow
 def test_rare_optimisation_ends_at_the_optimum_all_the_same():
     X, y = problem(200)
     path = fit(RBF(LENGTHSCALE), X, 3.0, X, y, key=jax.random.key(0), max_prototypes=20, growth=1.5)

@@ -60,6 +60,7 @@ def assert_same_path(problem, fitted, expected, near=1e-8):
         np.testing.assert_allclose(objective, machine.objective, rtol=near / 100)
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("seed", "subset", "growth"), [(0, 40, 1.0), (1, 7, 1.0), (2, 7, 1.5)])
 def test_prototypes_and_machines_match_the_reference(seed, subset, growth, dtype):
     X, y, w = two_iris_species(seed, dtype)
@@ -67,6 +68,7 @@ def test_prototypes_and_machines_match_the_reference(seed, subset, growth, dtype
     assert_same_path(*paths, near={"float64": 1e-8, "float32": 1e-3}[dtype])
 
 
+@pytest.mark.slow
 def test_rows_of_weight_zero_are_absent():
     """The reference leaves these rows out. They hold large inputs and a class that is none."""
     X, y, w = two_iris_species(3)
@@ -77,6 +79,7 @@ def test_rows_of_weight_zero_are_absent():
     assert_same_path(*paths)
 
 
+@pytest.mark.slow
 def test_a_repeated_candidate_is_selected_once():
     """The path ends, with all coefficients optimised, when no other candidate is free."""
     X, y, w = two_iris_species(4)

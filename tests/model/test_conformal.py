@@ -224,7 +224,8 @@ def values_of_folds(trained):
         pytest.param(
             SMALL, np.stack([NUMBERS, -3 * NUMBERS + 1], axis=1), {}, marks=pytest.mark.slow
         ),
-        (SMALL, LABELS.astype(object), {}),
+        (SMALL, TWO.astype(object), {}),
+        pytest.param(SMALL, LABELS.astype(object), {}, marks=pytest.mark.slow),
         pytest.param(SMALL, LABELS, {"multiclass": "one_versus_one"}, marks=pytest.mark.slow),
         pytest.param(Robust(12), NUMBERS, {}, marks=pytest.mark.slow),
         pytest.param(SCDP(max_prototypes=6), NUMBERS, {}, marks=pytest.mark.slow),
@@ -345,7 +346,7 @@ def test_errors_of_a_stream_are_those_of_its_sample():
 
 
 def test_estimators_show_values_out_of_fold_and_answer_by_them():
-    options = {"lengthscale": 1.5, "C": 5.0, "cv": 3, "random_state": 0}
+    options = {"lengthscale": 1.5, "C": 5.0, "cv": 3, "random_state": 0, "selection": "uniform"}
     regressor = FixedSizeLSSVMRegressor(12, **options).fit(ROWS, NUMBERS)
     errors = np.abs(NUMBERS - regressor.oob_prediction_)
     assert regressor.oob_prediction_.shape == (80,)

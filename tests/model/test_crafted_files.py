@@ -714,7 +714,7 @@ def net(folder, bases, examples):
 
 @pytest.mark.usefixtures("as_users_call")
 def test_crafted_files(folder, bases):
-    net(folder, bases, 200)
+    net(folder, bases, 100)
 
 
 @pytest.mark.slow

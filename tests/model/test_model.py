@@ -25,7 +25,7 @@ N = 80
 ROWS = np.random.default_rng(0).standard_normal((N, 3)) * [1.0, 10.0, 0.1] + [0.0, 5.0, 0.0]
 NUMBERS = np.sin(2 * ROWS[:, 0]) + ROWS[:, 1] / 10
 LABELS = np.array(["low", "middle", "top"])[np.digitize(NUMBERS, [0.0, 1.0])]
-SMALL = FixedSize(12)
+SMALL = FixedSize(12, selection="uniform")
 QUICK = {"key": 0, "search": Profile(tune_kernel=False), "C": np.array([5.0]), "folds": 3}
 X = rows(20)
 

@@ -123,7 +123,14 @@ def test_values_of_rows_on_the_host_stay_where_the_model_is():
 
 @pytest.mark.parametrize(
     ("kind", "dtype"),
-    [*((kind, "float64") for kind in KINDS), ("two", "float32"), ("one_versus_one", "float32")],
+    [
+        ("two", "float64"),
+        ("one_versus_one", "float32"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("two", "float32"), ("one_versus_one", "float64"), ("hamming", "float64"))
+        ),
+    ],
 )
 def test_traced_answers_are_those_of_numpy(kind, dtype):
     model, X = numbered(kind, dtype), rows(9, dtype)
@@ -166,8 +173,10 @@ def test_gradients_are_those_of_finite_differences(kind):
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     [
-        *((kind, "float64") for kind in ("two", "hamming", "targets")),
-        ("one_versus_one", "float32"),
+        ("hamming", "float64"),
+        ("targets", "float64"),
+        pytest.param("two", "float64", marks=pytest.mark.slow),
+        pytest.param("one_versus_one", "float32", marks=pytest.mark.slow),
     ],
 )
 def test_exported_answers_are_those_of_the_model(kind, dtype):

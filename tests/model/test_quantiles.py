@@ -25,7 +25,7 @@ TARGETS = 5 + 3 * NUMBERS
 
 def learn(quantile=LEVELS, targets=TARGETS, **options):
     options = {**QUICK, "C": np.array([300.0]), **options}
-    method = Robust(12, loss="quantile", quantile=quantile)
+    method = Robust(12, loss="quantile", quantile=quantile, selection="uniform")
     with jax.enable_x64(True):
         return train(ROWS, targets, task="regression", method=method, **options)
 

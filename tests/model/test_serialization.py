@@ -521,7 +521,13 @@ def sizes_of(kind):
     return range(1, LONGEST + 1), f"1 to {LONGEST}"
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow if kind in ("joint", "dictionary") else ())
+        for kind in KINDS
+    ],
+)
 def test_machines_of_all_sizes_are_saved(tmp_path, kind):
     ours, X = model_of_sizes(kind)
     assert ours.path.info == {}

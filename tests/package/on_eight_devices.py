@@ -62,7 +62,8 @@ def test_devices_share_problems(mesh):
 @pytest.mark.parametrize(
     ("dtype", "n"),
     [  # fewer rows than devices; a multiple of them; neither
-        *[("float64", n) for n in (5, 64)],
+        ("float64", 5),
+        pytest.param("float64", 64, marks=pytest.mark.slow),
         ("float32", 203),
     ],
 )
@@ -164,6 +165,7 @@ def test_sums_are_differentiable_in_everything(mesh):
     np.testing.assert_allclose(slope, expected_slope, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_sums_of_every_fold_in_one_pass(mesh):
     X, y, w = data(3 * 25)
     by_fold = [a.reshape(3, 25, *a.shape[1:]) for a in (X, y, w)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 from beartype.roar import BeartypeCallHintViolation
+from contracts.learners import PURE, problem
 from jaxtyping import TypeCheckError
 
 from jsparse import RBF
@@ -15,7 +16,7 @@ CONTRACTS = Path(__file__).parents[1] / "contracts"
 
 
 def test_arguments_and_results_are_as_annotated():
-    files = [CONTRACTS / "test_contracts.py", CONTRACTS / "test_relations.py", __file__]
+    files = [CONTRACTS / "test_contracts.py", __file__]
     words = ["trains_predicts", "pure_functions", "wrong_shape"]
     which = " or ".join(words)
     options = ["--check-types", "-v", "-n", "0", "-p", "no:cacheprovider", "-k", which]
@@ -26,8 +27,18 @@ def test_arguments_and_results_are_as_annotated():
     assert all(word in done.stdout for word in words)
 
 
-def test_a_wrong_shape_is_an_error(request):
+@pytest.fixture
+def checked(request):
     if not request.config.getoption("--check-types"):
         pytest.skip("runs in the process that checks types")
+
+
+def test_pure_functions_are_as_annotated(checked):
+    """Tracing checks all annotations, and compiles nothing."""
+    for learner in PURE:
+        jax.eval_shape(learner.learn, problem())
+
+
+def test_a_wrong_shape_is_an_error(checked):
     with pytest.raises((TypeCheckError, BeartypeCallHintViolation)):
         RBF(1.0).gram(jax.numpy.ones((2, 3, 4)))

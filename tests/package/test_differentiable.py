@@ -50,9 +50,9 @@ def test_the_table_has_these_rows_and_modes():
 def rows():
     """Return rows, prototypes, new rows, targets and signs."""
     rng = np.random.default_rng(0)
-    X, Z, new = (jnp.asarray(rng.normal(size=(n, 2))) for n in (30, 4, 5))
+    X, Z, new = (rng.normal(size=(n, 2)) for n in (30, 4, 5))
     y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
-    return X, Z, new, jnp.asarray(y), jnp.asarray(np.where(y > 0.2, 1.0, -1.0))
+    return tuple(map(jnp.asarray, (X, Z, new, y, np.where(y > 0.2, 1.0, -1.0))))
 
 
 def fits():

@@ -75,8 +75,8 @@ def tuned():
     X = rng.standard_normal((60, 3))
     with jax.enable_x64(True):
         return train(
-            X, np.sin(X[:, 0]), task="regression", method=FixedSize([4, 8]), folds=3, key=0,
-            search=Profile(2), C=np.array([1.0, 10.0]),
+            X, np.sin(X[:, 0]), task="regression", folds=3, key=0, search=Profile(2),
+            method=FixedSize([4, 8], selection="uniform"), C=np.array([1.0, 10.0]),
         )  # fmt: skip
 
 

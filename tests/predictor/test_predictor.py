@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from predictor.in_another_process import answers
 from predictor.plain_models import TASKS, D, M, a_model, every_kernel, rows
 
 import jsparse
@@ -222,12 +223,6 @@ def test_the_module_imports_no_jax():
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
-def answers(path, numbers):
-    """Return the labels of some rows, one call for each."""
-    predictor, X = load_predictor(path), rows(40)
-    return [predictor.predict(X[number]).item() for number in numbers]
-
-
 def test_threads_and_processes_get_the_answers_of_one_thread(model_file):
     predictor, model, X = load_predictor(model_file), jsparse.load(model_file), rows(40)
     expected = predictor.predict(X)
@@ -237,6 +232,6 @@ def test_threads_and_processes_get_the_answers_of_one_thread(model_file):
             assert [call.result().item() for call in calls] == np.tile(expected, 10).tolist()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=context) as pool:
-        parts = [range(start, 40, 2) for start in range(2)]
-        for part, labels in zip(parts, pool.map(answers, [model_file] * 2, parts), strict=True):
-            assert labels == expected[list(part)].tolist()
+        parts = [slice(start, 40, 2) for start in range(2)]
+        labels = pool.map(answers, [model_file] * 2, [X[part] for part in parts])
+        assert list(labels) == [expected[part].tolist() for part in parts]

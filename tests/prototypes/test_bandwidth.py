@@ -31,6 +31,7 @@ def awkward(n=60, seed=0):
     )
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("method", "spread"), [("exact", "std"), ("binned", "robust")])
 def test_plug_in_agrees_with_the_naive_one(dtype, method, spread):
     X = awkward().astype(dtype)

@@ -53,7 +53,7 @@ def test_all_rows_and_one_row():
     every = renyi(key, X, 9, bandwidth=h)
     np.testing.assert_array_equal(np.sort(every.indices), np.arange(9))
     assert int(every.accepted) == 0
-    for selection in (every, renyi(key, X[:1], 1)):
+    for selection in (every, renyi(key, X[:1], 1, bandwidth=0 * h)):
         assert int(selection.status) == CONVERGED
 
 
@@ -284,7 +284,9 @@ def test_bad_input_is_named_or_marked(as_users_call):
     assert int(traced.status) == NOT_FINITE
 
 
-@pytest.mark.parametrize("choose", ["uniform", "stratified", "renyi"])
+@pytest.mark.parametrize(
+    "choose", ["uniform", "stratified", pytest.param("renyi", marks=pytest.mark.slow)]
+)
 def test_weights_are_chances_and_rows_without_weight_stay_out(choose):
     rng = np.random.default_rng(0)
     X = jnp.asarray(rng.standard_normal((300, 2)))
@@ -309,7 +311,15 @@ def test_weights_are_chances_and_rows_without_weight_stay_out(choose):
 
 
 @pytest.mark.parametrize(
-    "choose", ["uniform", "stratified", "renyi", "k_center", "k_means", "pivoted"]
+    "choose",
+    [
+        "uniform",
+        "stratified",
+        "renyi",
+        pytest.param("k_center", marks=pytest.mark.slow),
+        pytest.param("k_means", marks=pytest.mark.slow),
+        "pivoted",
+    ],
 )
 def test_rows_of_weight_zero_change_no_draw(choose):
     rng = np.random.default_rng(0)

@@ -55,12 +55,16 @@ def planted(n, D, k, seed=0):
     return X, X @ w, w
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_scdp_is_the_papers_algorithm(dtype, tol):
     X, y = problem(dtype=dtype)
     A, b = gram(X, y)
     path = pursuit.scdp(A, b, max_atoms=12)
+    for k in (5, 12):
+        np.testing.assert_array_equal(path.dense(20, k), dense(path, 20, k))
+    path = jax.device_get(path)  # each comparison of an entry on the device is a program
     support, record = reference.scdp(A.astype(float), b.astype(float), 12)
-    assert np.asarray(path.support).tolist() == support
+    assert path.support.tolist() == support
     assert path.status == COMPLETED
     assert path.size == 12
     for k, w in enumerate(record, start=1):
@@ -68,8 +72,6 @@ def test_scdp_is_the_papers_algorithm(dtype, tol):
         norm = np.linalg.norm(b - A @ w)
         np.testing.assert_allclose(path.residual_norm[k], norm, rtol=100 * tol)
         np.testing.assert_allclose(path.explained[k], b @ w, rtol=10 * tol)
-    for k in (5, 12):
-        np.testing.assert_array_equal(path.dense(20, k), dense(path, 20, k))
 
 
 def test_any_order_of_selection_gives_least_squares_at_every_size():
@@ -93,6 +95,7 @@ def test_scdp_equals_scikit_learn_on_the_gram_matrix():
         np.testing.assert_allclose(dense(path, 80, k), theirs[:, k - 1], rtol=1e-8, atol=1e-11)
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_omp_equals_scikit_learn_over_and_under_determined(dtype, tol):
     for n, D in ((60, 25), (25, 60)):
         X, y = problem(n, D, seed=1, dtype=dtype)
@@ -111,21 +114,22 @@ def test_several_right_hand_sides_select_together():
     X, y = problem(c=3)
     A, b = gram(X, y)
     path, rows = pursuit.scdp(A, b, max_atoms=10), pursuit.omp(X, y, max_atoms=10)
+    np.testing.assert_array_equal(path.dense(20, 5), dense(path, 20, 5))
+    path, rows = jax.device_get((path, rows))
     assert (path.support == rows.support).all()
     w = np.zeros((20, 3))
     for k in range(10):
         atom = int(np.argmax(np.linalg.norm(b - A @ w, axis=1)))
         assert path.support[k] == atom
-        support = np.asarray(path.support[: k + 1])
+        support = path.support[: k + 1]
         w = np.stack([reference.least_squares(A, b[:, i], support) for i in range(3)], axis=1)
         for each_path in (path, rows):
             np.testing.assert_allclose(dense(each_path, 20, k + 1), w, rtol=1e-9, atol=1e-12)
-    np.testing.assert_array_equal(path.dense(20, 5), dense(path, 20, 5))
 
 
 def test_gain_selects_what_lowers_the_objective_most():
     A, b = gram(*problem())
-    path = pursuit.scdp(A, b, max_atoms=6, rule="gain")
+    path = jax.device_get(pursuit.scdp(A, b, max_atoms=6, rule="gain"))
     support = []
     for k in range(6):
         gains = {
@@ -175,28 +179,35 @@ def test_stagewise_takes_all_above_the_threshold_at_once():
 
 def test_random_subsets_select_within_themselves_and_fit_by_least_squares():
     A, b = gram(*problem(100, 40, seed=4))
-    path = pursuit.scdpp(A, b, key=jax.random.key(1), max_atoms=15, subset=7)
-    support = np.asarray(path.support)
+    keys = jax.random.key(1), jax.random.key(2)
+    path, other = jax.device_get(
+        [pursuit.scdpp(A, b, key=key, max_atoms=15, subset=7) for key in keys]
+    )
+    support = path.support
     assert len(set(support.tolist())) == 15
     for k in (1, 4, 15):
         w = reference.least_squares(A, b, support[:k])
         np.testing.assert_allclose(dense(path, 40, k), w, rtol=1e-8, atol=1e-11)
         np.testing.assert_allclose(path.residual_norm[k], np.linalg.norm(b - A @ w), rtol=1e-8)
-    other = pursuit.scdpp(A, b, key=jax.random.key(2), max_atoms=15, subset=7)
-    assert not (other.support == path.support).all()
-    # The subsets are the same for all systems of a batch.
-    both = np.stack([A, gram(*problem(100, 40, seed=5))[0]]), np.stack([b, -b])
+    assert not (other.support == support).all()
+    # With all atoms in the subset it is the pursuit itself.
+    whole = pursuit.scdpp(A, b, key=keys[0], max_atoms=15, subset=40)
+    np.testing.assert_array_equal(whole.support, pursuit.scdp(A, b, max_atoms=15).support)
+
+
+@pytest.mark.slow
+def test_random_subsets_are_the_same_for_all_systems_of_a_batch():
+    systems = [gram(*problem(100, 40, seed=seed)) for seed in (4, 5)]
+    both = [np.stack(parts) for parts in zip(*systems, strict=True)]
     batch = pursuit.scdpp(*both, key=jax.random.key(1), max_atoms=15, subset=1)
     assert (batch.support[0] == batch.support[1]).all()  # of one drawn atom there is no choice
-    # With all atoms in the subset it is the pursuit itself.
-    whole = pursuit.scdpp(A, b, key=jax.random.key(1), max_atoms=15, subset=40)
-    assert (whole.support == pursuit.scdp(A, b, max_atoms=15).support).all()
 
 
 @pytest.mark.parametrize("shrinkage", [1.0, 0.1])
 def test_matching_pursuit_is_the_papers_algorithm(shrinkage):
     A, b = gram(*problem(seed=6))
-    path = pursuit.matching_pursuit(A, b, max_atoms=8, shrinkage=shrinkage, max_iterations=500)
+    options = {"max_atoms": 8, "shrinkage": shrinkage, "max_iterations": 500}
+    path = jax.device_get(pursuit.matching_pursuit(A, b, **options))
     record = reference.matching_pursuit(A, b, 500, shrinkage)
     sizes = [int((w != 0).sum()) for w in record]
     for k in range(1, 9):
@@ -206,15 +217,17 @@ def test_matching_pursuit_is_the_papers_algorithm(shrinkage):
         np.testing.assert_allclose(path.explained[k], 2 * b @ last - last @ A @ last, rtol=1e-9)
 
 
-def test_lasso_and_lars_equal_scikit_learn():
+@pytest.mark.parametrize(  # fast tests of LARS: test_least_angle.py
+    ("method", "solve"),
+    [("lasso", pursuit.lasso), pytest.param("lar", pursuit.lars, marks=pytest.mark.slow)],
+)
+def test_lasso_and_lars_equal_scikit_learn(method, solve):
     X, y = problem(60, 15, seed=8)
-    A, b = gram(X, y)
-    for method, solve in (("lasso", pursuit.lasso), ("lar", pursuit.lars)):
-        path = solve(A, b, max_atoms=10)
-        _, _, theirs = lars_path(X, y, method=method, max_iter=10)
-        k = min(theirs.shape[1], int(path.steps) + 1)
-        assert k >= 10
-        np.testing.assert_allclose(path.coefficients[:k].T, theirs[:, :k], rtol=1e-8, atol=1e-10)
+    path = jax.device_get(solve(*gram(X, y), max_atoms=10))
+    _, _, theirs = lars_path(X, y, method=method, max_iter=10)
+    k = min(theirs.shape[1], int(path.steps) + 1)
+    assert k >= 10
+    np.testing.assert_allclose(path.coefficients[:k].T, theirs[:, :k], rtol=1e-8, atol=1e-10)
 
 
 def test_columns_on_demand_need_no_matrix():
@@ -229,24 +242,28 @@ def test_columns_on_demand_need_no_matrix():
         chex.assert_trees_all_close(path, expected, rtol=1e-9)
 
 
-def test_a_batch_goes_in_step_and_equals_one_after_another():
-    rows = [problem(seed=s) for s in range(3)]
-    systems = [gram(*one) for one in rows]
-    for solve, problems, tolerance in (  # some end before others
-        (pursuit.scdp, systems, 0.05),
-        (pursuit.omp, rows, 0.7),
-        (pursuit.matching_pursuit, systems, 0.05),
-    ):
-        together = solve(
-            *map(np.stack, zip(*problems, strict=True)), max_atoms=12, tolerance=tolerance
+@pytest.mark.parametrize(
+    ("solve", "tolerance"),
+    [
+        (pursuit.scdp, 0.05),
+        pytest.param(pursuit.omp, 0.7, marks=pytest.mark.slow),
+        pytest.param(pursuit.matching_pursuit, 0.05, marks=pytest.mark.slow),
+    ],
+)
+def test_a_batch_goes_in_step_and_equals_one_after_another(solve, tolerance):
+    problems = [problem(seed=s) for s in range(3)]
+    if solve is not pursuit.omp:
+        problems = [gram(*one) for one in problems]
+    stacked, options = map(np.stack, zip(*problems, strict=True)), {"max_atoms": 12}
+    together = jax.device_get(solve(*stacked, tolerance=tolerance, **options))
+    for i, one in enumerate(problems):
+        alone = jax.device_get(solve(*one, tolerance=tolerance, **options))
+        assert (together.support[i] == alone.support).all()
+        assert together.status[i] == alone.status
+        np.testing.assert_allclose(
+            together.coefficients[i], alone.coefficients, rtol=1e-6, atol=1e-8
         )
-        for i, one in enumerate(problems):
-            alone = solve(*one, max_atoms=12, tolerance=tolerance)
-            member = jax.tree.map(lambda a, i=i: a[i], together)
-            assert (member.support == alone.support).all()
-            assert member.status == alone.status
-            chex.assert_trees_all_close(member.coefficients, alone.coefficients, atol=1e-8)
-        assert len(set(together.size.tolist())) > 1
+    assert len(set(together.size.tolist())) > 1  # some end before others
 
 
 @settings(deadline=None, max_examples=10)
@@ -326,9 +343,9 @@ def test_float32_is_right_on_the_rows_or_says_that_it_is_not():
 
 def test_the_estimate_of_the_condition_is_an_upper_bound_and_near():
     A, b = gram(*problem(60, 20, seed=2))
-    path = pursuit.scdp(A, b, max_atoms=20)
+    path = jax.device_get(pursuit.scdp(A, b, max_atoms=20))
     for k in (1, 5, 20):
-        S = np.asarray(path.support[:k])
+        S = path.support[:k]
         scale = 1 / np.sqrt(np.diag(A)[S])
         true = np.linalg.cond(A[np.ix_(S, S)] * scale * scale[:, None])
         assert true * (1 - 1e-9) <= path.condition[k - 1] <= k**2 * true * (1 + 1e-9)

@@ -144,6 +144,7 @@ def test_variance_settles_at_its_target(objective, q):
     assert abs(shares.mean() - balance) < 4 * error + 0.01
 
 
+@pytest.mark.slow
 def test_variance_is_near_its_target_within_the_papers_budget():
     """90 evaluations, values with one outlier of six decades, as cross-validation has them."""
 
@@ -194,6 +195,7 @@ def in_units(x, args):
     return scale * rastrigin(x, jnp.zeros_like(x)) + offset
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_search_does_not_depend_on_the_units_of_the_objective(dtype):
     low, high = box(dtype)
 
@@ -237,7 +239,9 @@ def test_beats_blind_search_at_the_same_budget(objective, budget):
 # Budget, record, and what stops it ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("members", "budget", "used"), [(5, 93, 90), (1, 7, 7)])
+@pytest.mark.parametrize(
+    ("members", "budget", "used"), [(5, 93, 90), pytest.param(1, 7, 7, marks=pytest.mark.slow)]
+)
 def test_budget_is_exact_and_everything_is_recorded(members, budget, used):
     CALLS.clear()
     low, high = box()

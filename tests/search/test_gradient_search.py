@@ -179,6 +179,7 @@ def error_on_last(trained):
     return np.mean((trained.predict(X[120:]) - y[120:]) ** 2)
 
 
+@pytest.mark.slow
 def test_a_direction_that_is_no_column_is_found(direction, tmp_path):
     X, _, _ = one_direction()
     assert error_on_last(direction) < 0.018
@@ -335,6 +336,7 @@ def test_the_error_of_a_descent_is_of_every_row_once_or_of_a_sample():
         assert Z.shape == (4, 1)
 
 
+@pytest.mark.slow
 def test_columns_are_left_out_while_the_score_falls_where_rows_are_few():
     X, y = rows(6, n=60, d=9)
     options = {**OPTIONS, "method": jsparse.FixedSize(30)}
@@ -355,10 +357,12 @@ def test_columns_are_left_out_while_the_score_falls_where_rows_are_few():
     first = steps(fewer.tuning)[len(steps(plain.tuning))].theta
     assert len(np.unique(np.sort(first)[:7])) == 1
     assert np.all(np.sort(first)[7:] > np.log(100))
-    # Where rows are many none is left out.
+
+
+def test_no_column_is_left_out_where_rows_are_many():
     template = split_kernel(RBF(np.ones(3)), np.dtype("float64"))
-    assert search.columns_left(template, 60)
-    assert not search.columns_left(template, 300)
+    assert jsparse.Gradient().columns_left(template, 60)
+    assert not jsparse.Gradient().columns_left(template, 300)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ def rows(n=300, d=6, seed=0):
     return X, np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.05 * rng.normal(size=n)
 
 
+@pytest.mark.slow
 def test_the_metric_finds_the_columns_that_matter():
     X, y = rows()
     new, targets = rows(seed=1)
@@ -155,6 +156,7 @@ def test_settings_out_of_range_are_named():
             train(X, y, task="regression", key=0, search=Recursive(**settings))
 
 
+@pytest.mark.slow
 def test_constant_duplicated_and_offset_columns():
     X, y = rows(d=3)
     wide = np.column_stack([X, np.full(300, 7.0), X[:, 2], X[:, 0] * 1e-6 + 1e3])

@@ -303,6 +303,7 @@ def test_growing_ends_where_nothing_is_left_to_gain():
     np.testing.assert_array_equal(grown.errors, 0)
 
 
+@pytest.mark.slow
 def test_as_many_as_are_worth_it():
     X, y = regression(n=120)
     options = {"task": "regression", "search": Profile(3), "folds": 3, "key": 0}

@@ -23,10 +23,12 @@ from jsparse.validation.validate import Scoring, Validation
 
 SMALLEST = 2.0**-130  # a unit of the targets, in which squares are far from 1
 METHODS = {
-    "SpSVM": SpSVM(max_prototypes=3, candidates=12),
     "sizes": FixedSize((5, 20)),
-    "tuned_with": FixedSize(40, tuned_with=20),
+    "tuned_with": FixedSize(20, tuned_with=5),
+    "SpSVM": SpSVM(max_prototypes=3, candidates=12),
 }
+SPSVM = pytest.param("SpSVM", marks=pytest.mark.slow)
+NAMES = ["sizes", "tuned_with", SPSVM]
 SLOW = {
     "moved": FixedSize(6),
     "reduced set": jsparse.ReducedSetSVM(3),
@@ -130,7 +132,12 @@ def check_same_end(model, expected):
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [("sizes", "interrupted"), ("tuned_with", "error"), ("sizes", "seconds"), ("SpSVM", "error")],
+    [
+        ("sizes", "interrupted"),
+        ("tuned_with", "error"),
+        ("sizes", "seconds"),
+        pytest.param("SpSVM", "error", marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_stopped_in_its_second_stage_goes_on(name, way, clock, evaluated, tmp_path):
     expected = whole(name)
@@ -147,6 +154,7 @@ def test_a_run_stopped_in_its_second_stage_goes_on(name, way, clock, evaluated, 
     assert [e.seconds for e in again.tuning.history[: len(history)]] == [e.seconds for e in history]
 
 
+@pytest.mark.slow
 def test_a_stage_after_one_that_was_stopped_is_run_again(clock, evaluated):
     # Its evaluation is of the best kernel until then, which is not the best of all.
     expected = whole("SpSVM")
@@ -159,7 +167,13 @@ def test_a_stage_after_one_that_was_stopped_is_run_again(clock, evaluated):
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), [("SpSVM", "interrupted"), ("sizes", "error"), ("tuned_with", "seconds")]
+    ("name", "way"),
+    [
+        ("tuned_with", "interrupted"),
+        ("sizes", "error"),
+        ("tuned_with", "seconds"),
+        pytest.param("SpSVM", "interrupted", marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_known_of_later_stages_is_not_lost(name, way, clock, evaluated):
     expected = whole(name)
@@ -228,7 +242,7 @@ def test_a_stream_that_breaks_in_the_second_stage_loses_no_evaluation(monkeypatc
     check_same_end(trained("sizes", stream=stream, history=history), expected)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_one_time_limit_holds_for_all_stages(name, monkeypatch, clock):
     expected = whole(name)
     starts, scores = [], Problem.scores
@@ -254,9 +268,7 @@ def test_one_time_limit_holds_for_all_stages(name, monkeypatch, clock):
         assert model.tuning.stopped == ("finished" if complete else "seconds")
 
 
-@pytest.mark.parametrize(
-    "name", [*METHODS, *(pytest.param(s, marks=pytest.mark.slow) for s in SLOW)]
-)
+@pytest.mark.parametrize("name", [*NAMES, *(pytest.param(s, marks=pytest.mark.slow) for s in SLOW)])
 def test_one_report_of_progress_counts_all_stages(name):
     reports = []
     model = trained(name, progress=lambda *report: reports.append(report))
@@ -300,14 +312,19 @@ def without_digits(monkeypatch, stage):
     monkeypatch.setattr("jsparse.search.run.Run._evaluate", lost)
 
 
-def test_evaluations_of_stages_that_fail_are_kept(monkeypatch):
+def test_evaluations_of_a_stage_that_fails_are_kept(monkeypatch):
     kept = whole("tuned_with").tuning.history
     without_digits(monkeypatch, 1)
     model = trained("tuned_with")  # the machine of the first stage
-    assert model.model.size == 20
+    assert model.model.size == 5
     assert model.tuning.stopped == "finished"
     assert count_of(model.tuning.history, 0) == count_of(kept, 0)
     assert count_of(model.tuning.history, 1) > 0
+
+
+@pytest.mark.slow
+def test_evaluations_of_a_stage_that_is_needed_and_fails_are_kept(monkeypatch):
+    without_digits(monkeypatch, 1)
     with pytest.raises(jsparse.NumericalError, match="no kernel and C") as caught:
         trained("SpSVM")
     stages = [e.stage for e in caught.value.history]
@@ -315,27 +332,27 @@ def test_evaluations_of_stages_that_fail_are_kept(monkeypatch):
     assert set(stages[4:]) == {1}
 
 
-def test_ctrl_c_before_a_stage_has_a_result(monkeypatch):
-    for name, first in (("SpSVM", 4), ("tuned_with", 4)):
-        calls, scores = itertools.count(1), Problem.scores
+@pytest.mark.parametrize("name", ["tuned_with", SPSVM])
+def test_ctrl_c_before_a_stage_has_a_result(name, monkeypatch):
+    calls, scores = itertools.count(1), Problem.scores
 
-        def interrupted(*arguments, calls=calls, scores=scores, first=first):
-            if next(calls) > first:
-                raise KeyboardInterrupt
-            return scores(*arguments)
+    def interrupted(*arguments):
+        if next(calls) > 4:
+            raise KeyboardInterrupt
+        return scores(*arguments)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Problem, "scores", interrupted)
-            if name == "SpSVM":  # without its second stage there is no machine
-                with pytest.raises(KeyboardInterrupt) as caught:
-                    trained(name)
-                history = caught.value.history
-            else:
-                tuning = trained(name).tuning
-                assert tuning.stopped == "interrupted"
-                history = tuning.history
-        assert len(history) == first
-        check_same_end(trained(name, history=history), whole(name))
+    with monkeypatch.context() as patch:
+        patch.setattr(Problem, "scores", interrupted)
+        if name == "SpSVM":  # without its second stage there is no machine
+            with pytest.raises(KeyboardInterrupt) as caught:
+                trained(name)
+            history = caught.value.history
+        else:
+            tuning = trained(name).tuning
+            assert tuning.stopped == "interrupted"
+            history = tuning.history
+    assert len(history) == 4
+    check_same_end(trained(name, history=history), whole(name))
 
 
 @pytest.mark.slow
@@ -357,7 +374,7 @@ def test_ctrl_c_brings_evaluations_in_units_of_the_targets(monkeypatch):
         assert np.all(ours.scores < SMALLEST)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_start_with_other_parameters_and_a_history_of_other_rows_are_refused(name):
     (X, y), task = data(name)
     options = {"task": task, "method": METHODS[name], "key": 1, "folds": 3}

@@ -29,6 +29,7 @@ def solved(Phi, y, C, weights=None, **options):
     return jax.tree.map(np.asarray, interior_point.solve(*arrays, **options))
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_the_machine_is_that_of_libsvm(dtype):
     Phi, y = problem(dtype)
     w = np.random.default_rng(1).integers(0, 3, N).astype(dtype)
@@ -88,6 +89,7 @@ def test_any_C_ends_near_the_optimum_or_says_that_it_does_not(dtype):
             assert (relative < (1e-8 if dtype == "float64" else 1e-3)).all()
 
 
+@pytest.mark.slow
 def test_batches_blocks_and_single_problems_agree():
     Phi, y = problem()
     both = solved(Phi, y, C, block_rows=16)
@@ -123,6 +125,7 @@ def test_one_class_constant_features_steps_that_run_out_and_bad_input(as_users_c
             solved(Phi, **{"y": y, "C": C, **changes})
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_the_one_class_machine_is_that_of_libsvm(dtype, as_users_call):
     Phi, w = problem(dtype)[0], np.random.default_rng(1).uniform(0.5, 1.5, N) * (np.arange(N) % 5)
     here, near = w > 0, {"float64": 1e-6, "float32": 2e-4}[dtype]

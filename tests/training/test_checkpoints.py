@@ -51,9 +51,10 @@ def often(monkeypatch):
     "case",
     [
         "stream",
-        "memory",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("classes", "path", "gradient")),
-        pytest.param("distilled", marks=pytest.mark.slow),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("memory", "classes", "path", "gradient", "distilled")
+        ),
     ],
 )
 def test_a_killed_call_resumes_with_the_same_bits(case, tmp_path, monkeypatch):

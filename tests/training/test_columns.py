@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jsparse import Dual, FixedSize, Recursive, distil, load, train
+from jsparse import Dual, FixedSize, Profile, Recursive, distil, load, train
 from jsparse.data.frames import Frame
 from jsparse.data.streams import ArrayStream
 from jsparse.machines.scdp import SCDP
@@ -36,6 +36,7 @@ def test_ranks_do_not_change_under_monotone_maps_of_the_columns():
 def test_auto_takes_what_errs_less(method):
     X, y = heavy_tails()
     options = {"task": "regression", "key": 0, "method": method, "columns": "auto"}
+    options |= {"search": Profile(5), "out_of_fold": False}
     trained = train(X, y, **options)
     assert isinstance(trained.model.expansion.scaling, NormalScores)
     Z = np.random.default_rng(2).normal(size=X.shape)

@@ -72,6 +72,7 @@ def test_large_ridge_systems_have_the_solutions_and_derivatives_of_small_ones(mo
     np.testing.assert_allclose(slope(jnp.asarray(Phi)), expected, rtol=1e-7, atol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_machines_in_triangular_features_are_those_of_the_kernel(dtype):
     rng = np.random.default_rng(3)
     X = rng.standard_normal((40, 2)).astype(dtype)
@@ -117,6 +118,7 @@ def test_the_errors_of_a_large_machine_are_its_own():
     assert min(abs(step - round(step)) for step in steps) < 1e-6
 
 
+@pytest.mark.slow
 def test_more_prototypes_that_gain_nothing_are_left_out():
     rng = np.random.default_rng(5)
     X = rng.standard_normal((60, 2))

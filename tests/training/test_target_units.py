@@ -1,6 +1,5 @@
 """Targets of any size: the same machine in other units, with scores in the caller's."""
 
-import itertools
 import math
 import warnings
 from dataclasses import replace
@@ -73,13 +72,9 @@ def check_same(model, base, X, power, tol):
 KINDS = ["absolute", "path", "streamed path", "sizes"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [
-        pytest.param(kind, dtype, marks=() if (kind, dtype) == ("absolute", "float32") else SLOW)
-        for kind, dtype in itertools.product(KINDS, SIZES)
-    ],
-)
+@SLOW
+@pytest.mark.parametrize("dtype", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_tiny_and_huge_targets_give_the_same_machine(kind, dtype):
     """`tests/contracts/test_relations.py` compares the machines of every other method."""
     X, y = table(dtype)
