@@ -1,7 +1,7 @@
 """The results of a batch as one `Trained` for each problem."""
 
 import dataclasses
-from typing import Any, cast
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -72,7 +72,7 @@ def _machines(solved: Any, members: list[Member]) -> list[dict[str, Any]]:
         for path, _ in with_paths
     ]
 
-    def without_padding(i: int, member: Member) -> list[np.ndarray]:
+    def without_padding(i: int, member: Member) -> list[np.ndarray | np.generic]:
         lengths = {"m": slice(member.n_prototypes), "d": slice(member.shape.d), ".": slice(None)}
         places = [(i, *(lengths[axis] for axis in names)) for names in axes]
         return [leaf[place] for (_, leaf), place in zip(with_paths, places, strict=True)]
@@ -125,10 +125,10 @@ def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) ->
 
 
 def _data(member: Member, scaling: Standardization, Z: np.ndarray, folds: Folds) -> TrainingData:
-    """Return the rows of a member as `read_table` does, on the host and without padding."""
-    encoded, n, w = member.encoded, len(Z), member.weights
-    encoding, table = member.encoding(scaling), cast(Any, Z)
-    rows = Rows(table, cast(Any, member.targets), cast(Any, w), encoded.code)
+    """Return the rows of a member as `read_table` does, without padding."""
+    encoded, n, w, encoding = member.encoded, len(Z), member.weights, member.encoding(scaling)
+    table, targets, row_weights = jax.device_put((Z, member.targets, w))
+    rows = Rows(table, targets, row_weights, encoded.code)
     return TrainingData(
         source=InMemory(rows, rows, folds, folds, n),
         encoding=encoding,

@@ -39,7 +39,7 @@ CALLS, CALLS_ON_CPU = 2, 4
 # and the cube of their number.
 ALL_ROWS = {"balanced": 6000, "accurate": 20_000}
 PROTOTYPES = {"balanced": 500, "accurate": 2000}
-COMPARED = 2**27  # measured bytes of the programs for the kernels and columns that it compares
+COMPARED = 3 * 2**25  # measured bytes of the programs for the kernels and columns that it compares
 MATRICES, BLOCKS = 5, 4  # for all rows: n x n, and blocks of rows, in memory at a time (measured)
 # Measured bytes of the objects of a result, and of its arrays for each row.
 RESULT, RESULT_ROW = 2**17, 64

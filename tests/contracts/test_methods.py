@@ -345,7 +345,7 @@ def refitted(case, layout):
     return values
 
 
-@pytest.mark.parametrize(("name", "targets"), fits("dual", "fixed-size", "scdp"))
+@pytest.mark.parametrize(("name", "targets"), fits("dual", "fixed-size", "scdp", "spsvm"))
 def test_held_out_equals_refitting_without_the_fold(name, targets):
     case, folds = setup(name, targets), jsparse.folds_from_assignment(FOLDS)
     method, k = case.method, max(1, len(case.method.fit_sizes))

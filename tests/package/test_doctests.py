@@ -6,11 +6,9 @@ import importlib
 import pytest
 
 MODULES = (
-    "expansion", "machines.fixed_size", "multiclass", "prototypes.uniform", "scaling",
-    *(
-        pytest.param(name, marks=pytest.mark.slow)
-        for name in ("machines.gradient_product", "pursuit.conjugate", "training.train")
-    ),
+    "expansion", "machines.fixed_size", "machines.gradient_product", "multiclass",
+    "prototypes.uniform", "pursuit.conjugate", "scaling",
+    pytest.param("training.train", marks=pytest.mark.slow),
 )  # fmt: skip
 
 

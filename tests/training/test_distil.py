@@ -156,7 +156,6 @@ def test_what_cannot_be_distilled_is_refused(as_users_call):
         jsparse.distil(several, X, y, key=0)
 
 
-@pytest.mark.slow
 def test_moved_prototypes_imitate_the_large_machine_better(numbers, as_users_call):
     X, y, large = numbers
     weights = np.append(np.ones(120), np.zeros(40))

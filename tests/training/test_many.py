@@ -306,3 +306,36 @@ def test_grid_search_on_several_processes(backend):
             stack.enter_context(joblib.parallel_config("dask"))
         parallel = search.set_params(n_jobs=2).fit(X, y).cv_results_["mean_test_score"]
     np.testing.assert_allclose(parallel, alone, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduler", ["dask", "ray"])
+def test_workers_of_a_cluster_train_parts_of_the_problems(scheduler):
+    def trained_part(problems):
+        many = train_many(problems, **REGRESSION, method=FixedSize(9), on_error="keep")
+        return many.by_name, many.errors
+
+    problems = {f"store {seed}": table(seed, 60 + seed) for seed in range(4)}
+    problems["no rows"] = (np.zeros((0, 5)), np.zeros(0))
+    parts = [dict(list(problems.items())[i::2]) for i in range(2)]
+    if scheduler == "dask":
+        distributed = pytest.importorskip("distributed")
+        options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+        with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+            results = client.gather(client.map(trained_part, parts))
+    else:
+        ray = pytest.importorskip("ray")
+        ray.init(num_cpus=2, include_dashboard=False)
+        try:
+            results = ray.get([ray.remote(trained_part).remote(part) for part in parts])
+        finally:
+            ray.shutdown()
+    trained = {name: one for by_name, _ in results for name, one in by_name.items()}
+    failed = {name: error for _, errors in results for name, error in errors.items()}
+    assert list(failed) == ["no rows"]
+    alone = train_many(problems, **REGRESSION, method=FixedSize(9), on_error="keep")
+    for name in problems:
+        if name not in failed:
+            X = problems[name][0]
+            values, expected = trained[name].predict(X), alone.by_name[name].predict(X)
+            np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-3)
