@@ -309,6 +309,7 @@ def test_grid_search_on_several_processes(backend):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ray's open files
 @pytest.mark.parametrize("scheduler", ["dask", "ray"])
 def test_workers_of_a_cluster_train_parts_of_the_problems(scheduler):
     def trained_part(problems):
