@@ -34,9 +34,6 @@ PROTOTYPE_RATE = 0.1  # length of the first steps, in standard deviations of the
 FEWEST_ROWS = 100  # with fewer rows, the cross-validated error is too uncertain
 FEW = 50  # a machine with at most this many prototypes gets a preliminary descent
 PRELIMINARY = 100  # prototypes of the machine of a preliminary descent
-# Factor of the first `C` of a preliminary descent. A history names a step by kernel and `C`, and
-# the factor keeps the steps of the preliminary descent apart from the steps of other descents.
-C_APART = 2.0
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -245,7 +242,6 @@ class _Descents:
     def _preliminary_end(self, begin: np.ndarray, budget: int) -> np.ndarray:
         """Return the best theta and log `C` of a descent for a machine of `PRELIMINARY` rows."""
         parts, points = self._parts_and_prototypes(None, PRELIMINARY)
-        begin = np.append(begin[:-1], begin[-1] + np.log(C_APART))
         score, theta = self._descend(begin, self.lowest, budget, parts, points)
         if not np.isfinite(score):
             return begin

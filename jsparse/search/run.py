@@ -3,6 +3,7 @@
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
@@ -131,7 +132,11 @@ class Run:
         self.grid, (self.low, self.high) = grid, bounds
         self.planned = search.planned(problem)
         self.progress, self.stage, self.checked = progress, stage, same_run
-        self.known = {self._name(e.theta, e.C, len(e.slope) > 0): e for e in history}
+        self.slopes: Counter[bytes] = Counter()  # number of slopes at each point
+        self.known = {
+            (self._slope_name if len(e.slope) > 0 else self._name)(e.theta, e.C): e for e in history
+        }
+        self.slopes.clear()
         self.unused = dict(self.known)  # given evaluations that this run has not reached yet
         self.history: list[Evaluation] = []
         self.goes_on = False  # whether this run evaluated a point not in the given history
@@ -161,7 +166,7 @@ class Run:
     def slope(self, theta: np.ndarray, C: float, evaluate: Callable[[], Slope]) -> Slope:
         """See `Evaluator.slope`."""
         every_C = np.full_like(self.history[0].C, C)
-        name = self._name(theta, every_C, is_slope=True)
+        name = self._slope_name(theta, every_C)
         step = self.known.get(name)
         if step is None:
             # Leave time to score the kernel at the end of the steps.
@@ -236,12 +241,19 @@ class Run:
         rows = zip(thetas, C, *results, strict=True)
         return [Evaluation(*row, end - self.start, stage=self.stage) for row in rows]
 
-    def _name(self, theta: np.ndarray, C: np.ndarray, is_slope: bool = False) -> bytes:
-        """Return a dictionary key for a point, rounded to the device's dtype.
+    def _name(self, theta: np.ndarray, C: np.ndarray) -> bytes:
+        """Return a dictionary key for the scores of a point, rounded to the device's dtype."""
+        return np.concatenate([theta, C]).astype(self.dtype).tobytes()
 
-        Scores and steps of a gradient have different keys.
+    def _slope_name(self, theta: np.ndarray, C: np.ndarray) -> bytes:
+        """Return a dictionary key for the next slope at a point.
+
+        Descents with other rows or prototypes may go through the same point. Their order is the
+        same in every run, so the keys count the slopes of a point.
         """
-        return np.concatenate([theta, C]).astype(self.dtype).tobytes() + b"slope" * is_slope
+        point = self._name(theta, C)
+        self.slopes[point] += 1
+        return point + b"slope %d" % self.slopes[point]
 
     def _check_history(self, first: bytes) -> None:
         """Raise a `ValueError` unless the given history is of this problem and this search.

@@ -272,23 +272,25 @@ def steps(tuning):
 
 
 def test_a_stopped_search_goes_on_as_if_it_had_not_been(tmp_path):
-    X, y = rows(2)
-    whole = jsparse.train(X, y, search=SEARCH, key=0, **OPTIONS).tuning
-    assert len(steps(whole)) >= 3
+    # The preliminary descent, which is stopped, and the next one start at the same kernel and C.
+    X, y = rows(8, n=120, d=2)
+    options = OPTIONS | {"method": jsparse.FixedSize(6), "key": 0}
+    search = jsparse.Gradient(max_evaluations=8)
+    whole = jsparse.train(X, y, search=search, **options).tuning
     calls = itertools.count(1)
 
     def stop(done, planned, best):
         if next(calls) == 13:  # the third step
             raise KeyboardInterrupt
 
-    stopped = jsparse.train(X, y, search=SEARCH, key=0, progress=stop, **OPTIONS).tuning
+    stopped = jsparse.train(X, y, search=search, progress=stop, **options).tuning
     assert stopped.stopped == "interrupted"
     assert len(steps(stopped)) == 3
     jsparse.save_history(tmp_path / "search", stopped.history)
     history = jsparse.load_history(tmp_path / "search")
     assert [e.slope.size for e in history] == [e.slope.size for e in stopped.history]
-    resumed = dataclasses.replace(SEARCH, history=history)
-    again = jsparse.train(X, y, search=resumed, key=0, **OPTIONS).tuning
+    resumed = dataclasses.replace(search, history=history)
+    again = jsparse.train(X, y, search=resumed, **options).tuning
     np.testing.assert_array_equal(again.theta, whole.theta)
     assert again.C == whole.C
     assert len(again.history) == len(whole.history)
@@ -296,7 +298,7 @@ def test_a_stopped_search_goes_on_as_if_it_had_not_been(tmp_path):
         np.testing.assert_array_equal(a.slope, b.slope)
     # Time that is up leaves the profile and no step.
     resources = jsparse.Resources(max_seconds=0.0)
-    late = jsparse.train(X, y, search=SEARCH, key=0, resources=resources, **OPTIONS).tuning
+    late = jsparse.train(X, y, search=search, resources=resources, **options).tuning
     assert late.stopped == "seconds"
     assert len(late.history) >= 1
     assert not steps(late)
