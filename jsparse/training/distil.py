@@ -146,6 +146,8 @@ def distil(
 
     with jax.enable_x64(True):
         small = run_with(method.for_distillation(Z), C)
+        if model.about.get("metric") == small.metric:
+            small = dataclasses.replace(small, large_error=model.about["cv_error"])
         if not move_prototypes:
             return small
         seconds: dict[str, float] = {}
@@ -166,7 +168,9 @@ def distil(
             )
         best = moved if moved.cv_error < selected.cv_error else small
     total = {name: small.seconds[name] + seconds[term] for name, term in _TERMS}
-    return dataclasses.replace(best, seconds=small.seconds | seconds | total)
+    return dataclasses.replace(
+        best, seconds=small.seconds | seconds | total, large_error=small.large_error
+    )
 
 
 def _moved(

@@ -82,6 +82,8 @@ class Trained:
             its file, and seconds for one row (latency).
         preset: the preset that completed the settings. None if none was stated and the rows were a
             stream or on a mesh, or the method was stated.
+        large_error: for a distilled model, the cross-validated error of the large machine; None if
+            it is not known in `metric`.
     """
 
     model: Model
@@ -106,6 +108,7 @@ class Trained:
     selection_status: int = CONVERGED
     preset: Preset | None = None
     costs: dict[str, float] | None = None
+    large_error: float | None = None
 
     def __repr__(self) -> str:
         return as_text("Trained", self._facts())
@@ -135,7 +138,10 @@ class Trained:
         error = rounded(self.cv_error, 4)
         if np.isfinite(self.standard_error):  # not known from one fold
             error += f" +- {rounded(self.standard_error, 2)} standard error"
-        shown["error"] = f"{error} ({METRIC_NAMES[self.metric]}, cross-validated)"
+        large = ""
+        if self.large_error is not None:
+            large = f"; of the large machine {rounded(self.large_error, 4)}"
+        shown["error"] = f"{error} ({METRIC_NAMES[self.metric]}, cross-validated{large})"
         tuning, folds, seconds = self.tuning, len(self.folds.index), self.seconds
         shown["chosen by"] = (
             f"{type(self.search).__name__} search, {len(tuning.history)} evaluations "
