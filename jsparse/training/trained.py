@@ -138,10 +138,9 @@ class Trained:
         error = rounded(self.cv_error, 4)
         if np.isfinite(self.standard_error):  # not known from one fold
             error += f" +- {rounded(self.standard_error, 2)} standard error"
-        large = ""
+        shown["error"] = f"{error} ({METRIC_NAMES[self.metric]}, cross-validated)"
         if self.large_error is not None:
-            large = f"; of the large machine {rounded(self.large_error, 4)}"
-        shown["error"] = f"{error} ({METRIC_NAMES[self.metric]}, cross-validated{large})"
+            shown["distilled"] = f"from a machine with error {rounded(self.large_error, 4)}"
         tuning, folds, seconds = self.tuning, len(self.folds.index), self.seconds
         shown["chosen by"] = (
             f"{type(self.search).__name__} search, {len(tuning.history)} evaluations "

@@ -47,7 +47,7 @@ def test_few_of_the_prototypes_do_nearly_as_well(numbers, tmp_path):
     assert small.model.dtype == np.float64
     assert pytest.approx(large.C) == small.C
     assert small.large_error == large.cv_error
-    assert f"of the large machine {large.cv_error:.4g})" in repr(small)
+    assert f"distilled   from a machine with error {large.cv_error:.4g}\n" in repr(small)
     np.testing.assert_allclose(small.kernel.lengthscale, large.kernel.lengthscale, rtol=1e-6)
     # Its prototypes are some of the large machine's, and the curve has every size.
     Z, small_Z = (
