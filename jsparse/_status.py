@@ -68,7 +68,7 @@ class ConvergenceWarning(UserWarning):
 
 
 def status_of(failed: Bool[Array, "*b"], imprecise: Bool[Array, "*b"]) -> Int[Array, "*b"]:
-    """Return the status of a solve: `NOT_FINITE`, else `PRECISION_LOST`, else `CONVERGED`."""
+    """Return `NOT_FINITE` if a solve failed, `PRECISION_LOST` if imprecise, else `CONVERGED`."""
     code = jnp.where(imprecise, jnp.int32(PRECISION_LOST), jnp.int32(CONVERGED))
     return jnp.where(failed, jnp.int32(NOT_FINITE), code)
 

@@ -402,6 +402,9 @@ def _floating(a: ArrayLike) -> np.ndarray:
 
 
 def _round_robin(a: np.ndarray, start: int, n_folds: int) -> np.ndarray:
-    """Return rows by folds, `(n_folds, rows, ...)`; the first row has number `start`."""
+    """Return the rows of each fold, shape `(n_folds, rows, ...)`.
+
+    Row `i` of the stream is in fold `i mod n_folds`; `start` is the number of the first row of `a`.
+    """
     by_fold = np.swapaxes(a.reshape(-1, n_folds, *a.shape[1:]), 0, 1)
     return np.roll(by_fold, start % n_folds, axis=0)

@@ -111,20 +111,24 @@ def relevance_of(
     return _grouped(parts)
 
 
-def _grouped(parts: Mapping[str, Float[np.ndarray, " k"]]) -> Relevance:
-    """Return the relevance, given the inverse squares of each column's lengthscales."""
-    inverse_lengths = {name: float(np.sqrt(part.sum())) for name, part in parts.items()}
+def _grouped(inverse_squares: Mapping[str, Float[np.ndarray, " k"]]) -> Relevance:
+    """Return the relevance of each column; group columns that share one lengthscale.
+
+    `inverse_squares` has `1 / lengthscale^2` of each feature of a column. A column of categories
+    has several features.
+    """
+    inverse_lengths = {name: float(np.sqrt(s.sum())) for name, s in inverse_squares.items()}
     largest = max(inverse_lengths.values())
     values = {name: value / largest for name, value in inverse_lengths.items()}
-    off = [name for name, value in values.items() if value < SWITCHED_OFF]
-    values |= dict.fromkeys(off, 0.0)
+    switched_off = [name for name, value in values.items() if value < SWITCHED_OFF]
+    values |= dict.fromkeys(switched_off, 0.0)
     by_inverse_square: dict[float, list[str]] = {}
-    for name, part in parts.items():
-        if name not in off and np.all(part == part[0]):
-            by_inverse_square.setdefault(float(part[0]), []).append(name)
+    for name, s in inverse_squares.items():
+        if name not in switched_off and np.all(s == s[0]):
+            by_inverse_square.setdefault(float(s[0]), []).append(name)
     # The largest inverse square belongs to the shortest lengthscale.
     groups = [names for _, names in sorted(by_inverse_square.items(), reverse=True)]
-    return Relevance(values, [group for group in groups if len(group) > 1], off)
+    return Relevance(values, [group for group in groups if len(group) > 1], switched_off)
 
 
 def _inverse_squares(kernel: Kernel, d: int) -> Float[np.ndarray, " d"]:

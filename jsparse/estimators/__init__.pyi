@@ -30,13 +30,14 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several
             increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
-            "auto" doubles the number while the error falls and seconds are left. None takes a
-            third of the rows, at least one for each class, and at most 300, or 20 where a
-            descent moves the prototypes.
+            "auto" doubles the number while the error falls and the time limit of the search
+            permits. None takes a third of the rows, at least one for each class, and at most
+            300, or 20 where a descent moves the prototypes.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
-        stop_when_flat: try several numbers only until the error hardly falls, or until the next
-            number would take more seconds than are left.
+        stop_when_flat: try several numbers in increasing order, and stop when the error falls
+            by less than a tenth of a standard error, or when the next number would exceed the
+            time limit of the search.
         selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
             for the rows with the largest residual variance under the untuned kernel, whatever
             the class.
@@ -142,13 +143,14 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several
             increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
-            "auto" doubles the number while the error falls and seconds are left. None takes a
-            third of the rows, at least one for each class, and at most 300, or 20 where a
-            descent moves the prototypes.
+            "auto" doubles the number while the error falls and the time limit of the search
+            permits. None takes a third of the rows, at least one for each class, and at most
+            300, or 20 where a descent moves the prototypes.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
-        stop_when_flat: try several numbers only until the error hardly falls, or until the next
-            number would take more seconds than are left.
+        stop_when_flat: try several numbers in increasing order, and stop when the error falls
+            by less than a tenth of a standard error, or when the next number would exceed the
+            time limit of the search.
         selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
             for the rows with the largest residual variance under the untuned kernel, whatever
             the class.
@@ -1164,17 +1166,18 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several
             increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
-            "auto" doubles the number while the error falls and seconds are left. None takes a
-            third of the rows, at least one for each class, and at most 300, or 20 where a
-            descent moves the prototypes. Or a fraction between 0 and 1 of the support vectors
-            of scikit-learn's `SVC` with the same C and kernel. If C is tuned, `SVC` has C = 1.
-            If the kernel is tuned, the lengthscale of `SVC` is the square root of half the
-            number of columns. With several classes, the number of support vectors is the mean
-            over the one-versus-rest problems.
+            "auto" doubles the number while the error falls and the time limit of the search
+            permits. None takes a third of the rows, at least one for each class, and at most
+            300, or 20 where a descent moves the prototypes. Or a fraction between 0 and 1 of
+            the support vectors of scikit-learn's `SVC` with the same C and kernel. If C is
+            tuned, `SVC` has C = 1. If the kernel is tuned, the lengthscale of `SVC` is the
+            square root of half the number of columns. With several classes, the number of
+            support vectors is the mean over the one-versus-rest problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
-        stop_when_flat: try several numbers only until the error hardly falls, or until the next
-            number would take more seconds than are left.
+        stop_when_flat: try several numbers in increasing order, and stop when the error falls
+            by less than a tenth of a standard error, or when the next number would exceed the
+            time limit of the search.
         selection: how the prototypes, or the start of a descent, are chosen: "k_means" for
             cluster means, or rows by "renyi" or "uniform". Copies of a row are chosen only if
             there are too few different rows (Section 5.6).
@@ -1268,17 +1271,18 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several
             increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
-            "auto" doubles the number while the error falls and seconds are left. None takes a
-            third of the rows, at least one for each class, and at most 300, or 20 where a
-            descent moves the prototypes. Or a fraction between 0 and 1 of the support vectors
-            of scikit-learn's `SVC` with the same C and kernel. If C is tuned, `SVC` has C = 1.
-            If the kernel is tuned, the lengthscale of `SVC` is the square root of half the
-            number of columns. With several classes, the number of support vectors is the mean
-            over the one-versus-rest problems.
+            "auto" doubles the number while the error falls and the time limit of the search
+            permits. None takes a third of the rows, at least one for each class, and at most
+            300, or 20 where a descent moves the prototypes. Or a fraction between 0 and 1 of
+            the support vectors of scikit-learn's `SVC` with the same C and kernel. If C is
+            tuned, `SVC` has C = 1. If the kernel is tuned, the lengthscale of `SVC` is the
+            square root of half the number of columns. With several classes, the number of
+            support vectors is the mean over the one-versus-rest problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
-        stop_when_flat: try several numbers only until the error hardly falls, or until the next
-            number would take more seconds than are left.
+        stop_when_flat: try several numbers in increasing order, and stop when the error falls
+            by less than a tenth of a standard error, or when the next number would exceed the
+            time limit of the search.
         selection: how the prototypes, or the start of a descent, are chosen: "k_means" for
             cluster means, or rows by "renyi" or "uniform". Copies of a row are chosen only if
             there are too few different rows (Section 5.6).
@@ -1538,13 +1542,14 @@ class RobustLSSVMClassifier(Classifier):
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several
             increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
-            "auto" doubles the number while the error falls and seconds are left. None takes a
-            third of the rows, at least one for each class, and at most 300, or 20 where a
-            descent moves the prototypes.
+            "auto" doubles the number while the error falls and the time limit of the search
+            permits. None takes a third of the rows, at least one for each class, and at most
+            300, or 20 where a descent moves the prototypes.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
-        stop_when_flat: try several numbers only until the error hardly falls, or until the next
-            number would take more seconds than are left.
+        stop_when_flat: try several numbers in increasing order, and stop when the error falls
+            by less than a tenth of a standard error, or when the next number would exceed the
+            time limit of the search.
         selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
             for the rows with the largest residual variance under the untuned kernel, whatever
             the class.
@@ -1637,13 +1642,14 @@ class RobustLSSVMRegressor(Regressor):
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several
             increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
-            "auto" doubles the number while the error falls and seconds are left. None takes a
-            third of the rows, at least one for each class, and at most 300, or 20 where a
-            descent moves the prototypes.
+            "auto" doubles the number while the error falls and the time limit of the search
+            permits. None takes a third of the rows, at least one for each class, and at most
+            300, or 20 where a descent moves the prototypes.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
-        stop_when_flat: try several numbers only until the error hardly falls, or until the next
-            number would take more seconds than are left.
+        stop_when_flat: try several numbers in increasing order, and stop when the error falls
+            by less than a tenth of a standard error, or when the next number would exceed the
+            time limit of the search.
         selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
             for the rows with the largest residual variance under the untuned kernel, whatever
             the class.
@@ -2036,8 +2042,9 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
             problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
-        stop_when_flat: try several numbers only until the error hardly falls, or until the next
-            number would take more seconds than are left.
+        stop_when_flat: try several numbers in increasing order, and stop when the error falls
+            by less than a tenth of a standard error, or when the next number would exceed the
+            time limit of the search.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
             first starts from points by `selection`, the others from random rows.
@@ -2137,8 +2144,9 @@ class SparseKernelRidgeRegressor(Regressor):
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
-        stop_when_flat: try several numbers only until the error hardly falls, or until the next
-            number would take more seconds than are left.
+        stop_when_flat: try several numbers in increasing order, and stop when the error falls
+            by less than a tenth of a standard error, or when the next number would exceed the
+            time limit of the search.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
             first starts from points by `selection`, the others from random rows.
@@ -2236,8 +2244,9 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
             problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
-        stop_when_flat: try several numbers only until the error hardly falls, or until the next
-            number would take more seconds than are left.
+        stop_when_flat: try several numbers in increasing order, and stop when the error falls
+            by less than a tenth of a standard error, or when the next number would exceed the
+            time limit of the search.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
             first starts from points by `selection`, the others from random rows.
@@ -2341,8 +2350,9 @@ class SparseReducedLSSVMClassifier(Classifier):
         size_tolerance: choose the smallest `C` whose error is within this many standard errors
             of the smallest error; a smaller `C` leaves fewer prototypes. The tolerance also
             chooses among several initial numbers.
-        stop_when_flat: try several numbers only until the error hardly falls, or until the next
-            number would take more seconds than are left.
+        stop_when_flat: try several numbers in increasing order, and stop when the error falls
+            by less than a tenth of a standard error, or when the next number would exceed the
+            time limit of the search.
         selection: how the initial prototypes are chosen: "renyi" or "uniform".
         k: see `n_prototypes`.
         initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows
@@ -2450,8 +2460,9 @@ class SparseReducedLSSVMRegressor(Regressor):
         size_tolerance: choose the smallest `C` whose error is within this many standard errors
             of the smallest error; a smaller `C` leaves fewer prototypes. The tolerance also
             chooses among several initial numbers.
-        stop_when_flat: try several numbers only until the error hardly falls, or until the next
-            number would take more seconds than are left.
+        stop_when_flat: try several numbers in increasing order, and stop when the error falls
+            by less than a tenth of a standard error, or when the next number would exceed the
+            time limit of the search.
         selection: how the initial prototypes are chosen: "renyi" or "uniform".
         k: see `n_prototypes`.
         initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows

@@ -120,7 +120,7 @@ def _sizes(model: Predictor, prefix: str, coverage: float | None) -> str:
 
 
 def _scores(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
-    """Return the function that checks a row and computes its scores."""
+    """Return the C function that checks a row and computes its scores, after the code it uses."""
     d, real, s = model.machine.prototypes.shape[1], numbers.type, _n_scores(model)
     lines = [f"for (j = 0; j < {d}; j++) {{ if (!isfinite(x[j])) {{ return -1; }} }}"]
     parts = []
@@ -154,14 +154,14 @@ def _scores(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
 
 
 def _int8_matrix(name: str, values: np.ndarray) -> str:
-    """Return the declaration of a constant matrix of small whole numbers."""
+    """Return the C declaration of a constant matrix of small whole numbers."""
     rows = ",\n".join("{" + ",".join(str(int(v)) for v in row) + "}" for row in values)
     k, problems = values.shape
     return f"static const signed char {name}[{k}][{problems}] = {{{rows}}};"
 
 
 def _distances(model: Predictor, prefix: str) -> list[str]:
-    """Return statements that set `scores` to the negative distances, see `codes.distances`."""
+    """Return C statements that set `scores` to the negative distances, see `codes.distances`."""
     assert model.code is not None
     k, problems = model.code.shape
     code = f"{prefix}_code[i][j]"
@@ -185,7 +185,7 @@ def _distances(model: Predictor, prefix: str) -> list[str]:
 
 
 def _answers(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
-    """Return the functions that predict a value, or a class and its probabilities."""
+    """Return the C functions that predict a value, or a class and its probabilities."""
     real, s = numbers.type, _n_scores(model)
     checked = [f"{real} scores[{s}];", f"if ({prefix}_scores(x, scores) != 0) {{ return %s; }}"]
     if model.labels is None:
@@ -209,7 +209,7 @@ def _answers(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
 
 
 def _labels(labels: tuple[Any, ...], prefix: str) -> str:
-    """Return the labels as an array of texts, whole numbers or decimal numbers."""
+    """Return the labels as a C array of texts, whole numbers or decimal numbers."""
     k = len(labels)
     if isinstance(labels[0], float):
         kind, values = "double", [repr(label) for label in labels]
@@ -223,9 +223,9 @@ def _labels(labels: tuple[Any, ...], prefix: str) -> str:
 
 
 def _probabilities(model: Predictor, prefix: str, numbers: Numbers, scores: list[str]) -> list[str]:
-    """Return the slopes of the classes, and the function of the probabilities."""
-    slopes, real, k = model.inverse_temperatures, numbers.type, len(model.labels or ())
-    assert slopes is not None
+    """Return the C array of inverse temperatures, and the C function of the probabilities."""
+    temperatures, real, k = model.inverse_temperatures, numbers.type, len(model.labels or ())
+    assert temperatures is not None
     score = "scores[i]" if _n_scores(model) > 1 else "(i == 0 ? 0.0 : scores[0])"
     best = "scores[best]" if _n_scores(model) > 1 else "(best == 0 ? 0.0 : scores[0])"
     lines = [
@@ -241,4 +241,4 @@ def _probabilities(model: Predictor, prefix: str, numbers: Numbers, scores: list
         "return 0;",
     ]
     head = f"int {prefix}_probabilities(const {real} *x, {real} *p)"
-    return [numbers.array(f"{prefix}_slopes", slopes), function(head, lines, numbers)]
+    return [numbers.array(f"{prefix}_slopes", temperatures), function(head, lines, numbers)]

@@ -14,7 +14,9 @@ from .c_numbers import Numbers, function, int_array
 def calibrated(
     model: Predictor, coverage: float | None, prefix: str, numbers: Numbers
 ) -> list[str]:
-    """Return the arrays and functions of intervals or sets; an empty list without a coverage.
+    """Return the C arrays and functions that compute prediction intervals or sets.
+
+    If `coverage` is None, return an empty list.
 
     Raises:
         ValueError: as `Predictor.interval` and `Predictor.predict_set`.
@@ -29,7 +31,7 @@ def calibrated(
 
 
 def description(model: Predictor, coverage: float, prefix: str, real: str) -> list[str]:
-    """Return the lines of the header's first comment that describe the function."""
+    """Return the lines of the header's first comment that describe the C function."""
     if model.labels is not None:
         return [
             f"int {prefix}_set(const {real} *x, int *in_set)",
@@ -50,7 +52,7 @@ def n_intervals(model: Predictor) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Writer:
-    """Writes the functions for one coverage; `c_header` describes the other fields."""
+    """Writes the C functions for one coverage; `c_header` describes the other fields."""
 
     model: Predictor
     conformal: ConformalScores
@@ -81,7 +83,7 @@ class _Writer:
         return len(self.model.quantiles) > 1
 
     def _scores(self) -> list[str]:
-        """Return statements that compute the scores of the model."""
+        """Return C statements that compute the scores of the model."""
         width = self._width if self.model.code is None else len(self.model.code)
         return [
             f"{self.numbers.type} scores[{width}];",
@@ -89,7 +91,7 @@ class _Writer:
         ]
 
     def interval(self) -> list[str]:
-        """Return the function of intervals by the errors of the model."""
+        """Return the C array and function that compute intervals from the model's errors."""
         prefix, c = self.prefix, n_intervals(self.model)
         error = error_at(self.conformal, self.coverage).reshape(-1)
         last = f"{self._width} - 1" if self._several_quantiles else "i"
@@ -106,7 +108,7 @@ class _Writer:
         return [self.numbers.array(f"{prefix}_error", error), self._interval_function(lines)]
 
     def _ascending(self) -> list[str]:
-        """Return a statement that exchanges the ends of interval `i` if the lower is larger."""
+        """Return a C statement that exchanges the ends of interval `i` if the lower is larger."""
         exchange = "{ t = lower[i]; lower[i] = upper[i]; upper[i] = t; }"
         return [f"  if (lower[i] > upper[i]) {exchange}"]
 
@@ -116,7 +118,7 @@ class _Writer:
         return function(head, lines, self.numbers)
 
     def set_of_classes(self) -> list[str]:
-        """Return the function of sets by the errors of the model."""
+        """Return the C functions that compute prediction sets from the model's errors."""
         prefix, k = self.prefix, len(self.model.labels or ())
         error = self.numbers.one(error_at(self.conformal, self.coverage))
         lines = [
@@ -133,7 +135,7 @@ class _Writer:
         return function(head, lines, self.numbers)
 
     def _deficits(self) -> str:
-        """Return the function of the margin deficits, see `predictor.conformal.margin_deficit`."""
+        """Return the C function of margin deficits, see `predictor.conformal.margin_deficit`."""
         real, k = self.numbers.type, len(self.model.labels or ())
         lines = ["deficits[0] = scores[0];", "deficits[1] = -scores[0];"]
         if self.model.code is not None:
@@ -149,7 +151,7 @@ class _Writer:
         return function(head, lines, self.numbers)
 
     def _fold_arrays(self, errors: np.ndarray) -> list[str]:
-        """Return the machines of the folds, and the arrays of the errors."""
+        """Return C arrays and functions: the machines of the folds, and the errors."""
         conformal, prefix = self.conformal, self.prefix
         assert conformal.machines is not None
         assert conformal.fold is not None
@@ -161,7 +163,7 @@ class _Writer:
         ]
 
     def _fold_values(self) -> list[str]:
-        """Return statements that check a row and evaluate the machines of the folds."""
+        """Return C statements that check a row and evaluate the machines of the folds."""
         size = self._machines * self._width
         return [
             f"{self.numbers.type} f[{size}];",
@@ -171,7 +173,7 @@ class _Writer:
         ]
 
     def fold_interval(self) -> list[str]:
-        """Return the function of intervals by the machines of the folds."""
+        """Return C arrays and functions that compute intervals from the machines of the folds."""
         prefix, real, width = self.prefix, self.numbers.type, self._width
         errors = self.conformal.errors.reshape(len(self.conformal.errors), -1)
         q, machines = len(errors), self._machines
@@ -206,7 +208,7 @@ class _Writer:
         return [*self._fold_arrays(errors), self._ranked(q), self._interval_function(lines)]
 
     def _ranked(self, q: int) -> str:
-        """Return the function that gives the value of the rank; it sorts the values."""
+        """Return the C function that sorts values, and returns the value at the conformal rank."""
         lines = [  # Shell's sort
             f"int counts[{q}], gap, count;",
             f"for (i = 0; i < {q}; i++) {{ counts[i] = {self.prefix}_counts[i]; }}",
@@ -229,7 +231,7 @@ class _Writer:
         return function(f"{real} {self.prefix}_ranked({real} *values)", lines, self.numbers)
 
     def fold_set(self) -> list[str]:
-        """Return the function of sets by the machines of the folds."""
+        """Return C arrays and functions that compute sets from the machines of the folds."""
         prefix, real, width = self.prefix, self.numbers.type, self._width
         q, k, machines = len(self.conformal.errors), len(self.model.labels or ()), self._machines
         if self.model.code is None:

@@ -90,7 +90,7 @@ class Dual(Method):
         return self.tuned_with is None
 
     def check(self, task: Task) -> None:
-        """See `Method.check`."""
+        """Raise a `ValueError` if `tuned_with` is below 2; see `Method.check`."""
         super().check(task)
         if self.tuned_with is not None:
             whole_number("tuned_with", self.tuned_with, 2)
@@ -98,7 +98,10 @@ class Dual(Method):
     def stages_of_one_size(
         self, problem: Any, search: Any
     ) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages_of_one_size`: with `tuned_with`, tune on a sample of rows first."""
+        """Yield the stages of tuning, see `Method.stages_of_one_size`.
+
+        With `tuned_with`, the first stage tunes kernel and `C` on a sample of the rows.
+        """
         if self.tuned_with is None or not search.tune_kernel:
             return (yield from super().stages_of_one_size(problem, search))
         few = self.tuned_with < problem.source.n_rows
@@ -148,7 +151,7 @@ class Dual(Method):
         return HeldOut(one_size(sums), kept_values, statuses)
 
     def validation_text(self, folds: int) -> str:
-        """See `Method.validation_text`."""
+        """Return "leave-one-out", the validation in words; see `Method.validation_text`."""
         return "leave-one-out"
 
     def validation_folds(self, folds: Any, n: int) -> Any:
@@ -192,8 +195,9 @@ def _largest_C(
 @compiled
 def _row_sums(kernel: Kernel, X: Float[Array, "n d"], w: Float[Array, " n"]) -> Float[Array, " r"]:
     some = jnp.linspace(0, len(X) - 1, min(256, len(X))).astype(jnp.int32)
-    root = jnp.sqrt(w)
-    return root[some] * dot(jnp.abs(kernel.cross_gram(X[some], X)), root[:, None])[:, 0]
+    root_weights = jnp.sqrt(w)
+    magnitudes = jnp.abs(kernel.cross_gram(X[some], X))
+    return root_weights[some] * dot(magnitudes, root_weights[:, None])[:, 0]
 
 
 class DualFit(NamedTuple):
@@ -341,8 +345,8 @@ def _by_cholesky(
     w: Float[Array, " n"],
 ) -> DualFit:
     X, y = present_rows(X, w), present_targets(y, w)
-    K, root = kernel.gram(X), jnp.sqrt(w)[:, None]
-    factor = jax.lax.stop_gradient(factorise(root * K * root.T, 1 / C))
+    K, root_weights = kernel.gram(X), jnp.sqrt(w)[:, None]
+    factor = jax.lax.stop_gradient(factorise(root_weights * K * root_weights.T, 1 / C))
     C = jnp.where(factor.lost, 1 / factor.shift, C)
     alpha, _, (residual, _) = solve_weighted(
         lambda v: dot(K, v), lambda rhs: (factor.solve(rhs), None), w[:, None], C[None, None],
@@ -365,7 +369,7 @@ def _by_conjugate_gradients(
     block_rows: int,
 ) -> DualFit:
     X, y = present_rows(X, w), present_targets(y, w)
-    root = jax.lax.stop_gradient(jnp.sqrt(w)[:, None])
+    root_weights = jax.lax.stop_gradient(jnp.sqrt(w)[:, None])
 
     # Recompute each block of the kernel matrix in the backward pass, instead of storing all blocks.
     @jax.checkpoint
@@ -373,14 +377,16 @@ def _by_conjugate_gradients(
         return dot(kernel.cross_gram(rows, X), v)
 
     def product(v: Float[Array, "n k"]) -> Float[Array, "n k"]:
+        """Return `K v`."""
         return map_row_blocks(lambda rows: rows_times(rows, v), X, block_rows)
 
     numbers = jnp.linspace(0, len(X) - 1, landmarks).astype(jnp.int32)
-    precondition = nystroem_preconditioner(kernel, C, X, X[numbers], root, block_rows)
+    precondition = nystroem_preconditioner(kernel, C, X, X[numbers], root_weights, block_rows)
 
     def inverse(rhs: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], tuple[Array, Array]]:
+        """Return `(W^(1/2) K W^(1/2) + I/C)^(-1) rhs`, and the steps and status of each column."""
         solved = conjugate_gradients.solve(
-            lambda v: root * product(root * v) + v / C,
+            lambda v: root_weights * product(root_weights * v) + v / C,
             rhs,
             tolerance=tolerance,
             max_iterations=max_iterations,
@@ -407,8 +413,8 @@ def _result(
     """Return the fit, given multipliers and residuals for the right-hand sides `[1, y]`."""
     b = intercept_of(alpha)
     alpha, residual, b = without_intercept(alpha, b), without_intercept(residual, b), b[0]
-    root = jnp.sqrt(jax.lax.stop_gradient(w))[:, None]
-    relative = relative_size(residual.T, (root * y.reshape(alpha.shape)).T)
+    root_weights = jnp.sqrt(jax.lax.stop_gradient(w))[:, None]
+    relative = relative_size(residual.T, (root_weights * y.reshape(alpha.shape)).T)
     failed = ~(jnp.all(jnp.isfinite(alpha)) & jnp.all(jnp.isfinite(b)))
     return DualFit(
         expansion=KernelExpansion(kernel, X, alpha.reshape(y.shape), b.reshape(y.shape[1:])),

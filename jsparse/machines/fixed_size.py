@@ -90,7 +90,7 @@ class FixedSize(Prototypes, Ridge):
 
     @property
     def nested(self) -> bool:
-        """See `Prototypes.nested`."""
+        """Whether the first `s` prototypes must be a good choice of `s` rows, for every `s`."""
         return super().nested or self.tuned_with is not None or self._iterates
 
     @property
@@ -100,12 +100,12 @@ class FixedSize(Prototypes, Ridge):
 
     @property
     def plan_arguments(self) -> dict[str, Any]:
-        """See `Method.plan_arguments`."""
+        """The arguments of `training.plan.plan` that the method decides, with the solver."""
         return super().plan_arguments | {"solver": self.solver}
 
     @property
     def why_alone(self) -> str | None:
-        """See `Method.why_alone`."""
+        """Why `train_many` cannot train a batch with these settings; see `Method.why_alone`."""
         if self.sizes or self.n_prototypes == "auto":
             return "a batch needs one number of prototypes, not several"
         if self._small() is not None:
@@ -129,7 +129,7 @@ class FixedSize(Prototypes, Ridge):
             super().check_movable()
 
     def check(self, task: Task) -> None:
-        """See `Method.check`."""
+        """Raise a `ValueError` for settings that are invalid for the task."""
         super().check(task)
         if self.tuned_with is not None:
             if self.sizes or self.n_prototypes == "auto":
@@ -162,7 +162,7 @@ class FixedSize(Prototypes, Ridge):
             raise ValueError("C_per_problem: expected False with solver='conjugate_gradients'")
 
     def resolve(self, shape: Shape) -> "FixedSize":
-        """See `Method.resolve`."""
+        """Return the method with its defaults resolved, see `Method.resolve`."""
         if shape.linear and self._iterates:
             raise ValueError(
                 "solver: expected 'cholesky' with the linear kernel, whose features are the inputs"
@@ -170,7 +170,7 @@ class FixedSize(Prototypes, Ridge):
         return cast(FixedSize, super().resolve(shape))
 
     def capped(self, shape: Shape) -> "FixedSize":
-        """See `Method.capped`."""
+        """Limit the numbers of prototypes to the rows, see `Method.capped`."""
         lowered = replaced(self, tuned_with=at_most(self.tuned_with, shape.n))
         return cast(FixedSize, Prototypes.capped(lowered, shape))
 
@@ -199,7 +199,7 @@ class FixedSize(Prototypes, Ridge):
     def fit(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
-        """See `Method.fit`."""
+        """Fit machines to weighted rows, see `Method.fit`."""
         return self.fit_and_sum(kernel, points, C, rows, key)[0]
 
     def held_out(
@@ -220,12 +220,12 @@ class FixedSize(Prototypes, Ridge):
         return folds._replace(index=folds.index[:1], valid=folds.valid[:1])
 
     def validation_text(self, folds: int) -> str:
-        """See `Method.validation_text`."""
+        """Return in words how the method is validated, see `Method.validation_text`."""
         text = super().validation_text(folds)
         return f"1 of {text} held out" if self._iterates else text
 
     def solver_text(self, info: Mapping[str, Any]) -> str | None:
-        """See `Method.solver_text`."""
+        """Return in words how conjugate gradients ended; None for the Cholesky solver."""
         if not self._iterates:
             return None
         residual = float(info["relative_residual"])
@@ -235,7 +235,7 @@ class FixedSize(Prototypes, Ridge):
         self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,
         folds: Any, key: Key | None, sums: Any,
     ) -> KernelExpansion:  # fmt: skip
-        """See `Method.fold_machines`."""
+        """Return the machines fitted without each fold, see `Method.fold_machines`."""
         sums = None if self._iterates else sums
         return super().fold_machines(kernel, points, C, size, rows, folds, key, sums)
 
@@ -265,10 +265,11 @@ class FixedSize(Prototypes, Ridge):
     def _grown(
         self, small: "FixedSize", problem: Any, search: Any
     ) -> Generator[Stage, Outcome | None, Chosen]:
-        """Tune the smaller machine; then `C` and a common scale of the kernel for all prototypes.
+        """Tune a machine of fewer prototypes, `small`; then adapt kernel and `C` to all prototypes.
 
-        The second stage tries only values of `C` within a factor of 5 of the best one, as each
-        value needs a factorisation for each fold.
+        The second stage retunes `C` and one common factor of the lengthscales. It tries only values
+        of `C` within a factor of 5 of the best one, as each value needs a factorisation for each
+        fold.
         """
         smaller = problem.with_method(small).at_size(small.largest)
         rescaling = search.rescaling()
@@ -285,7 +286,7 @@ class FixedSize(Prototypes, Ridge):
     def _iterated(
         self, small: "FixedSize", problem: Any, search: Any
     ) -> Generator[Stage, Outcome | None, Chosen]:
-        """Tune the smaller machine; then `C` alone for all prototypes, by conjugate gradients."""
+        """Tune a machine of fewer prototypes, `small`; then retune only `C` for all prototypes."""
         smaller = problem.with_method(small).at_size(small.largest)
         first = yield Stage(smaller, search, planned_later=1)
         assert first is not None
@@ -295,7 +296,7 @@ class FixedSize(Prototypes, Ridge):
         return Chosen(last.with_theta(first.tuning.theta))
 
     def _small(self) -> "FixedSize | None":
-        """Return the smaller machine for which the kernel is tuned; None if there is none."""
+        """Return the method with few prototypes that tunes the kernel; None if there is none."""
         if self._iterates:
             m = TUNED_WITH if self.tuned_with is None else self.tuned_with
             few = m if self.n_prototypes is None else min(m, self.largest)

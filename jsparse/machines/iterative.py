@@ -88,8 +88,8 @@ def fit(
     Minimises `1/2 beta' K(Z, Z) beta + C/2 sum_i weight_i (y_i - k(x_i, Z)' beta - b)^2`. A step
     takes one pass over the rows, in blocks, for all targets together. The preconditioner follows
     Falkon (Rudi, Carratino and Rosasco 2017) and takes two Cholesky factors of size `m`. It solves
-    the system in which each row is replaced by its nearest prototype. The regulariser has the noise
-    of `features.Triangular` on the diagonal of `K(Z, Z)`, so prototypes may be repeated.
+    the system in which each row is replaced by its nearest prototype. The regulariser is
+    `K(Z, Z)` with a small shift of its diagonal (`lower_factor`), so prototypes may be repeated.
 
     Args:
         kernel: kernel of two points.
@@ -239,8 +239,9 @@ def held_out(
 class System(NamedTuple):
     """The system `(Phi' W Phi + I/C) w = Phi' W y` of centred features, without its matrix.
 
-    `Phi` is `K(X, Z) L^-T` less its weighted mean row, `L L' = K(Z, Z)` up to noise, and `w = L'
-    beta`. Products with the matrix evaluate the kernel anew, see `back`.
+    `Phi` is `K(X, Z) L^-T` less its weighted mean row, and `w = L' beta`. `L L'` is `K(Z, Z)` with
+    a small shift of its diagonal, see `lower_factor`. Every product with the matrix evaluates the
+    kernel again, see `back`.
     """
 
     kernel: Kernel
@@ -281,10 +282,10 @@ class System(NamedTuple):
 
 
 def lower_factor(kernel: Kernel, prototypes: Float[Array, "m d"]) -> Float[Array, "m m"]:
-    """Return `L` with `L L' = K(Z, Z)` plus the noise of `features.Triangular` on the diagonal."""
+    """Return `L` with `L L' = K(Z, Z) + shift I`; the shift covers rounding errors."""
     gram = kernel.gram(prototypes)
-    noise = cholesky_shift(gram) * jnp.eye(len(gram), dtype=gram.dtype)
-    return jnp.linalg.cholesky(gram + noise)
+    shift = cholesky_shift(gram) * jnp.eye(len(gram), dtype=gram.dtype)
+    return jnp.linalg.cholesky(gram + shift)
 
 
 def system_of(

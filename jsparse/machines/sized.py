@@ -15,12 +15,14 @@ class Sized(Method):
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several increasing
             numbers, cross-validation chooses one (De Brabanter 2010, Section 5). "auto" doubles the
-            number while the error falls and seconds are left. None takes a third of the rows, at
-            least one for each class, and at most 300, or 20 where a descent moves the prototypes.
+            number while the error falls and the time limit of the search permits. None takes a
+            third of the rows, at least one for each class, and at most 300, or 20 where a descent
+            moves the prototypes.
         size_tolerance: among several numbers, choose the smallest whose error is within this many
             standard errors of the smallest error.
-        stop_when_flat: try several numbers only until the error hardly falls, or until the next
-            number would take more seconds than are left.
+        stop_when_flat: try several numbers in increasing order, and stop when the error falls by
+            less than a tenth of a standard error, or when the next number would exceed the time
+            limit of the search.
     """
 
     range_of_auto: ClassVar[tuple[int, int]] = (30, 2000)  # smallest and largest number of "auto"

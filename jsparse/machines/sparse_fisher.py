@@ -56,9 +56,10 @@ def fit(
 ) -> DirectFit:
     """Fit a sparse kernel Fisher discriminant (Wu et al. 2006, Appendix A).
 
-    The descent maximises the largest eigenvalue of the discriminant in the span of the prototypes,
-    with `mu = 1 / (C sum_i weight_i)`. A support vector machine with the same `C` is then fitted on
-    the prototypes, as at the end of the appendix.
+    The descent maximises the largest eigenvalue of the discriminant in the span of the prototypes.
+    The ridge `mu = 1 / (C sum_i weight_i)` is added to the variance within the classes. A support
+    vector machine with the same `C` is then fitted on the prototypes, as at the end of the
+    appendix.
 
     Arguments and errors are as for `slmc.fit`; `loss` belongs to the support vector machine.
 

@@ -239,7 +239,7 @@ def predictor_of(
 
 
 def _columns(columns: Any, d: int, classes: list[Any] | None) -> Schema:
-    """Return the schema that a document holds; raise unless it fits `d` columns and the classes."""
+    """Return the schema in a file's metadata; raise unless it has `d` inputs and these classes."""
     if not isinstance(columns, dict):
         raise ValueError(f"columns: expected names and values, got {shown(columns)}")
     schema = Schema.from_json(columns)
@@ -251,7 +251,7 @@ def _columns(columns: Any, d: int, classes: list[Any] | None) -> Schema:
 
 
 def _code(matrix: Any, labels: tuple[Any, ...] | None, outputs: tuple[int, ...]) -> Any:
-    """Return the output code that a document holds; raise unless it fits labels and outputs."""
+    """Return the output code in a file's metadata; raise unless it fits labels and outputs."""
     if matrix is None:
         if labels is not None and (outputs or len(labels) > 2):
             raise ValueError("code: expected one, as there are several outputs or classes")
@@ -265,7 +265,7 @@ def _code(matrix: Any, labels: tuple[Any, ...] | None, outputs: tuple[int, ...])
 
 
 def _inverse_temperatures(numbers: Any, labels: tuple[Any, ...] | None) -> np.ndarray:
-    """Return the inverse temperatures that a document holds; raise unless one for each label."""
+    """Return the inverse temperatures in a file's metadata; raise unless each label has one."""
     inverse_temperatures = np.asarray(numbers, float)
     positive = np.all((inverse_temperatures > 0) & np.isfinite(inverse_temperatures))
     if labels is None or inverse_temperatures.shape != (len(labels),) or not positive:
@@ -279,7 +279,7 @@ def _inverse_temperatures(numbers: Any, labels: tuple[Any, ...] | None) -> np.nd
 def _quantiles(
     numbers: Any, labels: tuple[Any, ...] | None, outputs: tuple[int, ...]
 ) -> tuple[float, ...]:
-    """Return the quantiles that a document holds; raise unless they fit labels and outputs."""
+    """Return the quantiles in a file's metadata; raise unless they fit labels and outputs."""
     quantiles = np.asarray(numbers, float)
     valid = quantiles.ndim == 1 and np.all(np.diff(quantiles, prepend=0, append=1) > 0)
     fits = labels is None and (quantiles.size == 1 or outputs == quantiles.shape)
@@ -359,7 +359,7 @@ LONGEST_LABEL = 2**16  # most bytes of a label
 
 
 def _labels(labels: Any, dtype: Any) -> tuple[Any, ...]:
-    """Return the labels that a document holds as a tuple.
+    """Return the labels in a file's metadata as a tuple.
 
     Raises:
         ValueError: unless they are distinct, sorted and of the NumPy type that `dtype` names.

@@ -290,7 +290,7 @@ class Projected(Kernel):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mixture(Kernel):
-    """`k_j(x, z_j)`: prototype j has kernel number `which_j` of `kernels`."""
+    """`k_j(x, z_j)`: prototype j has the kernel `kernels[which[j]]`."""
 
     kernels: tuple[Kernel, ...]
     which: np.ndarray
@@ -313,7 +313,7 @@ class Mixture(Kernel):
         return values
 
     def check(self, d: int) -> None:
-        """Raise ValueError unless `which` has numbers of `kernels`, none of which is a mixture."""
+        """Raise ValueError unless `which` indexes `kernels`, and no kernel is a mixture."""
         if not self.kernels or any(isinstance(kernel, Mixture) for kernel in self.kernels):
             raise ValueError("kernels: expected at least one, and no Mixture among them")
         if self.which.ndim != 1 or not np.isin(self.which, range(len(self.kernels))).all():

@@ -118,8 +118,8 @@ def step(
     weights = jnp.take_along_axis(state.images, atom[:, None, None], axis=2)[:, :, 0]
     image = columns(atom) - _combine(state.images, weights, state.step)
     pivot = jnp.maximum(_at(image, atom), _at(noise, atom))
-    # A Schur complement of a positive semi-definite matrix has a non-negative diagonal. A sum over
-    # rows errs by less than the root of epsilon.
+    # A Schur complement of a positive semi-definite matrix has a non-negative diagonal. Rounding
+    # makes it negative by less than the root of epsilon; below this, A is indefinite.
     negative = state.remaining < -float(np.sqrt(eps)) * jnp.abs(rounded)
     indefinite = running & jnp.any(negative, axis=1)
     adds = running & is_free & ~indefinite

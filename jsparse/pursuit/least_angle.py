@@ -70,9 +70,9 @@ class State(NamedTuple):
     count: Int[Array, ""]
     correlation: Float[Array, " D"]  # b - A w
     # atom whose correlation has reached the active correlations; -1 for none
-    coming: Int[Array, ""]
-    passed: Bool[Array, " D"]  # atoms in the span of the active atoms
-    excess: Float[Array, ""]  # largest violation of the conditions of a corner so far
+    entering: Int[Array, ""]
+    skipped: Bool[Array, " D"]  # atoms in the span of the active atoms
+    violation: Float[Array, ""]  # largest violation of the conditions of a corner so far
     path: AnglePath
 
     __repr__ = short_repr
@@ -81,13 +81,16 @@ class State(NamedTuple):
 def init(
     b: Float[Array, " D"], diagonal: Float[Array, " D"], *, max_atoms: int, max_iterations: int
 ) -> State:
-    """Return the state without atoms, `w = 0`."""
+    """Return the state at the start of the path: no active atoms, `w = 0`.
+
+    The atom with the largest correlation `|b|` is the first to enter.
+    """
     D, k, s = b.shape[0], max_atoms, max_iterations
     largest = jnp.max(jnp.abs(b))
     zero = jnp.zeros(s + 1, b.dtype)
     finite = jnp.isfinite(largest) & jnp.all(jnp.isfinite(diagonal))
     status = jnp.where(largest == 0, CONVERGED, RUNNING)
-    # A sum over rows errs by less than the root of epsilon.
+    # Rounding makes a sum over rows negative by less than this; below it, A is indefinite.
     indefinite = jnp.min(diagonal) < -jnp.sqrt(epsilon(b.dtype)) * jnp.max(jnp.abs(diagonal))
     status = jnp.where(indefinite, INDEFINITE, status)
     path = AnglePath(
@@ -110,9 +113,9 @@ def init(
         weights=jnp.zeros(k, b.dtype),
         count=jnp.zeros((), jnp.int32),
         correlation=b,
-        coming=jnp.where(diagonal[first] > 0, first, -1).astype(jnp.int32),
-        passed=jnp.zeros(D, bool),
-        excess=jnp.zeros((), b.dtype),
+        entering=jnp.where(diagonal[first] > 0, first, -1).astype(jnp.int32),
+        skipped=jnp.zeros(D, bool),
+        violation=jnp.zeros((), b.dtype),
         path=path,
     )
 
@@ -140,21 +143,21 @@ def step(
     slots = jnp.arange(k, dtype=jnp.int32)
 
     # An atom in the span of the active atoms stays level with them, so it is skipped.
-    atom, has_atom = jnp.maximum(state.coming, 0), state.coming >= 0
+    atom, has_atom = jnp.maximum(state.entering, 0), state.entering >= 0
     column = columns(atom[None])[0]
     square, at = diagonal[atom], jnp.maximum(state.active, 0)
     at_active = jnp.where(state.active >= 0, column[at], 0)
     row = jax.scipy.linalg.solve_triangular(state.factor, at_active, lower=True)
     pivot = column[atom] - jnp.sum(jnp.square(row))
-    passes = has_atom & ~(pivot > NOISE * eps * square)
+    skips = has_atom & ~(pivot > NOISE * eps * square)
     # If A is positive semi-definite, |a_ij|^2 <= a_ii a_jj up to rounding.
     bound = square * ((1 + root_eps) * diagonal + NOISE * eps * jnp.max(diagonal))
     indefinite = has_atom & ((pivot < -root_eps * square) | jnp.any(jnp.square(column) > bound))
-    full = ~passes & has_atom & (state.count >= k)
-    exhausted = ~passes & (path.steps >= s)
+    full = ~skips & has_atom & (state.count >= k)
+    exhausted = ~skips & (path.steps >= s)
     finite = jnp.all(jnp.isfinite(column) | ~has_atom)
     advances = finite & ~indefinite & ~full & ~exhausted
-    joins = has_atom & ~passes & advances
+    joins = has_atom & ~skips & advances
     new = joins & (slots == state.count)
     root = jnp.sqrt(jnp.where(joins, pivot, 1))
     factor = jnp.where(new[:, None], (row + jnp.where(new, root, 0))[None, :], state.factor)
@@ -165,7 +168,7 @@ def step(
     active = jnp.where(new, atom, state.active)
     sign = jnp.where(new, jnp.sign(state.correlation[atom]), state.sign)
     count = state.count + joins.astype(jnp.int32)
-    passed = state.passed | (passes & (jnp.arange(D, dtype=jnp.int32) == atom))
+    skipped = state.skipped | (skips & (jnp.arange(D, dtype=jnp.int32) == atom))
 
     # In this direction all active correlations fall at an equal rate.
     inside, at = active >= 0, jnp.maximum(active, 0)
@@ -174,7 +177,7 @@ def step(
     level = jnp.max(jnp.where(inside, jnp.abs(state.correlation[at]), 0))
     # The exact slope of active atoms is 1, so its deviation estimates the rounding.
     noise = jnp.max(jnp.where(inside, jnp.abs(slope[at] * sign - 1), 0), initial=16 * eps)
-    outside = (diagonal > 0) & ~passed
+    outside = (diagonal > 0) & ~skipped
     outside = outside.at[jnp.where(inside, active, D)].set(False, mode="drop")
     signed = jnp.stack([state.correlation, -state.correlation])
     speed = 1 - jnp.stack([slope, -slope])  # of atoms towards the active correlations
@@ -183,7 +186,7 @@ def step(
     first = jnp.argmin(departure).astype(jnp.int32)
     gamma = jnp.min(entry, initial=level)
     leaves = advances & (departure[first] <= gamma) if lasso else jnp.zeros((), bool)
-    coming = jnp.where(~leaves & (gamma < level), jnp.argmin(entry), -1).astype(jnp.int32)
+    entering = jnp.where(~leaves & (gamma < level), jnp.argmin(entry), -1).astype(jnp.int32)
     gamma = jnp.where(advances, jnp.where(leaves, departure[first], gamma), 0)
 
     weights = jnp.where(leaves & (slots == first), 0, state.weights + gamma * direction)
@@ -191,7 +194,7 @@ def step(
     dense = jnp.zeros(D, b.dtype).at[jnp.where(inside, active, D)].add(weights, mode="drop")
     norm, penalty = jnp.linalg.norm(correlation), level - gamma
     deviation = jnp.where(inside, jnp.abs(correlation[at] * sign - penalty), 0)
-    excess = jnp.maximum(jnp.max(deviation), jnp.max(jnp.abs(correlation)) - penalty)
+    violation = jnp.maximum(jnp.max(deviation), jnp.max(jnp.abs(correlation)) - penalty)
 
     status = jnp.where(penalty <= jnp.maximum(tolerance, 4 * eps) * path.penalty[0], CONVERGED, 0)
     status = jnp.where(exhausted, EXHAUSTED, status)
@@ -200,7 +203,7 @@ def step(
     finite &= jnp.isfinite(norm) & jnp.isfinite(penalty)
     status = jnp.where(finite, status, NOT_FINITE)
     # If an atom was skipped, the path has no corner here.
-    corner = path.steps + (advances & ~passes).astype(jnp.int32)
+    corner = path.steps + (advances & ~skips).astype(jnp.int32)
     onward = advances & (jnp.arange(s + 1, dtype=jnp.int32) >= corner)
     condition = jnp.maximum(count.astype(b.dtype) * inverse, 1)
     path = AnglePath(
@@ -222,9 +225,9 @@ def step(
         weights=weights,
         count=count,
         correlation=correlation,
-        coming=coming,
-        passed=passed,
-        excess=jnp.maximum(state.excess, jnp.where(advances, excess, 0)),
+        entering=entering,
+        skipped=skipped,
+        violation=jnp.maximum(state.violation, jnp.where(advances, violation, 0)),
         path=path,
     )
     return jax.lax.cond(leaves, _leave, lambda state, which: state, next_state, first)
@@ -248,7 +251,7 @@ def _leave(state: State, which: Int[Array, ""]) -> State:
         weights=jnp.where(inside, state.weights[source], 0),
         count=state.count - 1,
         # skipped atoms may now be independent of the active atoms
-        passed=jnp.zeros_like(state.passed),
+        skipped=jnp.zeros_like(state.skipped),
     )
 
 
@@ -271,7 +274,7 @@ def run(
     )
     path, eps = state.path, epsilon(b.dtype)
     lost = (eps * jnp.max(path.condition) > LOST) | (
-        state.excess > float(np.sqrt(eps)) * path.penalty[0]
+        state.violation > float(np.sqrt(eps)) * path.penalty[0]
     )
     return path._replace(status=jnp.maximum(path.status, lost_if(lost)))
 

@@ -159,7 +159,7 @@ def _less_ridge(
     w: Float[Array, "m c"],
     ridge: Float[Array, ""],
 ) -> Float[Array, "c D"]:
-    """Return the correlations less `ridge w` of the atoms with coefficients."""
+    """Return the correlations, less `ridge w` at the atoms `slots`, whose coefficients are `w`."""
     # The condition skips the scatter-add, which takes longer than a small product.
     return jax.lax.cond(
         ridge > 0,

@@ -26,8 +26,8 @@ class State(NamedTuple):
 
     directions: Float[Array, "v k k"]  # rows p_j over the places of the support, p_j'A p_j = 1
     weights: Float[Array, "v k c"]  # w over the places of the support
-    along: Float[Array, "v k c"]  # eta_j = p_j'b
-    square: Float[Array, "v k"]  # a_ss of the selected atoms
+    along: Float[Array, "v k c"]  # eta_j = p_j'b, the coefficient of direction j
+    square: Float[Array, "v k"]  # diagonal of A at the selected atoms
     support: Int[Array, "v k"]  # in the order of selection, -1 for none
     free: Bool[Array, "v D"]  # atoms neither selected nor dependent on the selected ones
     size: Int[Array, " v"]
@@ -71,15 +71,15 @@ def step(
     Only the residuals of the subset are computed, from `subset x k` entries of A; the direction
     costs `k^2` operations. Only the random draw has size D.
     """
-    lane = jnp.arange(b.shape[0], dtype=jnp.int32)
+    pursuits = jnp.arange(b.shape[0], dtype=jnp.int32)
     inside = jnp.maximum(state.support, 0)
     priorities, atoms = draw(state, key, subset=subset)
-    residual = b[lane[:, None], atoms] - dot(columns.entries(atoms, inside), state.weights)
+    residual = b[pursuits[:, None], atoms] - dot(columns.entries(atoms, inside), state.weights)
     choice = choose(priorities, atoms, residual)
     at_support = columns.entries(inside, choice.atom[:, None])[:, :, 0]
     at_support = jnp.where(state.support >= 0, at_support, 0)
     shares = dot(state.directions, at_support[:, :, None])[:, :, 0]
-    square, magnitude = diagonal[lane, choice.atom], rounded[lane, choice.atom]
+    square, magnitude = diagonal[pursuits, choice.atom], rounded[pursuits, choice.atom]
     return advance(state, choice, shares, square, magnitude)
 
 
@@ -122,12 +122,12 @@ def choose(
     """
     scores = jnp.where(priorities >= 0, jnp.sum(jnp.square(residual), axis=2), -jnp.inf)
     place = jnp.argmax(scores, axis=1).astype(jnp.int32)
-    lane = jnp.arange(len(place), dtype=jnp.int32)
+    pursuits = jnp.arange(len(place), dtype=jnp.int32)
     return Choice(
         place=place,
-        atom=atoms[lane, place],
-        has_atom=priorities[lane, place] >= 0,
-        residual=residual[lane, place],
+        atom=atoms[pursuits, place],
+        has_atom=priorities[pursuits, place] >= 0,
+        residual=residual[pursuits, place],
         finite=jnp.all(jnp.isfinite(residual), axis=(1, 2)),
     )
 
@@ -150,7 +150,7 @@ def advance(
     """
     running = state.status == RUNNING
     v, k = state.support.shape
-    lane, dtype = jnp.arange(v, dtype=jnp.int32), shares.dtype
+    pursuits, dtype = jnp.arange(v, dtype=jnp.int32), shares.dtype
     atom, has_atom = choice.atom, choice.has_atom
     pivot = square - jnp.sum(jnp.square(shares), axis=1)
     independent = pivot > NOISE * epsilon(dtype) * rounded
@@ -172,11 +172,11 @@ def advance(
     finite = choice.finite & jnp.all(jnp.isfinite(along), axis=1) & jnp.isfinite(pivot)
     status = jnp.where(finite, status, NOT_FINITE)
     return State(
-        directions=state.directions.at[lane, slot].set(direction, mode="drop"),
+        directions=state.directions.at[pursuits, slot].set(direction, mode="drop"),
         weights=state.weights + direction[:, :, None] * along[:, None, :],
-        along=state.along.at[lane, slot].set(along, mode="drop"),
-        square=state.square.at[lane, slot].set(square, mode="drop"),
-        support=state.support.at[lane, slot].set(atom, mode="drop"),
+        along=state.along.at[pursuits, slot].set(along, mode="drop"),
+        square=state.square.at[pursuits, slot].set(square, mode="drop"),
+        support=state.support.at[pursuits, slot].set(atom, mode="drop"),
         free=state.free & ~examined,
         size=size,
         step=state.step + 1,
@@ -195,7 +195,11 @@ def run(
     max_atoms: int,
     subset: int,
 ) -> Path:
-    """Step until every pursuit has ended."""
+    """Step until every pursuit has ended, and return the paths with their residual norms.
+
+    `columns` gives columns of A, and `diagonal` is the diagonal of A. The rounding errors of
+    `diagonal` are relative to `rounded`, see `conjugate.pursue`.
+    """
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.status == RUNNING),
         lambda state: step(state, columns, b, diagonal, rounded, key, subset=subset),
@@ -206,21 +210,21 @@ def run(
         state.support,
         state.directions,
         state.along,
-        state.square,
-        no_norms,
-        state.size,
-        state.status,
+        diagonal=state.square,
+        residual_norm=no_norms,
+        size=state.size,
+        status=state.status,
     )
-    # The steps need no residuals of all atoms. One product gives them for every size.
+    # A step computes the residuals of its subset only. Compute all residuals at every size here.
     atoms = jnp.maximum(state.support, 0)
     residuals_of = jax.vmap(lambda b, rows, w: b[None] - _images(rows, w))
     rows = jax.lax.map(columns, atoms.T)  # k v D
     residual = residuals_of(b, jnp.moveaxis(rows, 1, 0), path.coefficients)
     norms = jnp.concatenate([norm(b)[:, None], jax.vmap(norm)(residual)], axis=1)
-    lane = jnp.arange(b.shape[0], dtype=jnp.int32)[:, None]
+    pursuits = jnp.arange(b.shape[0], dtype=jnp.int32)[:, None]
     selected = jnp.where(state.support < 0, b.shape[1], state.support)
-    # An atom that is neither free nor selected depends on the selected atoms.
-    dependent = (~state.free).at[lane, selected].set(False, mode="drop")
+    # An atom that is neither free nor selected was found to be in the span of selected atoms.
+    dependent = (~state.free).at[pursuits, selected].set(False, mode="drop")
     status = passed_over(path.status, dependent, residual[:, -1], b, rounded, path.explained[:, -1])
     return path._replace(residual_norm=norms, status=status)
 

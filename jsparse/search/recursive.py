@@ -89,7 +89,7 @@ class _Rounds:
 
     def __init__(self, search: Recursive, run: Evaluator) -> None:
         self.search, self.evaluator = search, run
-        self.signed = run.template.signed
+        self.signed = run.template.signed  # elements of theta in a matrix; the others are logs
         self.evaluations_left = search.max_evaluations or EVALUATIONS * search.rounds
 
     def run(self) -> None:
@@ -111,14 +111,14 @@ class _Rounds:
                 return
 
     def _profile(self) -> tuple[float, Float[np.ndarray, " p"]]:
-        """Return the best score and kernel of a line search over one common factor."""
+        """Return the best score, and its `theta`, of a line search over one common factor."""
         if self.search.start is None:
             return scored_profile(self.evaluator)[0]
         theta = np.asarray(self.search.start.theta, float)
         return self.evaluator.scores(theta[None])[0], theta
 
     def _product(self, theta: Float[np.ndarray, " p"], C: float) -> Float[np.ndarray, " d *d"]:
-        """Fit the machine of a kernel, and return its average gradient outer product."""
+        """Fit a machine at `theta` and `C`; return its average gradient outer product."""
         run, problem = self.evaluator, self.evaluator.problem
         kernel = run.template.at(theta.astype(run.dtype))
         family, _ = problem.source.fit(problem, kernel, as_array(np.asarray(C, run.dtype)), None)
@@ -128,9 +128,10 @@ class _Rounds:
     def _with_metric(
         self, theta: Float[np.ndarray, " p"], product: Float[np.ndarray, " d *d"], exponent: float
     ) -> Float[np.ndarray, " p"]:
-        """Return the kernel whose metric is a power of the outer product.
+        """Return `theta` with the metric replaced by a power of `product`.
 
-        The mean squared distance of standardised rows is unchanged.
+        `product` is the machine's average gradient outer product, or its diagonal. The metric is
+        scaled so that the mean squared distance of standardised rows is unchanged.
         """
         if not (np.isfinite(product).all() and np.any(product)):
             return theta  # the machine is constant
@@ -151,7 +152,7 @@ class _Rounds:
     def _rescaled(
         self, theta: Float[np.ndarray, " p"], C: float
     ) -> tuple[float, Float[np.ndarray, " p"]]:
-        """Return the best score and kernel over a common factor of the lengthscales."""
+        """Return the best score, and its `theta`, over a common factor of the lengthscales."""
         run, grid = self.evaluator, np.sort(self.evaluator.grid)
         begin = int(
             np.clip(np.argmin(np.abs(np.log(grid / C))) - NEAR // 2, 0, max(0, len(grid) - NEAR))

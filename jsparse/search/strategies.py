@@ -169,7 +169,7 @@ class Profile(Search):
     """
 
     def why_alone(self, p: int, dtype: jnp.dtype) -> str | None:
-        """See `Search.why_alone`."""
+        """Return why `train_many` cannot train a batch with this search; None if it can."""
         if p > 1:
             return "a batch needs a kernel with one lengthscale, or tune_kernel=False"
         if self.start is not None or self.history:
@@ -181,7 +181,7 @@ class Profile(Search):
         return None
 
     def batch_sizes(self, p: int) -> list[int]:
-        """See `Search.batch_sizes`."""
+        """Return the largest number of kernels in each round, see `Search.batch_sizes`."""
         if p == 0:
             return [1]
         if p == 1:
@@ -189,7 +189,7 @@ class Profile(Search):
         return annealing_rounds(self.max_evaluations or ANNEALING_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
-        """See `Search.run`."""
+        """Evaluate kernels until the budget is spent, see `Search.run`."""
         p, low, high = run.template.size, run.low, run.high
         start = None if self.start is None else self.start.theta
         if p == 0:
@@ -213,18 +213,18 @@ class Annealing(Search):
     """
 
     def check_C(self, grid: Float[np.ndarray, " s"]) -> None:
-        """See `Search.check_C`."""
+        """Raise a `ValueError` unless the grid of `C` has two different values."""
         if not grid.min() < grid.max():
             raise ValueError(
                 f"C: expected a range for Annealing, at least two different values, got {grid}"
             )
 
     def batch_sizes(self, p: int) -> list[int]:
-        """See `Search.batch_sizes`."""
+        """Return the largest number of kernels in each round, see `Search.batch_sizes`."""
         return annealing_rounds(self.max_evaluations or ANNEALING_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
-        """See `Search.run`; the last element of a point is the log of `C`."""
+        """Evaluate points until the budget is spent; the last element of a point is `log C`."""
         low = np.append(run.low, np.log(run.grid.min()))
         high = np.append(run.high, np.log(run.grid.max()))
 
@@ -249,11 +249,11 @@ class Nearby(Search):
     ratio: float = 1.65
 
     def batch_sizes(self, p: int) -> list[int]:
-        """See `Search.batch_sizes`."""
+        """Return the largest number of kernels in each round, see `Search.batch_sizes`."""
         return [1] * (self.max_evaluations or NEARBY_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
-        """See `Search.run`."""
+        """Evaluate kernels until the budget is spent, see `Search.run`."""
         grid, template = np.sort(run.grid), run.template
         # The kernel that suits the cheaper method may be useless for this one: a relevance vector
         # machine with a nearly linear kernel is constant. So the initial kernel is tried as well.
@@ -307,11 +307,11 @@ class Rescaling(Search):
     ratio: float = 1.4
 
     def batch_sizes(self, p: int) -> list[int]:
-        """See `Search.batch_sizes`."""
+        """Return the largest number of kernels in each round, see `Search.batch_sizes`."""
         return [1] * (1 if p == 0 else self.max_evaluations or RESCALING_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
-        """See `Search.run`."""
+        """Evaluate kernels until the budget is spent, see `Search.run`."""
         middle = run.template.theta.astype(float)
         best, evaluations_left = run.scores(middle[None])[0], run.planned - 1
         for step in (-np.log(self.ratio), np.log(self.ratio)):

@@ -584,9 +584,11 @@ def _evaluate(
 ) -> Best:
     """Return the iterate with its objective and its gap to a feasible dual solution.
 
-    The dual variables of the heavier class are reduced until the classes balance. With one class
-    only, they are increased. Then the gap is `sum weight (l(e) + l*(a) - a e) + ridge/2 |w - v|^2`
-    with `v = (Phi' (weight y a) + balance mean) / ridge`. Every term is non-negative by the
+    The dual variables `a` are made feasible: `sum weight y a = balance`, see `Problem`. For a
+    classifier, the `a` of the class with the larger sum are reduced. For a one-class machine, all
+    `a` are reduced, or increased towards 1. Then the gap is `sum weight (l(e) + l*(a) - a e) +
+    ridge/2 |w - v|^2` with the conjugate `l*` of the loss, and with the weights `v = (Phi' (weight
+    y a) + balance mean) / ridge` that belong to `a`. Every term is non-negative by the
     Fenchel-Young inequality.
     """
     Phi, y, w, ridge, mean, aim, balance = problem

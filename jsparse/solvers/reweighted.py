@@ -89,7 +89,7 @@ System = Squares | Rows
 
 
 class State(NamedTuple):
-    """The weights of the next system, and the last solution."""
+    """The last solution, and the ridge penalties `lambda` of the next system, given by `size`."""
 
     coefficients: Float[Array, "q c"]  # u
     size: Float[Array, " q"]  # lambda_j^(-1/2): |u_j| over the outputs; 0 if u_j has vanished
@@ -219,7 +219,7 @@ def _units(
 
 
 def init(first: Float[Array, " q"], outputs: int) -> State:
-    """Return the state before the first system; `first` gives its weights."""
+    """Return the state before the first system; `first` is the `lambda^(-1/2)` of this system."""
     return State(
         coefficients=jnp.zeros((len(first), outputs), first.dtype),
         size=first,
@@ -230,7 +230,7 @@ def init(first: Float[Array, " q"], outputs: int) -> State:
 
 
 def step(system: System, state: State, rule: Rule) -> State:
-    """Solve one system; its solution gives the weights of the next."""
+    """Solve one system; its solution gives the penalties of the next system."""
     s, p = state.size, len(state.size)
     nonzero = s > 0
     order = jnp.sort(jnp.where(nonzero, jnp.arange(p, dtype=jnp.int32), p))
@@ -238,7 +238,7 @@ def step(system: System, state: State, rule: Rule) -> State:
     def solution(q: int) -> tuple[Float[Array, "p c"], Bool[Array, ""]]:
         if q == p:
             return system.solved(s)
-        # Places beyond the nonzero coefficients repeat the last column, with weight 0.
+        # Places beyond the nonzero coefficients repeat the last column, with `s` 0.
         used, columns = order[:q] < p, jnp.minimum(order[:q], p - 1)
         v, lost = system.part(columns).solved(jnp.where(used, s[columns], 0))
         return jnp.zeros((p, v.shape[1]), v.dtype).at[order[:q]].set(v, mode="drop"), lost
@@ -247,7 +247,7 @@ def step(system: System, state: State, rule: Rule) -> State:
     v, lost = of_capacity(count, capacities(p, EIGHTHS, SMALLEST), solution)
     u = s[:, None] * v
     size = jnp.sqrt(jnp.sum(jnp.square(u), axis=1))
-    later = state.steps > 0  # the first sizes are weights, not sizes of coefficients
+    later = state.steps > 0  # the first `s` is not the size of coefficients
     unit = system.unit
     moved = jnp.sqrt(jnp.sum(jnp.square(u - state.coefficients), axis=1))
     zero_size = PAPER_ZERO if rule == "paper" else NEVER

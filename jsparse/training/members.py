@@ -109,7 +109,9 @@ class Member(NamedTuple):
         )  # fmt: skip
 
     def bytes_in_batch(self, rows: int) -> tuple[int, int]:
-        """Return the bytes while the problem is solved, and while it is in a batch.
+        """Return the bytes for solving the problem, and the bytes of its arguments and results.
+
+        A batch holds the arguments and results of all its problems, but solves only some at a time.
 
         Args:
             rows: capacity of rows.
@@ -122,8 +124,8 @@ class Member(NamedTuple):
         )
         predictions = rows * n_C * outputs * item
         shape = self.shape._replace(n=rows, d=self.common.columns)
-        alone = _plan(self.config, self.common, shape, self.encoded.code, item, None)
-        return alone.bytes + predictions, stored
+        planned = _plan(self.config, self.common, shape, self.encoded.code, item, None)
+        return planned.bytes + predictions, stored
 
     def table(self, rows: int, fold_rows: int) -> Table:
         """Return the arrays of the problem, padded.

@@ -212,7 +212,7 @@ def plan(
         stored = bytes_in_batch(
             capacity(n), capacity(d, 4), outputs, capacity(m, 8), n_C, evaluations, folds, item
         )
-        devices = 1 if on_cpu() else len(jax.local_devices())
+        devices = 1 if systems_at_once() == 1 else len(jax.local_devices())
         size, calls = calls_of_batch(n_problems, devices, one, stored, limit)
         at_once = min(size, systems_at_once() * devices)
         result = RESULT + RESULT_ROW * n + 2 * m * (m + d) * item
@@ -284,7 +284,7 @@ def calls_of_batch(
         problems: number of problems.
         devices: number of devices that share them.
         one: bytes while a problem is solved.
-        stored: bytes of a problem in a call, see `bytes_in_batch`.
+        stored: bytes of a problem's arguments and results, see `bytes_in_batch`.
         limit: bytes that may be used; None without a limit.
     """
     if systems_at_once() == 1:
@@ -309,7 +309,10 @@ def _free_for_arrays(programs: int) -> int | None:
 
 
 def plan_of(method: Method, **arguments: Any) -> Plan | None:
-    """Return the `plan` of a resolved method; None if it needs little more than the rows."""
+    """Return the memory `plan` of a method whose settings are resolved.
+
+    None if the method stores neither a feature matrix nor a kernel matrix (`Method.n_features`).
+    """
     return None if method.n_features is None else plan(**method.plan_arguments, **arguments)
 
 

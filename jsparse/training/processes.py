@@ -57,7 +57,7 @@ def join_processes(mesh: Mesh | None, summarizer: Summarizer, shards: list[int])
 def _reports(
     mesh: Mesh, summarizer: Summarizer, local: Columns | None, shards: list[int]
 ) -> list[dict[str, Any]]:
-    """Return the moments and the forms of the rows of every process."""
+    """Return a report of every process: moments, ranges and dtypes of its rows, and its shards."""
     report = {
         "n": summarizer.n,
         "shards": shards,

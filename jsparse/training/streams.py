@@ -143,7 +143,7 @@ class _FirstPass:
         self.rows, self.config, self.parts, self.state = rows, config, parts, state
 
     def read(self, checksums: BatchChecksums | None) -> Summarizer:
-        """Return the summary of the rows; add the batches to `checksums`, if there are any.
+        """Return the summary of the rows. If `checksums` is not None, add every batch to it.
 
         Raises:
             ValueError: if the run does not fit into memory, or the first batch differs from the
@@ -155,7 +155,7 @@ class _FirstPass:
             config.resources.sample_rows,
             classification=config.task == "classification",
         )
-        known = None if checksums is not None else known  # which need all batches
+        known = None if checksums is not None else known  # checksums need all batches
         batches, finished = 0, None
         if known is not None:
             summarizer.restore(*known)

@@ -192,7 +192,7 @@ class Summarizer:
             self.parts = [self.lowest]
 
     def join(self, label: Any, moments: Moments) -> None:
-        """Add the moments of rows of a class."""
+        """Add the moments of further rows of the class `label` to the moments of this class."""
         earlier = self.by_class.get(label, _no_rows(len(moments.mean)))
         self.by_class[label] = earlier + moments
 
