@@ -152,24 +152,25 @@ def test_memory_limits_the_tables_in_a_call(monkeypatch):
 
 def test_problems_for_no_batch_are_trained_alone():
     X, y = table(4)
+    options = REGRESSION | {"X": X, "y": y, "method": FixedSize(5)}
+    problems = {"batch": {}, "uniform": {"method": FixedSize(5, selection="uniform")}}
+    many = train_many(problems, **options)
+    assert list(many.alone) == ["uniform"]
+    assert "selection='renyi'" in many.alone["uniform"]
+    assert "1 alone (a batch needs" in repr(many)
+    alone = train(**(options | problems["uniform"]))
+    np.testing.assert_array_equal(many.by_name["uniform"].predict(X), alone.predict(X))
     problems = {
-        "batch": {},
-        "uniform": {"method": FixedSize(5, selection="uniform")},
         "sizes": {"method": FixedSize((3, 5))},
         "time": {"resources": Resources(max_seconds=60.0)},
         "linear": {"kernel": "linear"},
         "progress": {"progress": lambda *_: None},
         "ranks": {"columns": "ranks"},
     }
-    options = REGRESSION | {"X": X, "y": y, "method": FixedSize(5)}
-    many = train_many(problems, **options)
-    assert list(many.alone) == list(problems)[1:]
-    assert "selection='renyi'" in many.alone["uniform"]
-    assert "max_seconds" in many.alone["time"]
-    assert "alone (a batch needs" in repr(many)
-    for name in ("uniform", "sizes"):
-        alone = train(**(options | problems[name]))
-        np.testing.assert_array_equal(many.by_name[name].predict(X), alone.predict(X))
+    run = module._Run(problems, "raise", options)
+    assert not run.prepared()
+    assert list(run.alone) == list(problems)
+    assert "max_seconds" in run.alone["time"]
 
 
 def test_a_batch_calls_lapack_for_one_matrix_at_a_time():
