@@ -280,7 +280,8 @@ def test_a_surrogate_tunes_the_kernel_and_a_second_stage_tries_few_values_nearby
     result = trained("spsvm", "classification", X, y, C=C)
     assert result.metric == "misclassification"
     last = [e for e in result.tuning.history if e.stage == 1]
-    assert len({e.C.item() for e in last}) == len(last) < len(C)
+    assert len({(*e.theta, e.C.item()) for e in last}) == len(last)
+    assert len({e.C.item() for e in last}) < len(C)
     assert min(e.least for e in last) == pytest.approx(result.tuning.score)
 
 
