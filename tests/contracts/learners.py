@@ -381,7 +381,7 @@ PURE = [
     Learner("dual.fit_classes", fit_dual_classes, "class", slow=True),
     Learner("dual.leave_one_out", leave_one_out, excluded=COPIED),
     Learner("robust.fit: absolute", fit_robust("absolute"), C_power=1),
-    Learner("robust.fit: quantile", fit_robust("quantile", quantile=0.8), C_power=1, digits=2,
+    Learner("robust.fit: quantile", fit_robust("quantile", quantile=0.8), C_power=1, digits=10,
         excluded=MIRROR, slow=True),
     Learner("robust.fit: huber", fit_robust("huber"), slow=True),
     Learner("scdp.fit", fit_path(scdp.fit), excluded=JOINT, slow=True),
