@@ -98,13 +98,13 @@ def rank_and_time(axes: Axes, theme: str) -> None:
 
 def seconds_and_rows(axes: Axes, theme: str) -> None:
     """Draw training time against streamed rows, and the rows whose kernel matrix fits in memory."""
-    runs = results("streaming")["growth"]
+    runs = results("streaming")["growth"]["runs"]
     rows, seconds = np.array([(run["rows"], run["run"]) for run in runs]).T
     peak = max(run["peak_bytes"] for run in runs) / 1e9
     axes.plot(rows, seconds, "o-", color=OURS[theme], lw=1.5, mec="none")
     axes.annotate(
         f"jsparse from Parquet files,\nat most {peak:.1f} GB of memory", (rows[-1], seconds[-1]),
-        (-12, -4), textcoords="offset points", color=OURS[theme], ha="right",
+        (-60, 0), textcoords="offset points", color=OURS[theme], ha="right", va="top",
     )  # fmt: skip
     limit = np.sqrt(MEMORY / 8)  # rows whose kernel matrix fills the memory in float64
     axes.axvline(limit, color=RIVAL[theme], lw=1, ls=":")
@@ -113,7 +113,7 @@ def seconds_and_rows(axes: Axes, theme: str) -> None:
         textcoords="offset points", va="top", color=RIVAL[theme],
     )  # fmt: skip
     axes.set_yscale("log")
-    axes.set_yticks([2, 5, 10, 20, 30], ["2", "5", "10", "20", "30"])
+    axes.set_yticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
     axes.minorticks_off()
     axes.set(
         xscale="log", xlabel="rows of ten columns", ylabel="seconds",

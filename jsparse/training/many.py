@@ -104,9 +104,9 @@ def train_many(
 
     Problems with `FixedSize` and the search `Profile` share one program: it standardises, chooses
     prototypes, tunes and fits. Rows, columns and prototypes are padded to shared capacities, which
-    changes results by rounding only. On a CPU the program takes one problem after another;
-    accelerators take many problems at once, spread over all devices. Problems that the program
-    cannot take are trained alone, and `TrainedMany.alone` says why.
+    changes results by rounding only. On a CPU each core, of at most four, takes one problem after
+    another; accelerators take many problems at once, spread over all devices. Problems that the
+    program cannot take are trained alone, and `TrainedMany.alone` says why.
 
     Args:
         problems: a sequence, or a mapping from names. A problem is a pair `(X, y)`, a triple `(X,

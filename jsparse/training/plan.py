@@ -134,7 +134,7 @@ def plan(
 
     Raises:
         ValueError: for arguments out of range, or several problems that `train_many` would train
-            alone: in the dual, by conjugate gradients, or of a stream.
+            alone: without a method, in the dual, by conjugate gradients, or of a stream.
     """
     n, d, n_C = whole_number("n", n, 1), whole_number("d", d, 1), whole_number("n_C", n_C, 1)
     folds = whole_number("folds", folds, 2)
@@ -153,10 +153,11 @@ def plan(
     n_parameters = whole_number("n_parameters", n_parameters, 0)
     check_search(search)
     n_problems = whole_number("problems", problems, 1)
-    if n_problems > 1 and (m == "all" or solver == "conjugate_gradients" or streamed):
+    alone = streamed or n_prototypes in (None, "all") or solver == "conjugate_gradients"
+    if n_problems > 1 and alone:
         raise ValueError(
-            "problems: expected 1 for a stream, for n_prototypes='all' and for conjugate "
-            f"gradients, which train_many trains alone, got {problems}"
+            "problems: expected 1 for a stream, without a method, for n_prototypes='all' and for "
+            f"conjugate gradients, which train_many trains alone, got {problems}"
         )
     programs = bytes_of_programs(max(batch_rows, sample_rows) if streamed else n)
     if n_prototypes is None:

@@ -135,8 +135,9 @@ def test_a_run_takes_the_planned_memory_within_a_fifth(run):
 
 
 def test_problems_that_are_trained_alone_have_no_plan():
-    with pytest.raises(ValueError, match="problems: expected 1 for a stream"):
-        jsparse.plan(400, 5, "all", problems=3)
+    for several in ({"n_prototypes": "all"}, {}, {"n_prototypes": 30, "streamed": True}):
+        with pytest.raises(ValueError, match="problems: expected 1 for a stream"):
+            jsparse.plan(10_000, 5, problems=3, **several)
     with pytest.raises(ValueError, match="n_prototypes: expected a number for a stream, got None"):
         jsparse.plan(400, 5, streamed=True)
 
