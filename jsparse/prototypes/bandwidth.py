@@ -48,6 +48,7 @@ _EXACT_ROWS = 512  # number of rows up to which the double sum takes a few milli
 _GRID = 2**15  # number of bins
 _STEP = float(np.log(0.8))  # of log h, in the descent to the largest root
 _STEPS = 64  # limit of descending steps
+_MARGIN = 0.01  # of log h, far above the error of bins
 _ROOT_STEPS = 100  # limit of steps of false position
 _RESOLVED = 3.0  # bandwidth in bins below which frequencies beyond the grid matter
 
@@ -269,8 +270,12 @@ def _solve(
 
     The equation `h = (2 sqrt(pi) n psi_4(g))^(-1/5)` with `g = A h^(5/7)` is written as
     excess(log h) = 0. The excess is positive at a large h. From four times the bandwidth of maximal
-    smoothing (Terrell 1990) h descends by factors of 0.8 until the excess changes its sign. Then
-    false position finds log h to eps^(2/3), far below the statistical error.
+    smoothing h descends by factors of 0.8 until the excess changes its sign. Then false position
+    finds log h to eps^(2/3), far below the statistical error.
+
+    No density of variance v has a larger solution than maximal smoothing, `1.144 v^(1/2) n^(-1/5)`
+    (Terrell 1990). As `psi_4(g)` belongs to a kernel density estimate of variance at most `1 +
+    g^2 / 2`, the excess is known to be positive, and is not computed, at each h that exceeds this.
     """
     dtype = log_a.dtype
     offset = float(np.log(2 * np.sqrt(np.pi))) + jnp.log(n)
@@ -279,7 +284,11 @@ def _solve(
         psi4 = functional(4, _pilot(log_h, log_a))
         return 2 / 7 * log_h - log_a + 0.2 * (offset + jnp.log(psi4))
 
-    top = float(np.log(4 * 1.144)) - 0.2 * jnp.log(n)
+    smoothest = float(np.log(1.144)) - 0.2 * jnp.log(n)
+    top = smoothest + float(np.log(4))
+    places = top + _STEP * jnp.arange(_STEPS, dtype=dtype)
+    bound = smoothest + 0.5 * jnp.log1p(0.5 * jnp.square(_pilot(places, log_a)))
+    known = jnp.argmin(places > bound + _MARGIN).astype(jnp.int32)  # number of places
 
     def descending(carry):
         log_h, value, steps = carry
@@ -289,7 +298,7 @@ def _solve(
         log_h, _, steps = carry
         return log_h + _STEP, excess(log_h + _STEP), steps + 1
 
-    start = (top, excess(top), jnp.zeros((), jnp.int32))
+    start = (top + _STEP * (known - 1).astype(dtype), jnp.ones((), dtype), known - 1)
     log_h, value, steps = jax.lax.while_loop(descending, descend, start)
     has_root = (value <= 0) & (steps > 0)
     tolerance = float(epsilon(dtype) ** (2 / 3))

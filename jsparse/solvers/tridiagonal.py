@@ -197,13 +197,13 @@ def _triangles(V: Float[Array, "b w q"], scales: Float[Array, "b w"]) -> Float[A
     """
     width = V.shape[1]
     products, columns = dot(V, jnp.swapaxes(V, 1, 2)), jnp.arange(width, dtype=jnp.int32)
+    left_of_diagonal = jnp.where(columns[:, None] > columns[None], products, 0)
 
     def row(i: Int[Array, ""], inverse: Float[Array, "b w w"]) -> Float[Array, "b w w"]:
-        products_row = jax.lax.dynamic_index_in_dim(products, i, 1, keepdims=False)
-        left_of_diagonal = jnp.where(columns[None] < i, products_row, 0)
-        unit = (columns == i).astype(V.dtype)[None]
-        remainder = unit - jnp.sum(left_of_diagonal[:, :, None] * inverse, axis=1)
-        scale = jax.lax.dynamic_index_in_dim(scales, i, 1)
-        return jax.lax.dynamic_update_index_in_dim(inverse, scale * remainder, i, 1)
+        left = jax.lax.dynamic_index_in_dim(left_of_diagonal, i, 1)
+        scale = jax.lax.dynamic_index_in_dim(scales, i, 1)[:, :, None]
+        unit = (columns == i).astype(V.dtype)[None, None]
+        new = scale * (unit - dot(left, inverse))
+        return jax.lax.dynamic_update_slice_in_dim(inverse, new, i, 1)
 
     return jax.lax.fori_loop(0, width, row, jnp.zeros_like(products))
