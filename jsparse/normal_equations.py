@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from ._agreement import same_rows
 from ._arguments import on_host
-from ._blocks import rows_in_block, sum_row_blocks
+from ._blocks import map_folds, rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
 from ._numerics import (
     as_array,
@@ -207,7 +207,7 @@ def accumulate_folds(
         def one_fold(fold: tuple[Array, Array, Array]) -> Float[Array, "q q"]:
             return _gram(feature_map, *fold, block_rows=block_rows)
 
-        grams = jax.lax.map(one_fold, (X, y, w))
+        grams = map_folds(one_fold, (X, y, w), block_rows)
         return _unpacked(grams, feature_map.n_features, y.shape[2:])
 
     return sum_over_rows(mesh, local, feature_map, weights, X, y, axis=1)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._blocks import map_systems
+from .._blocks import map_folds, map_systems
 from .._mesh import spread
 from .._repr import short_repr
 from ..features import FeatureMap
@@ -88,6 +88,8 @@ def each_fold(
     C: Float[Array, " s"],
     parts: Rows,
     on_fold: OnFold,
+    *,
+    only_products: bool = False,
 ) -> HeldOut:
     """Predict fold by fold, by machines of one size for every `C` at once.
 
@@ -103,6 +105,8 @@ def each_fold(
         C: weights of the data-fit term, shape `s`.
         parts: rows laid out by folds.
         on_fold: reduces the predictions of each fold.
+        only_products: whether `predict` evaluates machines and fits none (static). Folds that fit
+            into a block of rows are then predicted together.
     """
     mesh, whole_folds = parts.mesh, per_fold is None
 
@@ -116,7 +120,8 @@ def each_fold(
             values, status = predict(shared, rows, fold[1])
             return *on_fold(rows, values, which), status
 
-        sums, kept, status = jax.lax.map(one_fold, (arrays, per_fold))
+        over_folds = map_folds if only_products else jax.lax.map
+        sums, kept, status = over_folds(one_fold, (arrays, per_fold))
         if mesh is not None and not whole_folds:
             sums = jax.lax.psum(sums, mesh.axis_names)
         return sums, kept, status

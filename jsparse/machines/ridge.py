@@ -169,7 +169,7 @@ def _by_subtraction(
         model = features.expansion(columns, intercepts.reshape(s * c))
         return model(rows.X, block_rows=block_rows).reshape(-1, s, c), status
 
-    validated = each_fold(predict, features, solutions, C, parts, on_fold)
+    validated = each_fold(predict, features, solutions, C, parts, on_fold, only_products=True)
     energy = (total.joined if by_class else total).energy
     total = total if by_class else total.with_outputs(parts.outputs)
     return _completed(validated, C, Sums(features, total), energy)
