@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 import sklearn.datasets
 from reference.prototypes import normal_reference, plug_in, robust_sigma, tied
 
@@ -81,6 +82,15 @@ def test_a_large_normal_sample_gets_the_normal_reference_bandwidth():
     ours = plug_in_bandwidth(X)
     np.testing.assert_allclose(ours.h / normal_reference_bandwidth(X), 1, atol=0.05)
     np.testing.assert_allclose(ours.h, 1.06 * 2 * 100_000**-0.2, rtol=0.05)
+
+
+def test_the_smoothest_density_has_nearly_the_largest_bandwidth():
+    """Terrell (1990): this density bounds from where the largest solution is sought."""
+    x = scipy.stats.beta.ppf((np.arange(400) + 0.5) / 400, 4, 4)
+    h, pilot = plug_in(x)
+    np.testing.assert_allclose(plug_in_bandwidth(jnp.asarray(x[:, None])).h, h, rtol=1e-9)
+    bound = 1.144 * np.sqrt(np.var(x, ddof=1) + pilot**2 / 2) * 400**-0.2
+    assert 0.98 < h / bound < 1
 
 
 def test_two_far_clusters_keep_the_bandwidth_of_one():
