@@ -16,13 +16,22 @@ from nbclient import NotebookClient
 FOLDER = Path(__file__).parent
 
 
-def run(script: Path) -> nbformat.NotebookNode:
+# Garbage is not collected in quick runs: a part of the time, as JAX makes much while it compiles.
+QUICK = ["--IPKernelApp.exec_lines=import gc; gc.disable()"]
+
+
+def run(script: Path, *, smoke: bool) -> nbformat.NotebookNode:
     """Return the script as a notebook with the outputs of its cells."""
     notebook = jupytext.read(script)
     notebook.metadata["kernelspec"] = {
         "name": "python3", "display_name": "Python 3", "language": "python",
     }  # fmt: skip
-    NotebookClient(notebook, timeout=1800, resources={"metadata": {"path": str(FOLDER)}}).execute()
+    NotebookClient(
+        notebook,
+        timeout=1800,
+        resources={"metadata": {"path": str(FOLDER)}},
+        extra_arguments=QUICK if smoke else [],
+    ).execute()
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"  # the same in every run
         cell.metadata.pop("execution", None)  # times of the run
@@ -43,7 +52,7 @@ def main() -> None:
         os.environ["SMOKE"] = "1"
     for name in arguments.names or names:
         print(name, flush=True)
-        notebook = run(FOLDER / f"{name}.py")
+        notebook = run(FOLDER / f"{name}.py", smoke=arguments.smoke)
         if not arguments.smoke:
             nbformat.write(notebook, FOLDER / f"{name}.ipynb")
 

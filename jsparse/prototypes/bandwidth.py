@@ -259,7 +259,7 @@ def _plug_in_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Ar
     return h, rule, jnp.where(finite, status, NOT_FINITE).astype(jnp.int32)
 
 
-def _pilot(log_h: Scalar, log_a: Scalar) -> Scalar:
+def _pilot(log_h: Float[Array, "*k"], log_a: Scalar) -> Float[Array, "*k"]:
     return jnp.exp(log_a + 5 / 7 * log_h)
 
 
