@@ -226,6 +226,8 @@ def predictor_of(
         labels = _labels(document["classes"], label_dtype)
     if columns is not None:
         columns = _columns(columns, machine.prototypes.shape[1], document["classes"])
+    if labels is None and label_dtype != "":
+        raise ValueError(f"class_dtype: expected '' without classes, got {shown(label_dtype)}")
     code = _code(document["code"], labels, machine.intercept.shape)
     if temperatures is not None:
         temperatures = _inverse_temperatures(temperatures, labels)

@@ -641,6 +641,7 @@ NONSENSE = {
         (metadata(code=CODE), "code: expected classes with it"),
         (metadata(inverse_temperatures=[1.0, 1.0]), "inverse_temperatures: expected"),
         (metadata(classes=["a", "b"], class_dtype="<U1"), "classes of the columns"),
+        (metadata(class_dtype="<U1"), "class_dtype: expected '' without classes"),
         (without("coefficients"), "complete .*coefficients"),
         (without("kernel.lengthscale"), "complete .*lengthscale"),
         (without("scaling.scale"), "complete .*scaling.scale"),
