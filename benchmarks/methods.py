@@ -18,7 +18,7 @@ from .report import Report, save, saved_data
 ROWS, OTHER_ROWS, COLUMNS, TEST_ROWS = 3000, 3001, 5, 2000
 QUICK_ROWS = 400
 SECONDS = 120  # limit of the processor time of each process, imports included
-REFERENCE_SECONDS = 900  # the same for a learner that is no method of jsparse
+REFERENCE_SECONDS = 900  # the same for the learners of `REFERENCES`
 WALL_SECONDS = 20 * SECONDS
 STEPS = ("cold", "warm", "another number of rows")
 GRID = {"C": np.geomspace(0.1, 1000, 5), "gamma": np.geomspace(0.01, 1, 5)}
@@ -37,13 +37,12 @@ def made_rows(n: int, task: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def main() -> None:
     """Time one learner, named by the arguments; print the numbers of each step as they come."""
     name, task, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    seconds = REFERENCE_SECONDS if name in REFERENCES else SECONDS
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CPU, (_limit(name), _limit(name)))
     answers, compiled = _learner(name, task)
     test = made_rows(TEST_ROWS, task, seed=0)
     with compiled as counts:
-        steps = (n,) if name in REFERENCES else (n, n, n + OTHER_ROWS - ROWS)
-        for number, rows in enumerate(steps):
+        row_counts = (n,) if name in REFERENCES else (n, n, n + OTHER_ROWS - ROWS)
+        for number, rows in enumerate(row_counts):
             X, y = made_rows(rows, task, seed=1 + (number > 1))
             before = getattr(counts, "programs", 0)
             begin, processor = time.perf_counter(), time.process_time()
@@ -112,7 +111,7 @@ def report(data: dict[str, Any], *, quick: bool) -> Report:
         grid = data.get(f"SVM grid, {task}", {"steps": []})["steps"]
         steps = result["steps"]
         seconds = [f"{step[0]:.2f}" for step in steps] + ["-"] * (len(STEPS) - len(steps))
-        # A learner without a second run has no ratio.
+        # There is no ratio without a second run, or if the grid did not end.
         ratio = f"{steps[1][0] / grid[0][0]:.3f}" if len(steps) > 1 and grid else "-"
         compiled = "/".join(str(step[1]) for step in steps) or "-"
         error = f"{steps[0][2]:.4f}" if steps else result["failure"]
@@ -127,13 +126,18 @@ def report(data: dict[str, Any], *, quick: bool) -> Report:
             "Normal inputs in float32; targets sin(2 x0) + x1 x2 with noise of deviation 0.1, or "
             f"their sign. Errors: mean square, or share of wrong classes, of {TEST_ROWS} new rows.",
             "`SVM grid`: an SVC or SVR of scikit-learn over 5 x 5 settings in 5 folds. It and "
-            "LightGBM compile nothing, so they run once.",
-            f"Seconds of processor time, on one core. A process ends after {SECONDS} of them "
-            f"({REFERENCE_SECONDS} for the first two learners); `-` stands for steps it did not "
-            "reach. The file with the numbers also has wall times.",
+            "LightGBM compile nothing, so they run once, and the ratio is to this run.",
+            f"Seconds of processor time, summed over threads. A process ends after {SECONDS} of "
+            f"them ({REFERENCE_SECONDS} for `SVM grid` and LightGBM); `-` stands for a step that "
+            "was not run or did not end. The file with the numbers also has wall times.",
         ],
         data,
     )
+
+
+def _limit(name: str) -> int:
+    """Return the limit of the processor time of a learner's process, in seconds."""
+    return REFERENCE_SECONDS if name in REFERENCES else SECONDS
 
 
 def _process(name: str, task: str, n: int) -> dict[str, Any]:
@@ -144,7 +148,7 @@ def _process(name: str, task: str, n: int) -> dict[str, Any]:
         process = subprocess.run(command, capture_output=True, timeout=WALL_SECONDS)
         output = process.stdout
         if process.returncode == -signal.SIGXCPU or process.returncode == -signal.SIGKILL:
-            failure = f"not done in {REFERENCE_SECONDS if name in REFERENCES else SECONDS} s"
+            failure = f"not done in {_limit(name)} s"
         elif process.returncode:
             failure = "failed: " + process.stderr.decode().strip().splitlines()[-1]
     except subprocess.TimeoutExpired as end:

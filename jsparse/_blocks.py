@@ -131,18 +131,16 @@ def map_systems(function: Callable[[Any], T], systems: Any, at_least: int = 1) -
     return jax.lax.map(function, systems, batch_size=None if at_once == 1 else at_once)
 
 
-def map_folds(function: Callable[[Any], T], folds: Any, block_rows: int | None = None) -> T:
-    """Apply `function` to every fold: to all at once if their rows fit into a block of rows.
+def map_folds(function: Callable[[Any], T], folds: Any, at_once: int) -> T:
+    """Apply `function` to every fold: to all together, or in a loop if they have too many rows.
 
     Args:
         function: a function of the arrays of one fold.
         folds: a pytree of arrays, whose first leaf has the leading axes `v r` of folds and rows.
-        block_rows: number of rows in memory at a time; the default depends on the device.
+        at_once: the largest number of rows to treat together.
     """
     v, r = jax.tree.leaves(folds)[0].shape[:2]
-    if v * r <= rows_in_block(block_rows):
-        return jax.vmap(function)(folds)
-    return jax.lax.map(function, folds)
+    return jax.vmap(function)(folds) if v * r <= at_once else jax.lax.map(function, folds)
 
 
 def block_shape(n: Any, block_rows: int) -> tuple[Any, Any]:

@@ -207,7 +207,7 @@ def accumulate_folds(
         def one_fold(fold: tuple[Array, Array, Array]) -> Float[Array, "q q"]:
             return _gram(feature_map, *fold, block_rows=block_rows)
 
-        grams = map_folds(one_fold, (X, y, w), block_rows)
+        grams = map_folds(one_fold, (X, y, w), rows_in_block(block_rows))
         return _unpacked(grams, feature_map.n_features, y.shape[2:])
 
     return sum_over_rows(mesh, local, feature_map, weights, X, y, axis=1)

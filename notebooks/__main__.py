@@ -14,14 +14,17 @@ import nbformat
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent
-
-
-# Garbage is not collected in quick runs: a part of the time, as JAX makes much while it compiles.
-QUICK = ["--IPKernelApp.exec_lines=import gc; gc.disable()"]
+# Collecting garbage takes a tenth of a smoke run, as compilation makes many objects.
+SMOKE_ARGUMENTS = ["--IPKernelApp.exec_lines=import gc; gc.disable()"]
 
 
 def run(script: Path, *, smoke: bool) -> nbformat.NotebookNode:
-    """Return the script as a notebook with the outputs of its cells."""
+    """Return the script as a notebook with the outputs of its cells.
+
+    Args:
+        script: the script, in percent format.
+        smoke: whether this is a smoke run, whose kernel collects no garbage.
+    """
     notebook = jupytext.read(script)
     notebook.metadata["kernelspec"] = {
         "name": "python3", "display_name": "Python 3", "language": "python",
@@ -30,7 +33,7 @@ def run(script: Path, *, smoke: bool) -> nbformat.NotebookNode:
         notebook,
         timeout=1800,
         resources={"metadata": {"path": str(FOLDER)}},
-        extra_arguments=QUICK if smoke else [],
+        extra_arguments=SMOKE_ARGUMENTS if smoke else [],
     ).execute()
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"  # the same in every run

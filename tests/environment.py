@@ -21,7 +21,7 @@ VARIABLES = {
     "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parents[1] / ".cache" / "programs"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
-    # Processes side by side share the cores; threads that wait for one another use them up.
+    # Several processes share the cores; BLAS threads that wait actively would slow all of them.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",  # JAX 0.10 prints pages of what it reads

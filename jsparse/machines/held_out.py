@@ -29,7 +29,7 @@ class Which(NamedTuple):
 class OnFold(Protocol):
     """A function that reduces the predictions of a fold, such as to the sums of their losses.
 
-    The predictions of all folds and machines together might not fit into memory.
+    The predictions of all rows by all machines together might not fit into memory.
 
     It is a pytree, so that a method can pass it to every device of a mesh.
     """
@@ -89,9 +89,9 @@ def each_fold(
     parts: Rows,
     on_fold: OnFold,
     *,
-    only_products: bool = False,
+    at_once: int = 0,
 ) -> HeldOut:
-    """Predict fold by fold, by machines of one size for every `C` at once.
+    """Predict the rows of each fold, by machines of one size for every `C` at once.
 
     On a mesh each device predicts a part of the rows of every fold. If `per_fold` is None, each
     device predicts whole folds, for methods that predict the rows of a fold together.
@@ -105,8 +105,8 @@ def each_fold(
         C: weights of the data-fit term, shape `s`.
         parts: rows laid out by folds.
         on_fold: reduces the predictions of each fold.
-        only_products: whether `predict` evaluates machines and fits none (static). Folds that fit
-            into a block of rows are then predicted together.
+        at_once: the folds are predicted together if they have at most this many rows in all, else
+            one after another (static). A `predict` that fits machines is faster one by one.
     """
     mesh, whole_folds = parts.mesh, per_fold is None
 
@@ -120,8 +120,7 @@ def each_fold(
             values, status = predict(shared, rows, fold[1])
             return *on_fold(rows, values, which), status
 
-        over_folds = map_folds if only_products else jax.lax.map
-        sums, kept, status = over_folds(one_fold, (arrays, per_fold))
+        sums, kept, status = map_folds(one_fold, (arrays, per_fold), at_once)
         if mesh is not None and not whole_folds:
             sums = jax.lax.psum(sums, mesh.axis_names)
         return sums, kept, status

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._blocks import map_systems, systems_at_once
+from .._blocks import map_systems, rows_in_block, systems_at_once
 from .._mesh import spread, sum_over_rows
 from .._numerics import dot, epsilon, present_targets
 from .._status import CONVERGED, TRUNCATED, status_of
@@ -169,7 +169,8 @@ def _by_subtraction(
         model = features.expansion(columns, intercepts.reshape(s * c))
         return model(rows.X, block_rows=block_rows).reshape(-1, s, c), status
 
-    validated = each_fold(predict, features, solutions, C, parts, on_fold, only_products=True)
+    at_once = rows_in_block(block_rows)
+    validated = each_fold(predict, features, solutions, C, parts, on_fold, at_once=at_once)
     energy = (total.joined if by_class else total).energy
     total = total if by_class else total.with_outputs(parts.outputs)
     return _completed(validated, C, Sums(features, total), energy)

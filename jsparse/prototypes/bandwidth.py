@@ -48,7 +48,7 @@ _EXACT_ROWS = 512  # number of rows up to which the double sum takes a few milli
 _GRID = 2**15  # number of bins
 _STEP = float(np.log(0.8))  # of log h, in the descent to the largest root
 _STEPS = 64  # limit of descending steps
-_MARGIN = 0.01  # of log h, far above the error of bins
+_MARGIN = 0.01  # of log h; bins change it by some 1e-4
 _ROOT_STEPS = 100  # limit of steps of false position
 _RESOLVED = 3.0  # bandwidth in bins below which frequencies beyond the grid matter
 
@@ -269,13 +269,14 @@ def _solve(
     """Return the largest root of eq. 15 in log h, whether it exists, and whether steps ran out.
 
     The equation `h = (2 sqrt(pi) n psi_4(g))^(-1/5)` with `g = A h^(5/7)` is written as
-    excess(log h) = 0. The excess is positive at a large h. From four times the bandwidth of maximal
-    smoothing h descends by factors of 0.8 until the excess changes its sign. Then false position
-    finds log h to eps^(2/3), far below the statistical error.
+    excess(log h) = 0. The excess is positive at a large h. On a grid that starts at four times the
+    bandwidth of maximal smoothing, h descends by factors of 0.8 until the excess changes its sign.
+    Then false position finds log h to eps^(2/3), far below the statistical error.
 
-    No density of variance v has a larger solution than maximal smoothing, `1.144 v^(1/2) n^(-1/5)`
-    (Terrell 1990). As `psi_4(g)` belongs to a kernel density estimate of variance at most `1 +
-    g^2 / 2`, the excess is known to be positive, and is not computed, at each h that exceeds this.
+    For a density of variance v the optimal bandwidth is at most `1.144 v^(1/2) n^(-1/5)`, that of
+    maximal smoothing (Terrell 1990). `psi_4(g)` is the integral of the squared second derivative of
+    a density estimate of variance at most `1 + g^2 / 2`. Above the bound for this variance the
+    excess is positive, so the descent skips these h.
     """
     dtype = log_a.dtype
     offset = float(np.log(2 * np.sqrt(np.pi))) + jnp.log(n)
@@ -284,11 +285,12 @@ def _solve(
         psi4 = functional(4, _pilot(log_h, log_a))
         return 2 / 7 * log_h - log_a + 0.2 * (offset + jnp.log(psi4))
 
-    smoothest = float(np.log(1.144)) - 0.2 * jnp.log(n)
-    top = smoothest + float(np.log(4))
-    places = top + _STEP * jnp.arange(_STEPS, dtype=dtype)
-    bound = smoothest + 0.5 * jnp.log1p(0.5 * jnp.square(_pilot(places, log_a)))
-    known = jnp.argmin(places > bound + _MARGIN).astype(jnp.int32)  # number of places
+    log_smoothest = float(np.log(1.144)) - 0.2 * jnp.log(n)
+    log_grid = log_smoothest + float(np.log(4)) + _STEP * jnp.arange(_STEPS, dtype=dtype)
+    pilots = _pilot(log_grid, log_a)
+    above = log_grid > log_smoothest + 0.5 * jnp.log1p(0.5 * jnp.square(pilots)) + _MARGIN
+    reached = (pilots >= finest).at[0].set(True)
+    n_skipped = jnp.argmin(above & reached).astype(jnp.int32)
 
     def descending(carry):
         log_h, value, steps = carry
@@ -298,7 +300,9 @@ def _solve(
         log_h, _, steps = carry
         return log_h + _STEP, excess(log_h + _STEP), steps + 1
 
-    start = (top + _STEP * (known - 1).astype(dtype), jnp.ones((), dtype), known - 1)
+    first = jnp.maximum(n_skipped - 1, 0)
+    value = jax.lax.cond(n_skipped > 0, lambda: jnp.ones((), dtype), lambda: excess(log_grid[0]))
+    start = log_grid[first], value, first
     log_h, value, steps = jax.lax.while_loop(descending, descend, start)
     has_root = (value <= 0) & (steps > 0)
     tolerance = float(epsilon(dtype) ** (2 / 3))

@@ -192,18 +192,18 @@ def _triangles(V: Float[Array, "b w q"], scales: Float[Array, "b w"]) -> Float[A
     """Return `S'` of every block.
 
     The inverse of `S'` holds the products of the vectors, with 1 / scale on its diagonal. The loop
-    inverts it row by row, for all blocks at once. BLAS can be a hundred times slower if the process
-    may use only some of the cores (measured: 8 ms for size 128).
+    inverts it row by row, for all blocks at once. A triangular solve by BLAS can be a hundred times
+    slower if the process may use only some of the cores (measured: 8 ms for size 128).
     """
     width = V.shape[1]
     products, columns = dot(V, jnp.swapaxes(V, 1, 2)), jnp.arange(width, dtype=jnp.int32)
     left_of_diagonal = jnp.where(columns[:, None] > columns[None], products, 0)
 
     def row(i: Int[Array, ""], inverse: Float[Array, "b w w"]) -> Float[Array, "b w w"]:
-        left = jax.lax.dynamic_index_in_dim(left_of_diagonal, i, 1)
+        products_row = jax.lax.dynamic_index_in_dim(left_of_diagonal, i, 1)
         scale = jax.lax.dynamic_index_in_dim(scales, i, 1)[:, :, None]
         unit = (columns == i).astype(V.dtype)[None, None]
-        new = scale * (unit - dot(left, inverse))
-        return jax.lax.dynamic_update_slice_in_dim(inverse, new, i, 1)
+        inverse_row = scale * (unit - dot(products_row, inverse))
+        return jax.lax.dynamic_update_slice_in_dim(inverse, inverse_row, i, 1)
 
     return jax.lax.fori_loop(0, width, row, jnp.zeros_like(products))

@@ -176,7 +176,9 @@ def plan(
     outputs = 1 if code is None else code.matrix.shape[1]
     classes = 1 if code is None or code.shares_all_rows else code.matrix.shape[0]
     rounds = search.batch_sizes(n_parameters) if streamed else [1]
-    fold_rows = -(-(sample_rows if streamed else n) // folds)
+    validated = sample_rows if streamed else n
+    fold_rows = -(-validated // folds)
+    rows_together = validated if validated <= block_rows else fold_rows
 
     def parts_of(m: int, kernels: int) -> dict[str, int]:
         if solver == "conjugate_gradients":
@@ -202,7 +204,7 @@ def plan(
             "block of features": 4 * block_rows * m * item,
             "decompositions": 6 * min(systems_at_once(), folds) * m * m * item,
             "solutions": folds * n_C * m * outputs * item,
-            "predictions": 3 * fold_rows * n_C * outputs * item,
+            "predictions": 3 * rows_together * n_C * outputs * item,
         }
 
     def parts_of_all(m: int, kernels: int = 1) -> dict[str, int]:

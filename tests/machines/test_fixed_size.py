@@ -105,9 +105,10 @@ def test_cross_validation_is_refitting(v, method):
     assignment = np.random.default_rng(2).permutation(np.arange(50) % v)
     folds, C = folds_from_assignment(assignment), jnp.array([0.1, 10.0, 1e3])
     Phi = reference.nystroem(np.asarray(X), np.asarray(Z), 1.0)
-    for p in (0.0, 1.0):
+    for p, block_rows in ((0.0, None), (1.0, 16)):  # all folds together, and one after another
+        options = {"intercept_penalty": p, "method": method, "block_rows": block_rows}
         phi = Nystroem(RBF(1.0), Z, center=False)
-        cv = cross_validate(phi, C, X, y, folds, w, intercept_penalty=p, method=method)
+        cv = cross_validate(phi, C, X, y, folds, w, **options)
         for i in range(3):
             out = reference.cross_validate(
                 Phi, np.asarray(y), float(C[i]), assignment, p, np.asarray(w)

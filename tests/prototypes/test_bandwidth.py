@@ -85,7 +85,7 @@ def test_a_large_normal_sample_gets_the_normal_reference_bandwidth():
 
 
 def test_the_smoothest_density_has_nearly_the_largest_bandwidth():
-    """Terrell (1990): this density bounds from where the largest solution is sought."""
+    """Beta(4, 4) attains the bound of Terrell (1990), above which the search skips the grid."""
     x = scipy.stats.beta.ppf((np.arange(400) + 0.5) / 400, 4, 4)
     h, pilot = plug_in(x)
     np.testing.assert_allclose(plug_in_bandwidth(jnp.asarray(x[:, None])).h, h, rtol=1e-9)
