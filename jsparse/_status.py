@@ -42,8 +42,9 @@ ADVICE = {
         "to begin with."
     ),
     EXHAUSTED: (
-        "stopped at its cap on steps before the stopping rule was met; raise the cap ("
-        "max_iterations, max_stages, max_trials or max_evaluations) or the tolerance."
+        "stopped at its cap on steps before the stopping rule was met; raise the cap (of a fit "
+        "max_iterations, in estimators max_iter; of a pursuit by stages max_stages; of a choice of "
+        "prototypes max_trials; of a search max_evaluations) or the tolerance."
     ),
     PRECISION_LOST: (
         "the result is not determined by the data in this floating-point precision; use float64 "

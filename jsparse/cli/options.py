@@ -176,7 +176,13 @@ def _table_options(parser: argparse.ArgumentParser) -> None:
 def _run_options(parser: argparse.ArgumentParser, evaluations: str) -> None:
     """Add the options that limit a run and control its output."""
     add = parser.add_argument
-    add("--evaluations", type=types.count, metavar="N", help=f"kernels tried; {evaluations}")
+    add(
+        "--evaluations",
+        type=types.count,
+        metavar="N",
+        help=f"kernels tried; {evaluations}. Methods that are first tuned as a cheaper machine try "
+        "up to 20 pairs of kernel and C after that",
+    )
     add(
         "--max-seconds",
         "--seconds",

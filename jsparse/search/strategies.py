@@ -67,7 +67,8 @@ class Search(abc.ABC):
     """A search over kernels, with the settings that all searches share.
 
     Args:
-        max_evaluations: budget; None for the default of the search.
+        max_evaluations: budget; None for the default of the search. A method that is tuned in
+            several stages, such as `Robust`, spends its own budget on the later ones.
         tune_kernel: False to fix the kernel and tune `C` only.
         history: evaluations of a stopped search (`Tuning.history`, or `load_history` of a file).
             With the same arguments the search resumes where it stopped, and gives the same result
