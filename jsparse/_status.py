@@ -43,8 +43,8 @@ ADVICE = {
     ),
     EXHAUSTED: (
         "stopped at its cap on steps before the stopping rule was met; raise the cap (of a fit "
-        "max_iterations, in estimators max_iter; of a pursuit by stages max_stages; of a choice of "
-        "prototypes max_trials; of a search max_evaluations) or the tolerance."
+        "max_iterations, which named estimators call max_iter; of a pursuit by stages max_stages; "
+        "of a choice of prototypes max_trials) or the tolerance."
     ),
     PRECISION_LOST: (
         "the result is not determined by the data in this floating-point precision; use float64 "
@@ -83,7 +83,7 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
         what: name of the computation, for the message.
 
     Raises:
-        ValueError: for a status that JAX traces.
+        ValueError: for a status that JAX traces, or anything but stop codes.
         NumericalError: if any code is `NOT_FINITE` or `INDEFINITE`, after the warnings.
 
     Warns:
@@ -96,6 +96,11 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
             "vmap or grad, and check it outside"
         )
     statuses = np.asarray(status)
+    if statuses.size and statuses.dtype.kind not in "iu":
+        raise ValueError(
+            "status: expected stop codes, such as trained.status or many.statuses['fit'], got "
+            f"{type(status).__name__}"
+        )
     codes_present = {int(code) for code in np.unique(statuses)}
     for category, codes in (
         (PrecisionWarning, (PRECISION_LOST, TRUNCATED)),

@@ -180,8 +180,9 @@ def _run_options(parser: argparse.ArgumentParser, evaluations: str) -> None:
         "--evaluations",
         type=types.count,
         metavar="N",
-        help=f"kernels tried; {evaluations}. Methods that are first tuned as a cheaper machine try "
-        "up to 20 pairs of kernel and C after that",
+        help=f"kernels tried; {evaluations}. It limits the first stage of methods that are tuned "
+        "in stages: robust, spsvm and rvm then try up to 20 pairs of kernel and C, which the "
+        "report counts too",
     )
     add(
         "--max-seconds",

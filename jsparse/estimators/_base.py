@@ -204,7 +204,7 @@ class Machine(BaseEstimator):
                 **options,
             )
         for what, status in trained.statuses.items():
-            check(status, f"{type(self).__name__}, {what}")
+            check(status, f"{type(self).__name__}, {what}{self._limit(trained.method, what)}")
         self._status = max(trained.statuses.values())
         self._method, self._sums, self._tuning = trained.method, trained.sums, trained.tuning
         self._publish(trained.model)
@@ -223,6 +223,15 @@ class Machine(BaseEstimator):
         if trained.point_rows is not None and not trained.method.several_sizes:
             self.prototype_indices_ = trained.point_rows
         return trained
+
+    def _limit(self, method: Method, what: str) -> str:
+        """Return the limit of a fit's steps in words, by the argument that states it; or ''."""
+        limit = getattr(method, "max_iterations", None)
+        if what != "fit" or limit is None:
+            return ""
+        if "max_iter" in self.get_params(deep=False):
+            return f" with max_iter={limit}"
+        return f" with {type(method).__name__}(max_iterations={limit})"
 
     def _publish(self, model: Model) -> None:
         """Publish the model, and its parts under scikit-learn's names as NumPy arrays."""

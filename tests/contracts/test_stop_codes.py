@@ -85,6 +85,8 @@ def test_a_batch_is_reported_by_kind_number_and_place():
         check(jnp.asarray([EXHAUSTED, CONVERGED, PRECISION_LOST]))
     assert {w.category for w in raised} == {jsparse.PrecisionWarning, jsparse.ConvergenceWarning}
     check(jnp.zeros(0, jnp.int32))
+    with pytest.raises(ValueError, match=r"status: expected stop codes.*got dict"):
+        check({"fit": CONVERGED})
     statuses = np.full(100, CONVERGED)
     statuses[[0, 1, 4, 9]] = PRECISION_LOST
     with pytest.warns(
@@ -328,7 +330,8 @@ def test_estimators_and_the_command_line_name_the_part_that_is_not_trusted(
     else:
         assert code == command_line.UNTRUSTED
         assert {warning.category for warning in raised} == {jsparse.ConvergenceWarning}
-        assert any(text.startswith(f"FixedSizeLSSVMRegressor, {part}: stop") for text in messages)
+        ended = "fit with max_iter=200: stop" if part == "fit" else f"{part}: stop"
+        assert any(text.startswith(f"FixedSizeLSSVMRegressor, {ended}") for text in messages)
         assert any(text.startswith(f"the {part}: stopped") for text in messages)
         assert ADVICE[EXHAUSTED] in printed
 
