@@ -8,6 +8,7 @@ fast suite checks them in the one process that `package/test_annotations.py` sta
 
 import gc
 import os
+from pathlib import Path
 
 from environment import VARIABLES
 
@@ -62,6 +63,17 @@ def precision(request):
     wanted = request.getfixturevalue("dtype") if "dtype" in request.fixturenames else "float64"
     with jax.enable_x64(wanted == "float64"):
         yield wanted
+
+
+@pytest.fixture(autouse=True)
+def memory_maps(request):
+    """After slow tests, drop programs before they use up the 65,530 maps that Linux grants."""
+    yield
+    maps = Path("/proc/self/maps")
+    if not (request.node.get_closest_marker("slow") and maps.exists()):
+        return
+    if maps.read_bytes().count(b"\n") > 30_000:
+        jax.clear_caches()
 
 
 @pytest.fixture(params=["float64", "float32"])
