@@ -96,7 +96,7 @@ def test_any_mesh_and_rows_that_are_spread_already(mesh):
 
 
 def test_no_device_sees_the_rows_of_others(mesh):
-    n, v = 16000, 4
+    n, v = 24000, 4  # more rows on each device than a block has
     X = jax.random.normal(jax.random.key(0), (n, 20))
     folds = jsparse.plain_folds(jax.random.key(1), n, v)
     problem = tuning_problem(RBF(1.0), X[:10], X, X[:, 0], folds, mesh=mesh)
