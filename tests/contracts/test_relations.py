@@ -411,7 +411,7 @@ def test_results_are_equal_compiled_eager_and_in_a_batch(learner, dtype):
 def test_other_computations_have_equal_results(name, dtype):
     p = jax.tree.map(jnp.asarray, problem(dtype))
     one, other = (learn(p) for learn in EQUAL[name])
-    # Sums lose as many digits as the square of the columns' condition number has, rows half of it.
+    # The error grows with the columns' condition number from rows, and with its square from sums.
     factor = 100 if name == "KSP, on rows" else 1
     assert_as_expected(other, one, factor * TOLERANCE[dtype])
 

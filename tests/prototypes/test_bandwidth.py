@@ -13,7 +13,7 @@ from reference.prototypes import normal_reference, plug_in, robust_sigma, tied
 
 from jsparse._status import CONVERGED, NOT_FINITE
 from jsparse.prototypes import RULES, normal_reference_bandwidth, plug_in_bandwidth
-from jsparse.prototypes.bandwidth import CONSTANT, PLUG_IN, TIES, UNRESOLVED
+from jsparse.prototypes.bandwidth import CONSTANT, PLUG_IN, TIES, UNRESOLVED, _solve
 
 
 def awkward(n=60, seed=0):
@@ -91,6 +91,14 @@ def test_the_smoothest_density_has_nearly_the_largest_bandwidth():
     np.testing.assert_allclose(plug_in_bandwidth(jnp.asarray(x[:, None])).h, h, rtol=1e-9)
     bound = 1.144 * np.sqrt(np.var(x, ddof=1) + pilot**2 / 2) * 400**-0.2
     assert 0.98 < h / bound < 1
+
+
+def test_the_search_skips_no_place_that_the_bins_cannot_resolve():
+    """The pilot of the last place decides whether a column has ties."""
+    n, finest = jnp.asarray(400.0), jnp.asarray(1e9)
+    log_h, has_root, _ = _solve(lambda r, h: jnp.ones(()), jnp.zeros(()), n, finest)
+    assert not has_root
+    np.testing.assert_allclose(log_h, np.log(4 * 1.144) - 0.2 * np.log(400))
 
 
 def test_two_far_clusters_keep_the_bandwidth_of_one():
