@@ -5,7 +5,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._blocks import map_folds, map_systems
 from .._mesh import spread
@@ -33,6 +34,15 @@ class OnFold(Protocol):
 
     It is a pytree, so that a method can pass it to every device of a mesh.
     """
+
+    @property
+    def wanted(self) -> Bool[Array, "s v"] | Bool[np.ndarray, "s v"] | None:
+        """For each `C` and fold, whether its results are needed; None if all are.
+
+        A method that fits every fold and `C` separately skips the other fits, and its results for
+        them are zeros. Methods that get all of them in one go ignore it.
+        """
+        ...
 
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: Which
@@ -71,7 +81,10 @@ class Start(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """The results of `on_fold` for `v` folds of `r` rows, `s` values of `C` and `k` sizes."""
+    """The results of `on_fold` for `v` folds of `r` rows, `s` values of `C` and `k` sizes.
+
+    They may be zeros where `OnFold.wanted` is False.
+    """
 
     sums: PyTree  # sums over the rows of each fold, shape `v s .. k`
     kept: PyTree  # results for each row, the second pytree of `OnFold`, shape `v r ..`
@@ -178,7 +191,28 @@ def each_fold_and_C(
         return *on_fold(rows, values, each_size(i, values.shape[1])), family.status
 
     s, v = len(C), len(parts.weights)
-    return over_C_and_folds(map_systems(one, C_and_folds(s, v)), s, v)
+    predict = where_wanted(one, on_fold.wanted)
+    return over_C_and_folds(map_systems(predict, C_and_folds(s, v)), s, v)
+
+
+def where_wanted(
+    function: Callable[[tuple[Array, Array]], PyTree],
+    wanted: Bool[Array, "s v"] | Bool[np.ndarray, "s v"] | None,
+) -> Callable[[tuple[Array, Array]], PyTree]:
+    """Return a function of a pair of `C_and_folds` that is zero at pairs that are not wanted.
+
+    In a loop over pairs the function is not computed there; a batch of pairs computes all.
+    """
+    if wanted is None:
+        return function
+    is_wanted = jnp.asarray(wanted)
+
+    def or_zeros(place: tuple[Array, Array]) -> PyTree:
+        shapes = jax.eval_shape(function, place)
+        zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+        return jax.lax.cond(is_wanted[place], function, lambda _: zeros, place)
+
+    return or_zeros
 
 
 def C_and_folds(s: int, v: int) -> tuple[Int[Array, " sv"], Int[Array, " sv"]]:

@@ -153,9 +153,6 @@ class Method(eqx.Module):
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C  # values that tuning chooses from
     has_C: ClassVar[bool] = True  # whether the fit depends on `C`
     shares_C: ClassVar[bool] = False  # whether all binary problems must share one `C`
-    # Whether tuning tries few kernels and values of `C` one after another, as each takes a fit for
-    # every fold.
-    one_C_at_a_time: ClassVar[bool] = False
     several_sizes: ClassVar[bool] = False  # whether one fit gives machines of several sizes
     robust: ClassVar[bool] = False  # whether targets are scaled by a unit that outliers barely move
     shares_rows: ClassVar[bool] = False  # whether every binary problem must see every row
@@ -226,22 +223,24 @@ class Method(eqx.Module):
                 f"C: expected None with {type(self).__name__}, whose fit does not depend on C, "
                 f"got {C!r}"
             )
-        return self.default_C if C is None else C
+        if C is not None:
+            return C
+        return self.default_C if self.has_C else np.ones(1)
 
     def reported_C(self, C: Any) -> Any:
         """Return `C`, or None if the method has no `C`."""
         return C if self.has_C else None
 
     def C_to_validate(
-        self, C: Float[np.ndarray, "*l"], grid: Float[np.ndarray, " s"]
+        self, C: Float[np.ndarray, "*l"], together: Float[np.ndarray, " s"]
     ) -> Float[np.ndarray, " t"]:
         """Return the values of `C` to validate together, to get the held-out values for `C`.
 
-        These are the values of `C`. But if the whole grid holds them and costs hardly more, return
-        the grid: the program that the search compiled for the grid is then used again.
+        These are the values of `C`. But if the values that the search validated `together` hold
+        them, and cost hardly more, return these: then the search has compiled the program.
         """
-        whole_grid = self.shares_work_over_C and not self.one_C_at_a_time
-        return grid if whole_grid and np.all(np.isin(C, grid)) else np.unique(C)
+        holds_C = np.all(np.isin(C, together))
+        return together if self.shares_work_over_C and holds_C else np.unique(C)
 
     def check_C_per_problem(self) -> None:
         """Raise a `ValueError` if all binary problems must share one `C`."""

@@ -54,7 +54,6 @@ class Pursuit(CandidatesFromSums):
     """
 
     has_C: ClassVar[bool] = False
-    default_C: ClassVar[Float[np.ndarray, " s"]] = np.ones(1)
     max_rows: ClassVar[int | None] = 20_000  # memory holds the values of the atoms at all rows
 
     n_prototypes: Any = option(

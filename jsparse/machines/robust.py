@@ -57,7 +57,6 @@ class Robust(Prototypes):
     robust: ClassVar[bool] = True
     max_rows: ClassVar[int | None] = 1000  # validation takes a fit for every fold and C
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
-    one_C_at_a_time: ClassVar[bool] = True
     info_powers: ClassVar[dict[str, int]] = {"threshold": 1, "objective": 2}
 
     loss: Loss = option("huber", "loss of the residuals", choices=("huber", "absolute", "quantile"))

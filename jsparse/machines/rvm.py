@@ -84,7 +84,6 @@ class RVM(Method):
     name: ClassVar[str] = "rvm"
     title: ClassVar[str] = "relevance vector machine"
     has_C: ClassVar[bool] = False
-    one_C_at_a_time: ClassVar[bool] = True
     max_rows: ClassVar[int | None] = 1000
     info_powers: ClassVar[dict[str, int]] = {"noise": 2}
 

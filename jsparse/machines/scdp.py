@@ -25,7 +25,7 @@ from . import scdp_rows
 from .candidates import CandidatesFromSums, check_candidates
 from .checks import check_choice, check_problem, in_one_dtype
 from .family import Family
-from .held_out import C_and_folds, HeldOut, OnFold, Sums, each_size, over_C_and_folds
+from .held_out import C_and_folds, HeldOut, OnFold, Sums, each_size, over_C_and_folds, where_wanted
 from .method import FEW_C, Task, check_number, setting
 from .nested import nested_family, with_sizes
 from .rows import Rows
@@ -186,7 +186,8 @@ class SCDP(CandidatesFromSums):
 
             return *jax.vmap(reduce)(rows, values), jnp.full(together, jnp.max(path.status))
 
-        results = jax.lax.map(predict, C_and_folds(s, v // together))
+        wanted = on_fold.wanted if together == 1 else None
+        results = jax.lax.map(where_wanted(predict, wanted), C_and_folds(s, v // together))
         results = jax.tree.map(lambda a: jax.lax.collapse(a, 0, 2), results)
         return over_C_and_folds(results, s, v)
 

@@ -59,7 +59,6 @@ class SpSVM(Candidates):
     title: ClassVar[str] = "sparse SVM"
     tasks: ClassVar[tuple[Task, ...]] = ("classification",)
     default_C: ClassVar[Float[np.ndarray, " s"]] = np.geomspace(0.1, 1000, 5)
-    one_C_at_a_time: ClassVar[bool] = True
 
     growth: ScalarLike = GROWTH
 

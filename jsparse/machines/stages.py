@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
     problem: Any  # the stage's problem; if the search moved the points, with the moved points
     tuning: Any  # `search.run.Tuning`: the best hyper-parameters and their score
     theta: Float[np.ndarray, " p"]  # the best point of the stage's search
-    C: Float[np.ndarray, " s"]  # the values of `C` that the stage tried
+    C: Float[np.ndarray, " s"]  # the values of `C` that were validated together with the best one
     seconds: float = 0.0  # how long the stage took
 
     __repr__ = short_repr

@@ -11,7 +11,8 @@ from .._repr import ShortList, short_repr
 from .._status import PRECISION_LOST
 
 _NO_SLOPE = np.zeros(0)
-_KIND = "tuning history 5"  # formats 1 to 4 had other stop codes, no stages, or a longer `slope`
+_NO_FOLDS = np.zeros((0, 0))
+_KIND = "tuning history 6"  # earlier formats had other stop codes, or other columns
 
 
 class Evaluation(NamedTuple):
@@ -28,6 +29,9 @@ class Evaluation(NamedTuple):
     # `C` and `scores` each repeat one number.
     slope: np.ndarray = _NO_SLOPE
     stage: int = 0  # number of the stage, see `machines.stages`
+    # Errors of each fold, shape `s v`; empty if they are not known. Where a race ended before a
+    # fold they are NaN, and the score is an estimate, see `race`.
+    fold_scores: np.ndarray = _NO_FOLDS
 
     __repr__ = short_repr
 
@@ -61,7 +65,7 @@ def scored(history: Sequence[Evaluation]) -> list[Evaluation]:
     return [evaluation for evaluation in history if not evaluation.slope.size]
 
 
-_COLUMNS = Evaluation._fields[:-2]
+_COLUMNS = Evaluation._fields[:-3]
 
 
 def save_history(path: PathLike, history: Sequence[Evaluation]) -> None:
@@ -82,12 +86,14 @@ def arrays_of(history: Sequence[Evaluation]) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for stage in sorted({e.stage for e in history}):
         evaluations = [e for e in history if e.stage == stage]
-        columns = zip(*(evaluation[:-2] for evaluation in evaluations), strict=True)
+        columns = zip(*(evaluation[: len(_COLUMNS)] for evaluation in evaluations), strict=True)
         stacked = dict(zip(_COLUMNS, map(np.stack, columns), strict=True))
-        slopes = [evaluation.slope for evaluation in evaluations]
-        widest = max(slope.size for slope in slopes)
-        if widest > 0:
-            stacked["slope"] = np.stack([s if s.size else np.full(widest, np.nan) for s in slopes])
+        for name in ("slope", "fold_scores"):  # of some evaluations only
+            values = [getattr(evaluation, name) for evaluation in evaluations]
+            longest = max(values, key=np.size)
+            if longest.size > 0:
+                fill = np.full_like(longest, np.nan)
+                stacked[name] = np.stack([value if value.size else fill for value in values])
         arrays |= {f"{stage}.{name}": array for name, array in stacked.items()}
     return arrays
 
@@ -142,6 +148,8 @@ def _evaluations(path: PathLike, stage: int, arrays: dict[str, np.ndarray]) -> l
     }
     if "slope" in kinds and len(theta_shape) == 2:  # the stage was a gradient search
         expected["slope"] = ("f", (n, theta_shape[1] + 2))  # see `Evaluation.slope`
+    if "fold_scores" in kinds:
+        expected["fold_scores"] = ("f", (n, *s, *kinds["fold_scores"][1][2:3]))
     if n == 0 or kinds != expected:
         raise ModelFileError(
             f"{named(path)}: expected {', '.join(Evaluation._fields)} of n evaluations, n at least "
@@ -151,5 +159,12 @@ def _evaluations(path: PathLike, stage: int, arrays: dict[str, np.ndarray]) -> l
     if not (np.all(np.isfinite(arrays["theta"])) and np.all(positive)):
         raise ModelFileError(f"{named(path)}: expected finite theta and positive C")
     slopes = arrays.get("slope", np.zeros((n, 0)))
-    rows = zip(*(arrays[name] for name in _COLUMNS), slopes, strict=True)
-    return [Evaluation(*row, slope=slope[~np.isnan(slope)], stage=stage) for *row, slope in rows]
+    folds = arrays.get("fold_scores", np.zeros((n, *s, 0)))
+    rows = zip(*(arrays[name] for name in _COLUMNS), slopes, folds, strict=True)
+    return [
+        Evaluation(
+            *row, slope=slope[~np.isnan(slope)], stage=stage,
+            fold_scores=_NO_FOLDS if np.all(np.isnan(of_folds)) else of_folds,
+        )
+        for *row, slope, of_folds in rows
+    ]  # fmt: skip

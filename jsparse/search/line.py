@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._repr import short_repr
-from .strategies import line_rounds
+from .strategies import line_rounds, middle_first
 
 
 class LineState(NamedTuple):
@@ -35,7 +35,7 @@ def init(planned: int, dtype: jnp.dtype) -> LineState:
     """Return the state before the first of `planned` evaluations."""
     places = np.zeros(planned, dtype)
     coarse = line_rounds(planned)[0]
-    places[:coarse] = np.arange(coarse) if coarse > 1 else 0.5
+    places[:coarse] = middle_first(coarse) if coarse > 1 else 0.5
     return LineState(
         jnp.asarray(places),
         jnp.full(planned, jnp.inf, dtype),

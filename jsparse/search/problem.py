@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import as_array
 from .._repr import short_repr
@@ -18,8 +19,9 @@ from ..machines.family import Family
 from ..machines.held_out import HeldOut, OnFold, Sums
 from ..machines.method import Method, Metric, Task
 from ..multiclass import Decoding
-from ..validation.losses import standard_error
 from ..validation.validate import Kept, Scoring, Validation
+from .race import BestFolds, Raced, first_folds, race
+from .scores import Scores
 from .template import Template, split_kernel
 
 Table = Float[Array, "_ _"] | Float[np.ndarray, "_ _"]
@@ -29,19 +31,8 @@ Table = Float[Array, "_ _"] | Float[np.ndarray, "_ _"]
 LENGTHSCALE_FACTOR = 12.0
 
 
-class Scores(NamedTuple):
-    """Cross-validated errors of one or `q` kernels, each for a vector of `C`; on the host."""
-
-    scores: Float[np.ndarray, "*q s"]
-    standard_errors: Float[np.ndarray, "*q s"]
-    status: Int[np.ndarray, "*q s"]  # stop codes, the worst over folds
-
-    __repr__ = short_repr
-
-    @property
-    def trusted(self) -> Float[np.ndarray, "*q s"]:
-        """The scores, with infinity in place of scores that cannot be trusted."""
-        return np.where(self.status < PRECISION_LOST, self.scores, np.inf)
+Wanted = Bool[np.ndarray, "q s v"] | None
+"""For each kernel, `C` and fold, whether its errors are wanted; None if all are."""
 
 
 class _Scored(Protocol):
@@ -72,13 +63,17 @@ class Tunable(_Scored, Protocol):
         """The kernel whose leaves are tuned."""
         ...
 
-    def scores(self, thetas: Table, C: Table, scoring: Scoring) -> Scores:
+    def scores(
+        self, thetas: Table, C: Table, scoring: Scoring, best: BestFolds | None = None
+    ) -> Scores:
         """Return the scores of `q` kernels.
 
         Args:
             thetas: the kernels as points of the template, shape `q p`.
             C: values of `C` for each kernel, shape `q s`.
             scoring: the metric and the decoding.
+            best: the errors of the best machine so far. The scores of a machine that is clearly
+                worse may be estimates; None if there is no such machine yet.
         """
         ...
 
@@ -92,12 +87,18 @@ class Source(_Scored, Protocol):
         """The number of rows to train on."""
         ...
 
+    @property
+    def n_folds(self) -> int:
+        """The number of folds of the rows that are scored."""
+        ...
+
     def errors(
-        self, problem: "Problem", thetas: Table, C: Table, scoring: Scoring
+        self, problem: "Problem", thetas: Table, C: Table, scoring: Scoring, wanted: Wanted = None
     ) -> list[Validation]:
         """Return the held-out errors of every kernel, one `Validation` each.
 
-        `thetas` and `C` are as for `Tunable.scores`.
+        `thetas` and `C` are as for `Tunable.scores`. The `wanted` folds of each kernel and `C` are
+        computed, and others if they cost nothing; None for all folds.
         """
         ...
 
@@ -203,11 +204,18 @@ class Problem:
             return self.box
         return bounds_of(self.template)
 
-    def scores(self, thetas: Table, C: Table, scoring: Scoring) -> Scores:
-        """See `Tunable`; the score of a path of sizes is the least error of all its sizes."""
-        errors = self.errors(thetas, C, scoring)
-        scores = [least_of_sizes(self.method, validation) for validation in errors]
-        return Scores(*map(np.stack, zip(*scores, strict=True)))
+    def scores(
+        self, thetas: Table, C: Table, scoring: Scoring, best: BestFolds | None = None
+    ) -> Scores:
+        """See `Tunable`; the score of a path of sizes is the least error of all its sizes.
+
+        The kernels and values of `C` race against each other and against the best one, see `race`.
+        """
+        for method in self.method.shorter():
+            raced = self.with_method(method)._raced(thetas, C, scoring, best)
+            if _paths_end(method, [one.validation for one in raced]):
+                break
+        return Scores(*map(np.stack, zip(*(one.scores for one in raced), strict=True)))
 
     def errors(self, thetas: Table, C: Table, scoring: Scoring) -> list[Validation]:
         """Return the held-out errors of every kernel, one `Validation` each.
@@ -218,10 +226,28 @@ class Problem:
         """
         for method in self.method.shorter():
             errors = self.source.errors(self.with_method(method), thetas, C, scoring)
-            paths = [path for validation in errors for path in np.asarray(validation.scores)]
-            if None not in map(method.path_end, paths):
+            if _paths_end(method, errors):
                 break
         return errors
+
+    def _raced(
+        self, thetas: Table, C: Table, scoring: Scoring, best: BestFolds | None
+    ) -> list[Raced]:
+        """Return the errors of every kernel, each of which races against the best machine."""
+        q, s = C.shape
+        wanted = first_folds(s, self.source.n_folds, self.rows_scored)
+        every = np.broadcast_to(wanted, (q, *wanted.shape))
+        first = self.source.errors(self, thetas, C, scoring, every)
+
+        def raced(i: int) -> Raced:
+            def some_errors(wanted: Bool[np.ndarray, "s v"]) -> Validation:
+                one = thetas[i : i + 1], C[i : i + 1]
+                (validation,) = self.source.errors(self, *one, scoring, wanted[None])
+                return validation
+
+            return race(self.method, first[i], wanted, some_errors, best)
+
+        return [raced(i) for i in range(q)]
 
     def with_method(self, method: Method) -> "Problem":
         """Return the problem with another method and the same points."""
@@ -282,19 +308,16 @@ class Problem:
         return split_kernel(kernel, self.dtype, **self.varied).theta.astype(float)
 
 
+def _paths_end(method: Method, validations: Sequence[Validation]) -> bool:
+    """Return whether the path of sizes ends for every kernel and `C`, see `Method.path_end`."""
+    paths = [path for validation in validations for path in np.asarray(validation.scores)]
+    return None not in map(method.path_end, paths)
+
+
 def bounds_of(template: Template) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]]:
     """Return bounds of `theta` a factor of `LENGTHSCALE_FACTOR` on both sides of the template."""
     middle, span = template.theta.astype(float), math.log(LENGTHSCALE_FACTOR)
     return middle - span, middle + span
-
-
-def least_of_sizes(method: Method, validation: Validation) -> Scores:
-    """Return, for every `C`, the least error of all sizes, its standard error and stop code."""
-    errors, standard_errors = np.asarray(validation.scores), standard_error(validation.fold_scores)
-    best_sizes = [np.argmin(path[: method.path_end(path)]) for path in errors]
-    best = np.arange(len(best_sizes)), best_sizes
-    status = method.error_status(np.asarray(validation.status))
-    return Scores(errors[best], standard_errors[best], status)
 
 
 def best_per_problem(

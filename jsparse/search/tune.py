@@ -17,7 +17,7 @@ from ..machines.method import Metric
 from ..machines.stages import Chosen, Outcome, Stage
 from ..multiclass import Decoding
 from ..validation.validate import Scoring
-from .history import Evaluation
+from .history import Evaluation, scored
 from .problem import Tunable
 from .run import Progress, Run, Stopped, Tuning, hand_over
 from .strategies import Profile, Search, check_search
@@ -196,7 +196,8 @@ class _StageRuns:
         if self.stopped == "finished":
             self.stopped = tuning.stopped
         self.best = min(self.best, tuning.score)
-        return Outcome(run.problem, tuning, tuning.theta, run.grid, time.perf_counter() - begin)
+        C = min(scored(run.history), key=lambda evaluation: evaluation.least).C
+        return Outcome(run.problem, tuning, tuning.theta, C, time.perf_counter() - begin)
 
     def _report(self, stage: Stage) -> Progress:
         """Return the progress callback of a stage, which counts the evaluations of all stages."""

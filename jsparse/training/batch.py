@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
 from .._blocks import map_systems
 from .._mesh import spread
@@ -16,7 +16,7 @@ from .._repr import short_repr
 from .._status import PRECISION_LOST
 from ..kernels.absent import ABSENT, WithAbsent
 from ..machines.family import Family
-from ..machines.held_out import Sums, Which
+from ..machines.held_out import Sums
 from ..machines.method import Method
 from ..machines.rows import Rows
 from ..multiclass import Code
@@ -26,7 +26,7 @@ from ..scaling import Standardization, standardize
 from ..search import line
 from ..search.template import Template
 from ..validation.folds import Folds, folds_of_padded_rows
-from ..validation.validate import FoldLosses, Scoring, Validation, mean_losses
+from ..validation.validate import Scoring, Validation, WithPredictions, mean_losses
 from .settings import keys_of
 from .source import RowsOfFolds
 
@@ -125,16 +125,6 @@ def solve(method: Method, code: Code | None, table: Table, steps: Steps) -> Solv
         scaling, folds, numbers, selection_status, thetas, validations, best.predictions, family,
         sums,
     )  # fmt: skip
-
-
-class WithPredictions(FoldLosses):
-    """Sums the losses of a fold's rows as `FoldLosses`, and keeps the predictions for every `C`."""
-
-    def __call__(
-        self, rows: Rows, values: Float[Array, "r q l"], which: Which
-    ) -> tuple[PyTree, PyTree]:
-        """See `machines.held_out.OnFold`."""
-        return super().__call__(rows, values, which)[0], values
 
 
 class Best(NamedTuple):

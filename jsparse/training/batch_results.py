@@ -151,9 +151,10 @@ def _tuning(problem: Problem, solved: Any, spread: np.ndarray) -> Tuning:
     """
     validations, C = solved.validations, problem.C
     history = [
-        Evaluation(theta.astype(float), C, scores, errors, status, 0.0)
-        for theta, scores, errors, status in zip(
-            solved.thetas, validations.scores[..., 0], spread, validations.status, strict=True
+        Evaluation(theta, C, scores, errors, status, 0.0, fold_scores=folds)
+        for theta, scores, errors, status, folds in zip(
+            solved.thetas.astype(float), validations.scores[..., 0], spread, validations.status,
+            validations.fold_scores[..., 0], strict=True,
         )
-    ]
+    ]  # fmt: skip
     return best_of(problem.template, problem.dtype, history, "finished")

@@ -3,14 +3,16 @@
 import abc
 import dataclasses
 import functools
+import math
 import sys
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from .._blocks import systems_at_once
 from .._mesh import on_default_device
 from .._numerics import is_concrete
 from .._programs import compiled
@@ -25,16 +27,25 @@ from ..machines.held_out import HeldOut, OnFold, Sums
 from ..machines.method import Method
 from ..machines.rows import Rows
 from ..multiclass import Code
-from ..search.problem import Problem, Table, least_of_sizes
+from ..search.problem import Problem, Table, Wanted
+from ..search.scores import least_of_sizes
 from ..search.template import Template
 from ..validation.folds import Folds
 from ..validation.sharding import ShardedFolds
-from ..validation.validate import FoldLosses, Kept, Scoring, Validation, mean_losses
+from ..validation.validate import (
+    FoldLosses,
+    Kept,
+    Scoring,
+    Validation,
+    WithPredictions,
+    mean_losses,
+)
 from .plan import Plan
 
 # A search needs no predictions. It still keeps the predictions of the first machine, so that the
 # program compiled for the search also serves the predictions after the search.
 FIRST_MACHINE = Kept(np.int32(0), np.int32(0))
+MOST_KEPT = 1 << 28  # bytes of predictions to keep for all sizes of one `C`
 
 
 class RowsOfFolds(NamedTuple):
@@ -95,9 +106,10 @@ class Evaluated(NamedTuple):
     """An evaluation of one kernel with one `C`."""
 
     problem: Problem
-    question: tuple[Any, ...]  # the scoring, and the bytes of all other arguments
+    question: tuple[Any, ...]  # the scoring, and the bytes of all other arguments but the folds
     validation: Validation
     score: float  # the least error of all sizes; infinite if it cannot be trusted
+    folds: Bool[np.ndarray, "1 v"]  # the folds that were wanted
 
     __repr__ = short_repr
 
@@ -171,6 +183,32 @@ class TrainingSource(abc.ABC):
     folds: Folds
     n_predicted: int
 
+    @property
+    def n_folds(self) -> int:
+        """See `Source`."""
+        return len(self.folds.index)
+
+    def every_fold(self, s: int) -> Bool[np.ndarray, "s v"] | None:
+        """Return that every fold is wanted for `s` values of `C`, see `OnFold.wanted`.
+
+        The result is None if a program computes every fold in any case.
+        """
+        return None
+
+    def on_fold(
+        self,
+        problem: Problem,
+        s: int,
+        scoring: Scoring,
+        keep: Kept,
+        wanted: Bool[np.ndarray, "s v"] | None,
+    ) -> FoldLosses:
+        """Return the function that reduces the predictions of a fold, for `s` values of `C`.
+
+        It keeps the predictions of the machine `keep`.
+        """
+        return FoldLosses(scoring, keep, problem.method.quantiles, wanted)
+
     @abc.abstractmethod
     def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> HeldOutRows:
         """Return the arguments of a program that predicts held-out rows.
@@ -199,12 +237,16 @@ class TrainingSource(abc.ABC):
         keep: Kept,
     ) -> Validation:
         """See `Source`; predictions of rows in no fold are NaN."""
-        on_fold = FoldLosses(scoring, keep, problem.method.quantiles)
+        wanted = self.every_fold(len(C))
+        if wanted is not None:  # the other values of `C` may take a fit for each fold
+            wanted &= np.isin(np.arange(len(C)), keep.C)[:, None]
+        on_fold = self.on_fold(problem, len(C), scoring, keep, wanted)
         validation = self._evaluate(problem, theta, C, on_fold)
         validation = on_default_device(self.placed.mesh, validation)
         folds = problem.method.validation_folds(self.folds, self.n_predicted)
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)
         by_fold = np.asarray(validation.predictions)[: len(index), : index.shape[1]]
+        by_fold = on_fold.of_size(by_fold, keep.size)
         values = np.full((self.n_predicted, by_fold.shape[2]), np.nan, by_fold.dtype)
         values[index[valid]] = by_fold[valid]
         outputs = problem.method.outputs(self.placed)
@@ -243,6 +285,7 @@ class InMemory(TrainingSource):
         folds: the folds of `rows`, by row number.
         n_rows: the number of rows without padding.
         best: the best evaluation of one `C`, whose predictions are not computed again.
+        part: the last evaluation of one `C` on only some folds.
     """
 
     rows: Rows
@@ -251,6 +294,7 @@ class InMemory(TrainingSource):
     folds: Folds
     n_rows: int
     best: "list[Evaluated]" = dataclasses.field(default_factory=list, compare=False)
+    part: "list[Evaluated]" = dataclasses.field(default_factory=list, compare=False)
 
     __repr__ = short_repr
 
@@ -277,8 +321,33 @@ class InMemory(TrainingSource):
             problem.key, theta,
         )  # fmt: skip
 
+    def every_fold(self, s: int) -> Bool[np.ndarray, "s v"] | None:
+        """See `TrainingSource`: a CPU fits one fold after another, and can leave out some."""
+        alone = self.placed.mesh is None and systems_at_once() == 1
+        return np.ones((s, self.n_folds), bool) if alone else None
+
+    def on_fold(
+        self,
+        problem: Problem,
+        s: int,
+        scoring: Scoring,
+        keep: Kept,
+        wanted: Bool[np.ndarray, "s v"] | None,
+    ) -> FoldLosses:
+        """See `TrainingSource`.
+
+        For one `C` it keeps the predictions of every size, if they fit into `MOST_KEPT` bytes. A
+        size is chosen after the errors of all sizes are known, and `best` then has its predictions.
+        """
+        method = problem.method
+        outputs = math.prod(method.outputs(self.placed))
+        kept = len(self.placed) * max(1, len(method.fit_sizes)) * outputs * self.dtype.itemsize
+        if s == 1 and self.placed.mesh is None and kept <= MOST_KEPT:
+            return WithPredictions(scoring, None, method.quantiles, wanted)
+        return super().on_fold(problem, s, scoring, keep, wanted)
+
     def errors(
-        self, problem: Problem, thetas: Table, C: Table, scoring: Scoring
+        self, problem: Problem, thetas: Table, C: Table, scoring: Scoring, wanted: Wanted = None
     ) -> list[Validation]:
         """See `Source`."""
         levels = problem.method.quantiles
@@ -288,10 +357,14 @@ class InMemory(TrainingSource):
             return [
                 jax.tree.map(lambda a, i=i: np.asarray(a)[i], batch) for i in range(len(thetas))
             ]
-        on_fold = FoldLosses(scoring, FIRST_MACHINE, levels)
+        every = self.every_fold(C.shape[1])
+        folds_of = [every] * len(thetas) if every is None or wanted is None else wanted
+        on_folds = [
+            self.on_fold(problem, C.shape[1], scoring, FIRST_MACHINE, folds) for folds in folds_of
+        ]
         validations = [
-            self._evaluate(problem, theta, C_of_kernel, on_fold)
-            for theta, C_of_kernel in zip(thetas, C, strict=True)
+            self._evaluate(problem, *arguments)
+            for arguments in zip(thetas, C, on_folds, strict=True)
         ]
         return [validation._replace(predictions=None, total=None) for validation in validations]
 
@@ -305,19 +378,31 @@ class InMemory(TrainingSource):
         """Evaluate one kernel for a vector of `C`.
 
         If there is only one `C`, store the best evaluation in `best`, so that the predictions after
-        the search need not be computed again.
+        the search need not be computed again. The folds of a race are evaluated in parts, which are
+        joined for this purpose.
         """
         if len(C) > 1:
             return super()._evaluate(problem, theta, C, on_fold)
-        arrays = [np.asarray(a).tobytes() for a in (theta, C, *jax.tree.leaves(on_fold))]
-        question = on_fold.scoring, *arrays
-        same_problem = [e for e in self.best if e.is_of(problem)]
-        if same_problem and same_problem[0].question == question:
-            return same_problem[0].validation
+        arguments = theta, C, *jax.tree.leaves(dataclasses.replace(on_fold, wanted=None))
+        question = on_fold.scoring, *(np.asarray(a).tobytes() for a in arguments)
+        wanted = True if on_fold.wanted is None else np.asarray(on_fold.wanted)
+        folds = np.ones((1, self.n_folds), bool) & wanted
+        known, part = (
+            next((e for e in evaluated if e.is_of(problem)), None)
+            for evaluated in (self.best, self.part)
+        )
+        if known is not None and known.question == question and np.all(folds):
+            return known.validation
         validation = super()._evaluate(problem, theta, C, on_fold)
-        score = float(np.min(least_of_sizes(problem.method, validation).trusted))
-        if not same_problem or score <= same_problem[0].score:
-            self.best[:] = [Evaluated(problem, question, validation, score)]
+        joined = validation
+        if part is not None and part.question == question and not np.any(part.folds & folds):
+            joined, folds = part.validation.joined(validation), part.folds | folds
+        score = float(np.min(least_of_sizes(problem.method, joined).trusted))
+        evaluated = Evaluated(problem, question, joined, score, folds)
+        if not np.all(folds):
+            self.part[:] = [evaluated]
+        elif known is None or score <= known.score:
+            self.best[:] = [evaluated]
         return validation
 
     def fit(

@@ -25,7 +25,8 @@ from ..machines.held_out import Sums
 from ..machines.rows import Rows
 from ..normal_equations import NormalEquations, accumulate_groups, zeros
 from ..scaling import Standardization
-from ..search.problem import Problem, Table, least_of_sizes
+from ..search.problem import Problem, Table, Wanted
+from ..search.scores import least_of_sizes
 from ..validation.folds import Folds
 from ..validation.validate import FoldLosses, Scoring, Validation
 from .checkpoint import RunState, State
@@ -247,9 +248,9 @@ class Streamed(TrainingSource):
         return self._with_sums(problem, self._sums_of(problem, problem.template.at(theta)))
 
     def errors(
-        self, problem: Problem, thetas: Table, C: Table, scoring: Scoring
+        self, problem: Problem, thetas: Table, C: Table, scoring: Scoring, wanted: Wanted = None
     ) -> list[Validation]:
-        """See `Source`: one pass over the rows for all kernels."""
+        """See `Source`: one pass over the rows for all kernels and folds."""
         # The cache key holds the bytes of the kernel. So make kernels on the host, as the tuned
         # kernel is made, to get equal values to the last digit.
         kernels = [problem.template.at(theta) for theta in np.asarray(thetas)]

@@ -148,6 +148,7 @@ class TargetUnits(NamedTuple):
             e._replace(
                 scores=self.scores(e.scores, metric),
                 standard_errors=self.scores(e.standard_errors, metric),
+                fold_scores=self.scores(e.fold_scores, metric),
             )
             for e in history
         )

@@ -122,11 +122,15 @@ def _size_curve(outcome: Outcome) -> tuple[Outcome, SizeCurve]:
             fold_errors=validation.fold_reported[0, :, :k],
             chosen_by=curve,
         )
-    return outcome._replace(problem=problem.with_method(method.shortened(k))), curve
+    if k < len(method.fit_sizes):
+        outcome = outcome._replace(problem=problem.with_method(method.shortened(k)))
+    return outcome, curve
 
 
 class _ProblemErrors(eqx.Module):
     """An `OnFold` that sums, for each binary problem, the weights of its errors and of its rows."""
+
+    wanted: None = None
 
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: Which

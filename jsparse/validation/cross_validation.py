@@ -42,6 +42,7 @@ class _AllPredictions(eqx.Module):
     """Sum the losses as `FoldLosses` does, and keep the predictions for every `C`."""
 
     losses: FoldLosses
+    wanted: None = None
 
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: Which

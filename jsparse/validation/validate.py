@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._agreement import same_rows
 from .._numerics import as_array, as_float, is_concrete
@@ -58,6 +59,7 @@ class FoldLosses(eqx.Module):
     scoring: Scoring = eqx.field(static=True)
     keep: Kept | None = None  # the machine whose predictions are kept; None for none
     quantiles: tuple[ScalarLike, ...] = ()  # what the outputs estimate, see `Method.quantiles`
+    wanted: Bool[Array, "s v"] | Bool[np.ndarray, "s v"] | None = None  # see `OnFold.wanted`
 
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: Which
@@ -77,12 +79,35 @@ class FoldLosses(eqx.Module):
         is_kept = (which.C[:, None] == kept_C[None]) & (which.size == self.keep.size)[:, None]
         return (sums, weight), jnp.sum(jnp.where(is_kept[None], values, 0), axis=1)
 
+    def of_size(self, predictions: Float[np.ndarray, "v r .."], size: Any) -> Any:
+        """Return the predictions of one size, shape `v r l`, out of those that were kept."""
+        return predictions
+
+
+class WithPredictions(FoldLosses):
+    """Sums the losses of a fold's rows as `FoldLosses`, and keeps the predictions of all machines.
+
+    They must be machines of one `C`, or of one size.
+    """
+
+    def __call__(
+        self, rows: Rows, values: Float[Array, "r q l"], which: Which
+    ) -> tuple[PyTree, PyTree]:
+        """See `machines.held_out.OnFold`."""
+        return super().__call__(rows, values, which)[0], values
+
+    def of_size(self, predictions: Float[np.ndarray, "v r q l"], size: Any) -> Any:
+        """See `FoldLosses.of_size`."""
+        return predictions[:, :, int(size)]
+
 
 class Validation(NamedTuple):
     """Held-out errors for every `C` and size."""
 
     scores: Float[Array, "s k"]  # weighted mean loss over all rows
-    fold_scores: Float[Array, "s v k"]  # mean loss in each fold; NaN for a fold without weight
+    # Mean loss in each fold; NaN for a fold without weight, or that was not computed for this `C`.
+    fold_scores: Float[Array, "s v k"]
+    fold_weights: Float[Array, "s v"]  # weight of each fold's rows, 0 where it was not computed
     status: Int[Array, " s"]  # the worst stop code of all folds
     predictions: PyTree = None  # held-out predictions of the kept machine, if one is kept
     reported: Float[Array, "s k"] | None = None  # `scores` in the reported metric, if it differs
@@ -91,19 +116,39 @@ class Validation(NamedTuple):
 
     __repr__ = short_repr
 
+    def joined(self, other: "Validation") -> "Validation":
+        """Return the errors on the folds of both validations; on the host.
+
+        The validations are of the same machines, and no fold of a `C` is in both.
+        """
+        first, second = jax.tree.map(np.asarray, (self, other))
+        weights = first.fold_weights + second.fold_weights
+        fold_scores = np.where(np.isnan(first.fold_scores), second.fold_scores, first.fold_scores)
+        sums = np.nansum(fold_scores * weights[:, :, None], axis=1)
+        predictions = None
+        if first.predictions is not None and second.predictions is not None:
+            predictions = first.predictions + second.predictions  # 0 where not computed
+        return Validation(
+            scores=(sums / weights.sum(axis=1)[:, None]).astype(first.scores.dtype),
+            fold_scores=fold_scores,
+            fold_weights=weights,
+            status=np.maximum(first.status, second.status),
+            predictions=predictions,
+        )
+
 
 def mean_losses(held: HeldOut) -> Validation:
     """Return the mean losses from the sums of `FoldLosses`; predictions stay in fold layout."""
     sums, weights = held.sums  # v s q k, v s k
-    weight = weights[:, 0, 0]
+    weight = weights[:, :, 0].T  # s v
     loss = jnp.moveaxis(sums, 0, 1)  # s v q k
-    fold_weight = weight[None, :, None, None]
+    fold_weight = weight[:, :, None, None]
     divisor = jnp.where(fold_weight > 0, fold_weight, 1)
     fold_scores = jnp.where(fold_weight > 0, loss / divisor, jnp.nan)
-    scores = jnp.sum(loss, axis=1) / jnp.sum(weight)
+    scores = jnp.sum(loss, axis=1) / jnp.sum(fold_weight, axis=1)
     reported = (None, None) if sums.shape[2] == 1 else (scores[:, 1], fold_scores[:, :, 1])
     return Validation(
-        scores[:, 0], fold_scores[:, :, 0], held.statuses, held.kept, *reported, held.total
+        scores[:, 0], fold_scores[:, :, 0], weight, held.statuses, held.kept, *reported, held.total
     )
 
 

@@ -317,6 +317,7 @@ class KeepAll(eqx.Module):
 
     n_C: int = eqx.field(static=True)
     n_sizes: int = eqx.field(static=True)
+    wanted: None = None
 
     def __call__(self, rows, values, which):
         places = jnp.arange(self.n_C * self.n_sizes, dtype=jnp.int32)

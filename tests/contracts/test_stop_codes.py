@@ -239,8 +239,9 @@ class ScoredProblem:
         self.dtype, self.rows_scored, self.kernels_at_once = dtype, 10, 1
         self.statuses = jnp.asarray([statuses])
 
-    def scores(self, thetas, C, scoring):
-        return jnp.asarray([[3.0, 1.0, 2.0]]), jnp.ones((1, 3)), self.statuses
+    def scores(self, thetas, C, scoring, best):
+        errors = jnp.asarray([[3.0, 1.0, 2.0]])
+        return errors, jnp.ones((1, 3)), self.statuses, errors[..., None]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Machines with Huber's loss without each fold, against an interior-point solution of each."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,16 +16,20 @@ from jsparse.validation.folds import plain_folds
 KERNEL, FOLDS, N_C = RBF(1.2), 4, 3
 
 
-def values_of_folds(rows, values, which):
-    """Return no sums, and the values of every machine, placed by its `C`: calls are added up."""
-    kept = jnp.zeros((len(values), N_C, values.shape[2]), values.dtype)
-    return jnp.zeros(values.shape[1]), kept.at[:, which.C].set(values)
+class ValuesOfFolds(eqx.Module):
+    """Returns no sums, and the values of every machine, placed by its `C`: calls are added up."""
+
+    wanted: None = None
+
+    def __call__(self, rows, values, which):
+        kept = jnp.zeros((len(values), N_C, values.shape[2]), values.dtype)
+        return jnp.zeros(values.shape[1]), kept.at[:, which.C].set(values)
 
 
 def both(rows, prototypes, C):
     """Return values and stop codes of the folds: by few steps, and by fits of all other rows."""
     folds, method = plain_folds(0, len(rows), FOLDS), Robust(len(prototypes))
-    arguments = KERNEL, prototypes, C, rows, folds, values_of_folds
+    arguments = KERNEL, prototypes, C, rows, folds, ValuesOfFolds()
     fast = jax.jit(lambda: method.held_out(*arguments))()
     slow = jax.jit(lambda: Method.held_out(method, *arguments))()
     return fast, slow

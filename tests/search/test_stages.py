@@ -16,8 +16,9 @@ from jsparse._status import COMPLETED, NOT_FINITE, PRECISION_LOST
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF
 from jsparse.search.descent import Slope
-from jsparse.search.problem import Problem, Scores, least_of_sizes
+from jsparse.search.problem import Problem
 from jsparse.search.run import Run, _Stop
+from jsparse.search.scores import Scores, least_of_sizes
 from jsparse.search.template import split_kernel
 from jsparse.validation.validate import Scoring, Validation
 
@@ -77,9 +78,9 @@ def evaluated(monkeypatch):
     """The kernels that are evaluated, each with its `C`."""
     kernels, scores = [], Problem.scores
 
-    def counted(problem, thetas, C, scoring):
+    def counted(problem, thetas, C, scoring, best):
         kernels.extend(zip(thetas, C, strict=True))
-        return scores(problem, thetas, C, scoring)
+        return scores(problem, thetas, C, scoring, best)
 
     monkeypatch.setattr(Problem, "scores", counted)
     return kernels
@@ -247,10 +248,10 @@ def test_one_time_limit_holds_for_all_stages(name, monkeypatch, clock):
     expected = whole(name)
     starts, scores = [], Problem.scores
 
-    def slow(problem, thetas, C, scoring):
+    def slow(problem, thetas, C, scoring, best):
         starts.append(clock[0])
         clock[0] += 1e4 * len(thetas)
-        return scores(problem, thetas, C, scoring)
+        return scores(problem, thetas, C, scoring, best)
 
     monkeypatch.setattr(Problem, "scores", slow)
     first = count_of(expected.tuning.history, 0)
@@ -402,10 +403,10 @@ class Parabola:
         self.template = split_kernel(jsparse.kernels.RBF(1.0), self.dtype)
         self.kernels_at_once, self.calls = kernels_at_once, []
 
-    def scores(self, thetas, C, scoring):
+    def scores(self, thetas, C, scoring, best=None):
         self.calls.append(len(thetas))
         errors = 1 + (thetas[:, :1] - 0.3) ** 2 + 0 * C
-        return Scores(errors, 0 * errors, np.zeros(errors.shape, np.int32))
+        return Scores(errors, 0 * errors, np.zeros(errors.shape, np.int32), errors[..., None])
 
 
 @pytest.mark.parametrize("kernels_at_once", [1, 3, 100])
@@ -426,7 +427,8 @@ def test_a_batch_is_evaluated_without_the_kernels_that_are_known(kernels_at_once
 def test_lost_digits_count_unless_the_method_says_that_the_errors_show_them():
     errors = np.array([[3.0, 1.0, 2.0], [5.0, 4.0, 6.0]])
     status = np.array([PRECISION_LOST, NOT_FINITE], np.int32)
-    validation = Validation(errors, np.stack([errors, errors + 2], axis=1), status)
+    folds = np.stack([errors, errors + 2], axis=1)
+    validation = Validation(errors, folds, np.ones((2, 2)), status)
     of_path, of_one = (least_of_sizes(m, validation) for m in (SCDP(3), FixedSize(3)))
     for scores in (of_path, of_one):
         np.testing.assert_array_equal(scores.scores, [1.0, 4.0])
@@ -445,11 +447,11 @@ def test_a_gradient_leaves_time_to_score_the_kernel_at_its_end(monkeypatch, resu
         template, dtype = split_kernel(RBF(1.0), np.dtype(float)), np.dtype(float)
         rows_scored, kernels_at_once = 30, 4
 
-        def scores(self, thetas, C, scoring):
+        def scores(self, thetas, C, scoring, best=None):
             nonlocal now
             now += 2.0 * len(thetas)
             errors = 1 + np.sum(np.square(thetas), axis=1)[:, None] + 0 * C
-            return Scores(errors, 0 * errors, np.zeros(errors.shape, np.int32))
+            return Scores(errors, 0 * errors, np.zeros(errors.shape, np.int32), errors[..., None])
 
     def slope():
         calls.append(now)

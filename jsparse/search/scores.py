@@ -1,0 +1,40 @@
+"""Cross-validated errors of the kernels of a search."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .._repr import short_repr
+from .._status import PRECISION_LOST
+from ..machines.method import Method
+from ..validation.losses import standard_error
+from ..validation.validate import Validation
+
+
+class Scores(NamedTuple):
+    """Cross-validated errors of one or `q` kernels, each for a vector of `C`; on the host."""
+
+    scores: Float[np.ndarray, "*q s"]
+    standard_errors: Float[np.ndarray, "*q s"]
+    status: Int[np.ndarray, "*q s"]  # stop codes, the worst over folds
+    # Errors of each fold. NaN where a race ended before the fold: the score is then an estimate,
+    # see `race`.
+    fold_scores: Float[np.ndarray, "*q s v"]
+
+    __repr__ = short_repr
+
+    @property
+    def trusted(self) -> Float[np.ndarray, "*q s"]:
+        """The scores, with infinity in place of scores that cannot be trusted."""
+        return np.where(self.status < PRECISION_LOST, self.scores, np.inf)
+
+
+def least_of_sizes(method: Method, validation: Validation) -> Scores:
+    """Return, for every `C`, the errors of the best size, their standard error and stop code."""
+    errors, fold_scores = np.asarray(validation.scores), np.asarray(validation.fold_scores)
+    best_sizes = [np.argmin(path[: method.path_end(path)]) for path in errors]
+    best = np.arange(len(best_sizes)), best_sizes
+    of_best = fold_scores[best[0], :, best_sizes]
+    status = method.error_status(np.asarray(validation.status))
+    return Scores(errors[best], standard_error(of_best), status, of_best)
