@@ -27,7 +27,8 @@ class Scores(NamedTuple):
     @property
     def trusted(self) -> Float[np.ndarray, "*q s"]:
         """The scores, with infinity in place of scores that cannot be trusted."""
-        return np.where(self.status < PRECISION_LOST, self.scores, np.inf)
+        ok = (self.status < PRECISION_LOST) & np.isfinite(self.scores)
+        return np.where(ok, self.scores, np.inf)
 
 
 def least_of_sizes(method: Method, validation: Validation) -> Scores:

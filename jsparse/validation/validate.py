@@ -124,7 +124,8 @@ class Validation(NamedTuple):
         first, second = jax.tree.map(np.asarray, (self, other))
         weights = first.fold_weights + second.fold_weights
         fold_scores = np.where(np.isnan(first.fold_scores), second.fold_scores, first.fold_scores)
-        sums = np.nansum(fold_scores * weights[:, :, None], axis=1)
+        fold_weights = weights[:, :, None]
+        sums = np.sum(fold_scores * fold_weights, axis=1, where=fold_weights > 0)
         predictions = None
         if first.predictions is not None and second.predictions is not None:
             predictions = first.predictions + second.predictions  # 0 where not computed

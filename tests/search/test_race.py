@@ -1,0 +1,194 @@
+"""A race leaves out folds of machines that are clearly worse, and nothing else changes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jsparse
+from jsparse.kernels import RBF
+from jsparse.machines import KSP, SCDP, FixedSize, SpSVM
+from jsparse.machines.rows import rows_of
+from jsparse.search import race as racing
+from jsparse.search.history import load_history, save_history
+from jsparse.search.race import BestFolds, first_folds, race
+from jsparse.validation.folds import plain_folds
+from jsparse.validation.validate import FoldLosses, Scoring, Validation, mean_losses
+
+V = 10
+
+
+class Errors:
+    """The errors of machines on every fold, shape `s v k`, computed where they are asked for."""
+
+    def __init__(self, fold_scores, weights=None, *, ignores_wishes=False):
+        self.fold_scores = np.asarray(fold_scores, float)
+        self.weights = np.ones(V) if weights is None else np.asarray(weights, float)
+        self.asked, self.ignores_wishes = [], ignores_wishes
+
+    def __call__(self, wanted):
+        self.asked.append(wanted.copy())
+        computed = np.ones_like(wanted) if self.ignores_wishes else wanted
+        weights = computed * self.weights
+        folds = np.where(weights[:, :, None] > 0, self.fold_scores, np.nan)
+        with np.errstate(invalid="ignore"):
+            sums = np.sum(folds * weights[:, :, None], axis=1, where=weights[:, :, None] > 0)
+            scores = sums / weights.sum(axis=1)[:, None]
+        return Validation(scores, folds, weights, np.ones(len(folds), np.int32))
+
+    @property
+    def scores(self):
+        """The least error of all sizes over all folds, for each `C`."""
+        return np.average(self.fold_scores, axis=1, weights=self.weights).min(axis=1)
+
+    def race(self, best=None):
+        wanted = first_folds(len(self.fold_scores), V, 1000)
+        return race(SCDP(3), self(wanted), wanted, self, best).scores
+
+
+def machines(*means, spread=0.0, k=1):
+    """Return errors around the means: the hard rows of a fold are hard for all machines."""
+    rng = np.random.default_rng(0)
+    folds = 1 + 0.3 * rng.standard_normal(V)
+    noise = spread * rng.standard_normal((len(means), V, k))
+    return np.asarray(means)[:, None, None] * np.abs(folds)[:, None] + noise
+
+
+def test_clearly_worse_machines_are_left_out_and_near_ones_are_not():
+    errors = Errors(machines(1.0, 1.001, 1.5, 9.0, spread=1e-3))
+    scores = errors.race()
+    count = sum(wanted.sum(axis=1) for wanted in errors.asked)
+    assert count.tolist() == [V, V, 2, 2]
+    np.testing.assert_allclose(scores.scores[:2], errors.scores[:2])
+    # The estimates know how hard the other folds are: the differences of two folds are scaled up.
+    assert scores.scores[2] > scores.scores[0]
+    assert np.isnan(scores.fold_scores[2]).sum() == V - 2
+
+
+def test_all_but_the_two_best_values_of_C_are_left_out():
+    errors = Errors(machines(1.0, 1.0, 1.0, 1.0, spread=1e-3))
+    errors.race()
+    assert sorted(sum(wanted.sum(axis=1) for wanted in errors.asked)) == [2, 2, V, V]
+
+
+@pytest.mark.parametrize(("score", "folds"), [(0.5, 2), (1.0, V), (2.0, V)])
+def test_a_kernel_races_against_the_best_one_so_far(score, folds):
+    errors = Errors(machines(1.0))
+    best = BestFolds(score, score * errors.fold_scores[0, :, 0])
+    scores = errors.race(best)
+    assert sum(wanted.sum() for wanted in errors.asked) == folds
+    estimate = score + np.mean((1 - score) * errors.fold_scores[0, :2, 0])
+    np.testing.assert_allclose(scores.scores, errors.scores if folds == V else estimate)
+
+
+def test_a_machine_whose_estimate_is_the_least_is_validated_on_all_folds():
+    # On the first two folds the third machine is much worse, and the rival gets worse later.
+    fold_scores = np.ones((3, V, 1))
+    fold_scores[:2, 2:] = 8.0
+    fold_scores[2, :2] = 1.5
+    errors = Errors(fold_scores)
+    scores = errors.race()
+    least = np.argmin(scores.scores)
+    assert not np.isnan(scores.fold_scores[least]).any()
+    np.testing.assert_allclose(scores.scores[least], errors.scores[least])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_least_score_of_a_kernel_is_of_all_folds(seed):
+    rng = np.random.default_rng(seed)
+    errors = Errors(rng.gamma(2.0, size=(5, V, 3)), rng.integers(1, 4, V))
+    best = None if seed % 2 else BestFolds(0.9, rng.gamma(2.0, size=V))
+    scores = errors.race(best)
+    least = np.argmin(scores.scores)
+    if best is None or scores.scores[least] < best.score:
+        assert not np.isnan(scores.fold_scores[least]).any()
+        by_size = np.average(errors.fold_scores[least], axis=0, weights=errors.weights)
+        np.testing.assert_allclose(scores.scores[least], by_size.min())
+
+
+def test_a_method_that_computes_every_fold_is_asked_once():
+    errors = Errors(machines(1.0, 5.0), ignores_wishes=True)
+    scores = errors.race()
+    assert len(errors.asked) == 1
+    np.testing.assert_allclose(scores.scores, errors.scores)
+
+
+def test_folds_without_weight_have_no_say():
+    weights = np.ones(V)
+    weights[[0, 5]] = 0.0
+    errors = Errors(machines(1.0, 1.4), weights)
+    scores = errors.race()
+    least = np.average(errors.fold_scores[0, :, 0], weights=weights)
+    np.testing.assert_allclose(scores.scores[0], least)
+
+
+def test_machines_that_cannot_be_trusted_leave_the_race():
+    fold_scores = machines(1.0, 2.0)
+    fold_scores[0] = np.nan
+    errors = Errors(fold_scores)
+    errors.race()
+    assert sum(wanted.sum(axis=1) for wanted in errors.asked).tolist() == [2, V]
+
+
+@pytest.mark.parametrize(("n", "first"), [(10, 10), (200, 5), (1000, 2), (10**6, 2)])
+def test_the_first_folds_have_at_least_a_hundred_rows(n, first):
+    assert first_folds(3, V, n).sum(axis=1).tolist() == [first] * 3
+    assert first_folds(1, 1, n).all()
+
+
+def rows(n, task="regression"):
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-2, 2, (n, 2))
+    y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(n)
+    return X, np.where(y > 0, 1, -1) if task == "classification" else y
+
+
+@pytest.mark.parametrize("method", [SCDP(6, candidates=20), SpSVM(5, candidates=20), KSP(4)])
+def test_folds_that_are_not_wanted_are_zero_and_the_others_are_unchanged(method):
+    task = method.tasks[0]
+    X, y = rows(60, task)
+    method = method.resolve(jsparse.machines.method.Shape(60, 60, 45, 2, None, False))
+    wanted = np.array([[True, False, True, False], [False, False, True, True]])
+    C, key = jnp.array([1.0, 10.0]), jax.random.key(0)
+    arguments = RBF(1.0), jnp.asarray(X[:20]), C, rows_of(X, y.astype(float)), plain_folds(0, 60, 4)
+
+    def validation(wanted):
+        on_fold = FoldLosses(Scoring("mse"), wanted=wanted)
+        return mean_losses(jax.jit(method.held_out)(*arguments, on_fold, key))
+
+    some, every = validation(wanted), validation(None)
+    np.testing.assert_array_equal(some.fold_weights > 0, wanted)
+    np.testing.assert_array_equal(np.isnan(some.fold_scores).any(axis=2), ~wanted)
+    np.testing.assert_array_equal(some.fold_scores[wanted], every.fold_scores[wanted])
+    joined = some.joined(validation(~wanted))
+    np.testing.assert_allclose(joined.scores, every.scores, rtol=1e-6)
+    np.testing.assert_array_equal(joined.fold_scores, every.fold_scores)
+
+
+@pytest.mark.parametrize(
+    "method", [SCDP(20, candidates=60), KSP(n_prototypes=(2, 8)), SpSVM(10, candidates=60)]
+)
+def test_training_with_a_race_gives_the_same_machine_by_fewer_fits(method, monkeypatch, tmp_path):
+    task = method.tasks[0]
+    X, y = rows(400, task)
+    raced = jsparse.train(X, y, task=task, method=method, key=0, out_of_fold=True)
+    monkeypatch.setattr(racing, "FIRST_FOLDS", 100)
+    whole = jsparse.train(X, y, task=task, method=method, key=0, out_of_fold=True)
+    assert any(np.isnan(e.fold_scores).any() for e in raced.tuning.history)
+    assert not any(np.isnan(e.fold_scores).any() for e in whole.tuning.history)
+    assert raced.C == whole.C
+    np.testing.assert_array_equal(raced.kernel.lengthscale, whole.kernel.lengthscale)
+    np.testing.assert_allclose(raced.tuning.score, whole.tuning.score, rtol=1e-6)
+    np.testing.assert_array_equal(raced.out_of_fold, whole.out_of_fold)
+    np.testing.assert_array_equal(raced.predict(X), whole.predict(X))
+    save_history(tmp_path / "history", raced.tuning.history)
+    for saved, evaluation in zip(
+        load_history(tmp_path / "history"), raced.tuning.history, strict=True
+    ):
+        np.testing.assert_array_equal(saved.fold_scores, evaluation.fold_scores)
+
+
+def test_methods_whose_folds_cost_nothing_do_not_race():
+    X, y = rows(300)
+    trained = jsparse.train(X, y, task="regression", method=FixedSize(20), key=0)
+    assert not any(np.isnan(e.fold_scores).any() for e in trained.tuning.history)
