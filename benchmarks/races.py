@@ -5,11 +5,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 import jsparse
+from jsparse.machines.method import Task
 from jsparse.search import race as racing
 from jsparse.search.history import scored
 
@@ -46,7 +47,7 @@ def trained(name: str, method: Any, folds: int) -> dict[str, Any]:
     X, y = part.X[:ROWS], part.y[:ROWS]
     with first_folds(folds):
         begin = time.process_time()
-        result = jsparse.train(X, y, task=part.task, method=method, key=0)
+        result = jsparse.train(X, y, task=cast(Task, part.task), method=method, key=0)
         seconds = time.process_time() - begin - result.seconds["compile"]
     last = max(e.stage for e in result.tuning.history)
     evaluations = [e for e in scored(result.tuning.history) if e.stage == last]

@@ -46,8 +46,9 @@ from .method import MANY_C, Method, Points, Task, TrainingRows, option, replaced
 from .rows import FoldLayout, Rows
 from .stages import Chosen, Outcome, Stage, nearby_stages
 
-# With more rows, a kernel search begins on a sample. An evaluation takes a time of `n^3`: with 3000
-# rows a search of ten kernels takes 36 s of a core, and one that begins on a sample 8 s.
+# With more rows than MOST_SEARCHED, a kernel search begins on a sample. The time of an evaluation
+# grows with `n^3`: with 3000 rows a search of ten kernels takes 36 s of a core, and one that begins
+# on a sample 13 s.
 MOST_SEARCHED, SAMPLE = 1500, 1000
 Solver = Literal["auto", "cholesky", "conjugate_gradients"]
 DENSE_ROWS = 8192  # most rows for Cholesky by default: n x n in float64 is half a gigabyte
@@ -63,7 +64,8 @@ class Dual(Method):
         tuned_with: tune kernel and `C` for a machine of this many random rows; then tune `C` again
             for all rows, among three values. With many rows this saves nearly all time. Kernels
             are compared by their squared errors, for classification too. None: tune the machine of
-            all rows directly.
+            all rows. With more than 1,500 rows the search `Profile` then begins on 1,000 of them,
+            and goes downhill from the best kernel and `C` with all rows.
     """
 
     tuned_with: int | None = option(
@@ -113,7 +115,8 @@ class Dual(Method):
             if not search.near_a_sample or problem.source.n_rows <= MOST_SEARCHED:
                 return (yield from super().stages_of_one_size(problem, search))
             sample = problem.on_a_sample(SAMPLE).with_metric("mse")
-            return (yield from nearby_stages(sample, problem, search, refine_kernel=True))
+            options = {"C": problem.C, "refine_kernel": True}
+            return (yield from nearby_stages(sample, problem, search, **options))
         few = self.tuned_with < problem.source.n_rows
         sample = problem.on_a_sample(self.tuned_with) if few else problem
         # The misclassification of a sample is too coarse to choose among kernels.

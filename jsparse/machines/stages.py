@@ -202,17 +202,23 @@ def surrogate_stages(
 
 
 def nearby_stages(
-    surrogate: Any, problem: Any, search: Any, *, refine_kernel: bool = False
+    surrogate: Any,
+    problem: Any,
+    search: Any,
+    *,
+    C: Float[np.ndarray, " s"] | None = None,
+    refine_kernel: bool = False,
 ) -> Generator[Stage, Outcome | None, Chosen]:
-    """Tune kernel and `C` for a cheaper method, then few values near them for the problem's method.
+    """Tune kernel and `C` for a cheaper problem, then few values near them for the problem itself.
 
-    This is for methods with a separate fit for each fold and `C`.
+    This is for methods whose evaluations of several values of `C` share no work.
 
     Args:
-        surrogate: the tuning problem of the cheaper method. Its stage is skipped if the user fixed
-            the kernel and `C`.
+        surrogate: the cheaper tuning problem, of another method or of fewer rows. Its stage is
+            skipped if the user fixed the kernel and `C`.
         problem: the tuning problem.
         search: the user's search.
+        C: values of `C` for the surrogate; None for the default values of its method.
         refine_kernel: whether the second stage also tries kernels near the surrogate's best one.
     """
     if not search.tune_kernel and len(problem.C) == 1:
@@ -220,7 +226,8 @@ def nearby_stages(
         assert outcome is not None
         return Chosen(outcome)
     later = search.nearby(None).planned(problem)
-    first = yield Stage(surrogate, search, surrogate.method.default_C, planned_later=later)
+    first_C = surrogate.method.default_C if C is None else C
+    first = yield Stage(surrogate, search, first_C, planned_later=later)
     assert first is not None
     if refine_kernel:
         last = yield Stage(problem, search.nearby(first.tuning))

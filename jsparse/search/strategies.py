@@ -149,9 +149,9 @@ class Search(abc.ABC):
         return Profile(tune_kernel=False)
 
     def nearby(self, tuning: Any) -> "Search":
-        """Return the search near the best kernel and `C` of a cheaper method's `Tuning`.
+        """Return the search near the best kernel and `C` of a cheaper problem's `Tuning`.
 
-        It is for methods with a separate fit for each fold and `C`.
+        It is for methods whose evaluations of several values of `C` share no work.
         """
         return Nearby(tune_kernel=self.tune_kernel, start=tuning)
 
@@ -169,6 +169,11 @@ class Profile(Search):
     grid over its range; the others halve the intervals around the best point. The default is 10
     evaluations. For several parameters, annealing and the simplex search the kernel, as in
     `Annealing`; the default is then 160 evaluations.
+
+    On a CPU, a method that takes a fit for each fold and `C`, such as `SCDP` or `KSP`, is searched
+    by a race: every `C` is validated on the first folds, and only machines that are not clearly
+    worse than the best one are validated on the others too. The scores of the rest in
+    `Tuning.history` are estimates, and the errors of their other folds are NaN.
     """
 
     near_a_sample: ClassVar[bool] = True
@@ -243,12 +248,13 @@ class Annealing(Search):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Nearby(Search):
-    """A search near the best kernel and `C` of a cheaper method, one fit for each fold at a time.
+    """A search near the best kernel and `C` of a cheaper problem, one `C` at a time.
 
-    It begins with the better of two kernels: the cheaper method's best one and the initial one. It
-    moves along the values of `C` in the grid, then by a common factor of all leaves of the kernel,
-    each as long as the score falls, and ends where neither lowers it. The factor of the kernel is
-    first `ratio`, then its root. The default is at most 20 evaluations.
+    The cheaper problem has another method, or fewer rows. The search begins with the better of two
+    kernels: the best one of the cheaper problem, and the initial one. It moves along the values of
+    `C` in the grid, then by a common factor of all leaves of the kernel, each as long as the score
+    falls, and ends where neither lowers it. The factor of the kernel is first `ratio`, then its
+    root. The default is at most 20 evaluations.
     """
 
     ratio: float = 1.65
