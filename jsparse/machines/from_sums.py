@@ -1,13 +1,14 @@
 """`FromSums`: methods that need nothing of the rows but sums."""
 
 import abc
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
 from .._programs import compiled
+from .._repr import short_repr
 from .._types import CLike, Key, PointTable
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
@@ -19,6 +20,16 @@ from .fold_machines import join_machines
 from .held_out import HeldOut, OnFold, Sums, each_fold_and_C
 from .method import MANY_C, Method
 from .rows import FoldLayout, Rows
+
+
+class FoldSums(NamedTuple):
+    """What cross-validation needs of the rows, for any `C`."""
+
+    total: Sums  # over all rows
+    per_fold: NormalEquations  # sums of each fold, leading axis `v`
+    parts: Rows  # the rows, laid out by folds
+
+    __repr__ = short_repr
 
 
 class FromSums(Method):
@@ -78,12 +89,18 @@ class FromSums(Method):
         """
         if rows.code is not None and not rows.code.shares_all_rows:
             return super().held_out(kernel, points, C, rows, folds, on_fold, key)
+        total, per_fold, parts = self.fold_sums(kernel, points, rows, folds)
+        return self.held_out_from_sums(total, per_fold, C, parts, on_fold, key)
+
+    def fold_sums(
+        self, kernel: Kernel, points: PointTable, rows: Rows, folds: FoldLayout
+    ) -> FoldSums:
+        """Return the sums of each fold and of all rows; arguments as for `held_out`."""
         assert points is not None
         parts = rows.by_fold(folds)
         features = self.features(kernel, points)
         per_fold = accumulate_parts(features, parts)
-        sums = Sums(features, per_fold.joined)
-        return self.held_out_from_sums(sums, per_fold, C, parts, on_fold, key)
+        return FoldSums(Sums(features, per_fold.joined), per_fold, parts)
 
     def held_out_from_sums(
         self, sums: Sums, per_fold: NormalEquations, C: Float[Array, " s"], parts: Rows,

@@ -99,6 +99,11 @@ class KSP(Pursuit):
             design.y, design.D.shape[1],
         )  # fmt: skip
 
+    @property
+    def fits_from_fold_sums(self) -> bool:
+        """See `Method.fits_from_fold_sums`."""
+        return self.formed
+
     def held_out(
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
         folds: FoldLayout, on_fold: OnFold, key: Key | None = None,

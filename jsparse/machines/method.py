@@ -363,6 +363,11 @@ class Method(eqx.Module):
         """Whether validating many values of `C` takes hardly longer than validating one value."""
         return not self.several_sizes
 
+    @property
+    def fits_from_fold_sums(self) -> bool:
+        """Whether each `C` and fold is fitted from `FoldSums`, which a search can then keep."""
+        return False
+
     @abc.abstractmethod
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return the points that may become prototypes.

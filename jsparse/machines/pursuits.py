@@ -110,6 +110,11 @@ class Pursuit(CandidatesFromSums):
         assert isinstance(self.n_prototypes, tuple)
         return self.n_prototypes
 
+    @property
+    def fits_from_fold_sums(self) -> bool:
+        """See `Method.fits_from_fold_sums`."""
+        return True
+
     def shortened(self, n_sizes: int) -> "Pursuit":
         """See `Method.shortened`."""
         sizes = self.fit_sizes[:n_sizes]

@@ -71,6 +71,11 @@ class SCDP(CandidatesFromSums):
                 raise ValueError(f"stopping: expected a Stopping or None, got {self.stopping!r}")
             self.stopping.check()
 
+    @property
+    def fits_from_fold_sums(self) -> bool:
+        """See `Method.fits_from_fold_sums`."""
+        return True
+
     def shorter(self) -> "Sequence[SCDP]":
         """See `Method.shorter`: with a stopping rule, paths of 32 prototypes, then 64, and so on.
 

@@ -72,8 +72,8 @@ class Tunable(_Scored, Protocol):
             thetas: the kernels as points of the template, shape `q p`.
             C: values of `C` for each kernel, shape `q s`.
             scoring: the metric and the decoding.
-            best: the errors of the best machine so far. The scores of a machine that is clearly
-                worse may be estimates; None if there is no such machine yet.
+            best: the best machine so far, for a race: scores of machines that are clearly worse
+                may be estimates. None for scores over all folds.
         """
         ...
 
@@ -233,9 +233,11 @@ class Problem:
     def _raced(
         self, thetas: Table, C: Table, scoring: Scoring, best: BestFolds | None
     ) -> list[Raced]:
-        """Return the errors of every kernel, each of which races against the best machine."""
+        """Return the errors of every kernel; with a `best` machine it races against this one."""
         q, s = C.shape
-        wanted = first_folds(s, self.source.n_folds, self.rows_scored)
+        wanted = np.ones((s, self.source.n_folds), bool)
+        if best is not None:
+            wanted = first_folds(*wanted.shape, self.rows_scored)
         every = np.broadcast_to(wanted, (q, *wanted.shape))
         first = self.source.errors(self, thetas, C, scoring, every)
 
@@ -245,7 +247,7 @@ class Problem:
                 (validation,) = self.source.errors(self, *one, scoring, wanted[None])
                 return validation
 
-            return race(self.method, first[i], wanted, some_errors, best)
+            return race(self.method, first[i], wanted, some_errors, best or BestFolds())
 
         return [raced(i) for i in range(q)]
 

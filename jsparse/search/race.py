@@ -35,8 +35,8 @@ SomeErrors = Callable[[Bool[np.ndarray, "s v"]], Validation]
 class BestFolds(NamedTuple):
     """The best machine of a search so far."""
 
-    score: float
-    fold_scores: Float[np.ndarray, " v"]
+    score: float = math.inf  # infinite if no machine can be trusted yet
+    fold_scores: Float[np.ndarray, " v"] = np.zeros(0)
 
     __repr__ = short_repr
 
@@ -64,7 +64,7 @@ def race(
     first: Validation,
     wanted: Bool[np.ndarray, "s v"],
     some_errors: SomeErrors,
-    best: BestFolds | None,
+    best: BestFolds,
 ) -> Raced:
     """Return the errors of one kernel for every `C`.
 
@@ -77,7 +77,7 @@ def race(
         first: the errors on the first folds, or on all folds.
         wanted: the folds that `first` was asked for.
         some_errors: computes the errors on other folds.
-        best: the best machine so far; None for none.
+        best: the best machine so far.
     """
     validation = jax.tree.map(np.asarray, first._replace(total=None))
     if validation.fold_weights.shape != wanted.shape:  # the method has folds of its own
@@ -94,20 +94,19 @@ def race(
         complete = np.all(computed, axis=1)
         scores = _with_estimates(scores, complete, best)
         least = np.argmin(scores.trusted)
-        lower = scores.trusted[least] < (np.inf if best is None else best.score)
-        if complete[least] or not lower:
+        if complete[least] or not scores.trusted[least] < best.score:
             return Raced(validation, scores)
         open_C = np.arange(len(complete)) == least
 
 
 def _is_open(
-    scores: Scores, folds: Bool[np.ndarray, " v"], best: BestFolds | None
+    scores: Scores, folds: Bool[np.ndarray, " v"], best: BestFolds
 ) -> Bool[np.ndarray, " s"]:
     """Return, for each `C`, whether its machine stays in the race after some folds."""
     trusted = scores.trusted
     fold_scores = scores.fold_scores[:, folds]
     rival = fold_scores[np.argmin(trusted)]
-    if best is not None and _mean(best.fold_scores[folds]) <= _mean(rival):
+    if np.isfinite(best.score) and _mean(best.fold_scores[folds]) <= _mean(rival):
         rival = best.fold_scores[folds]
     mean, error = _mean_difference(fold_scores, rival)
     margin = np.fmax(STANDARD_ERRORS * error, SHARE * _mean(rival))
@@ -133,13 +132,11 @@ def _mean_difference(
     return _mean(gaps), standard_error(gaps)
 
 
-def _with_estimates(
-    scores: Scores, complete: Bool[np.ndarray, " s"], best: BestFolds | None
-) -> Scores:
+def _with_estimates(scores: Scores, complete: Bool[np.ndarray, " s"], best: BestFolds) -> Scores:
     """Return the scores with estimates in place of means over only some of the folds."""
     of_all_folds = np.where(complete, scores.trusted, np.inf)
     place = np.argmin(of_all_folds)
-    if best is None or of_all_folds[place] < best.score:
+    if of_all_folds[place] < best.score:
         best = BestFolds(of_all_folds[place], scores.fold_scores[place])
     if not np.isfinite(best.score):
         return scores

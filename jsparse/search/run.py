@@ -237,7 +237,8 @@ class Run:
         """Compute the scores of some kernels."""
         begin = time.perf_counter()
         points = thetas.astype(self.dtype), C.astype(self.dtype)
-        results = self.problem.scores(*points, self.scoring, self._best_folds())
+        best = self._best_folds() if self.search.races else None
+        results = self.problem.scores(*points, self.scoring, best)
         end = time.perf_counter()
         self.seconds_each = min(self.seconds_each, (end - begin) / len(thetas))
         seconds = end - self.start
@@ -248,11 +249,11 @@ class Run:
             for theta, C, scores, errors, status, folds in zip(thetas, C, *results, strict=True)
         ]
 
-    def _best_folds(self) -> BestFolds | None:
-        """Return the errors of the best machine so far; None if no score can be trusted."""
+    def _best_folds(self) -> BestFolds:
+        """Return the errors of the best machine so far."""
         best = min(scored(self.history), key=lambda e: e.least, default=None)
         if best is None or not np.isfinite(best.least):
-            return None
+            return BestFolds()
         return BestFolds(best.least, best.fold_scores[np.argmin(best.trusted)])
 
     def _name(self, theta: np.ndarray, C: np.ndarray) -> bytes:

@@ -81,6 +81,7 @@ class Search(abc.ABC):
     per_column: ClassVar[bool] = False
     rank: ClassVar[int | None] = None
     move_prototypes: ClassVar[bool] = False
+    races: ClassVar[bool] = False  # whether scores of clearly worse machines may be estimates
     # Whether a search on a sample of the rows, and another near its result, may replace it.
     near_a_sample: ClassVar[bool] = False
     moves_points: ClassVar[bool] = False  # whether the search replaces the problem's points
@@ -176,6 +177,7 @@ class Profile(Search):
     `Tuning.history` are estimates, and the errors of their other folds are NaN.
     """
 
+    races: ClassVar[bool] = True
     near_a_sample: ClassVar[bool] = True
 
     def why_alone(self, p: int, dtype: jnp.dtype) -> str | None:

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import sys
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from .._types import Key
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.family import Family
-from ..machines.from_sums import FromSums
+from ..machines.from_sums import FoldSums, FromSums
 from ..machines.held_out import HeldOut, OnFold, Sums
 from ..machines.method import Method
 from ..machines.rows import Rows
@@ -99,7 +99,22 @@ class SumsOfFolds(NamedTuple):
         return held._replace(total=None)  # `Streamed` has the sums already
 
 
-HeldOutRows = RowsOfFolds | SumsOfFolds
+class KeptSums(NamedTuple):
+    """The arguments of a program that predicts held-out rows from the sums of one kernel."""
+
+    method: FromSums
+    sums: FoldSums
+    key: Key | None  # of the method's random draws
+
+    __repr__ = short_repr
+
+    def held_out(self, C: Float[Array, " s"], on_fold: OnFold) -> HeldOut:
+        """Predict the rows of each fold for every `C`, see `FromSums.held_out_from_sums`."""
+        total, per_fold, parts = self.sums
+        return self.method.held_out_from_sums(total, per_fold, C, parts, on_fold, self.key)
+
+
+HeldOutRows = RowsOfFolds | SumsOfFolds | KeptSums
 
 
 class Evaluated(NamedTuple):
@@ -115,8 +130,23 @@ class Evaluated(NamedTuple):
 
     def is_of(self, problem: Problem) -> bool:
         """Return whether the evaluation is of the same method, template and points."""
-        names = ("method", "template", "points", "key")
-        return all(getattr(self.problem, name) is getattr(problem, name) for name in names)
+        return _same_machines(self.problem, problem)
+
+
+class SumsAt(NamedTuple):
+    """The sums of one kernel."""
+
+    problem: Problem
+    point: bytes  # the kernel as a point of the template
+    sums: FoldSums
+
+    __repr__ = short_repr
+
+
+def _same_machines(first: Problem, second: Problem) -> bool:
+    """Return whether two problems have the same method, template and points."""
+    names = ("method", "template", "points", "key")
+    return all(getattr(first, name) is getattr(second, name) for name in names)
 
 
 @compiled
@@ -143,6 +173,13 @@ def evaluate_batch(
         return validation._replace(total=None)
 
     return jax.vmap(evaluate_kernel)(held_out.theta, C)
+
+
+@compiled
+def sum_folds(rows: RowsOfFolds) -> FoldSums:
+    """Return the sums of each fold and of all rows, for one kernel."""
+    assert isinstance(rows.method, FromSums)
+    return rows.method.fold_sums(rows.template.at(rows.theta), rows.points, rows.rows, rows.layout)
 
 
 @compiled
@@ -286,6 +323,7 @@ class InMemory(TrainingSource):
         n_rows: the number of rows without padding.
         best: the best evaluation of one `C`, whose predictions are not computed again.
         part: the last evaluation of one `C` on only some folds.
+        sums: the sums of the last kernel, see `held_out_rows`.
     """
 
     rows: Rows
@@ -295,6 +333,7 @@ class InMemory(TrainingSource):
     n_rows: int
     best: "list[Evaluated]" = dataclasses.field(default_factory=list, compare=False)
     part: "list[Evaluated]" = dataclasses.field(default_factory=list, compare=False)
+    sums: "list[SumsAt]" = dataclasses.field(default_factory=list, compare=False)
 
     __repr__ = short_repr
 
@@ -314,12 +353,25 @@ class InMemory(TrainingSource):
         """One on a CPU, for a progress report after each kernel; no limit on an accelerator."""
         return 1 if on_cpu() else sys.maxsize
 
-    def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> RowsOfFolds:
-        """See `TrainingSource`."""
-        return RowsOfFolds(
-            problem.method, problem.template, problem.points, self.placed, self.layout,
-            problem.key, theta,
-        )  # fmt: skip
+    def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> HeldOutRows:
+        """See `TrainingSource`.
+
+        A race evaluates a kernel several times. If the method needs only sums of the folds, those
+        of the last kernel are kept.
+        """
+        method, code = problem.method, self.placed.code
+        rows = RowsOfFolds(
+            method, problem.template, problem.points, self.placed, self.layout, problem.key, theta
+        )
+        sees_all_rows = code is None or code.shares_all_rows
+        races = self.every_fold(1) is not None and np.ndim(theta) == 1
+        if not (races and method.fits_from_fold_sums and sees_all_rows):
+            return rows
+        point = np.asarray(theta).tobytes()
+        if not any(k.point == point and _same_machines(k.problem, problem) for k in self.sums):
+            self.sums.clear()  # before the next sums take memory
+            self.sums.append(SumsAt(problem, point, sum_folds(rows)))
+        return KeptSums(cast(FromSums, method), self.sums[0].sums, problem.key)
 
     def every_fold(self, s: int) -> Bool[np.ndarray, "s v"] | None:
         """See `TrainingSource`: a CPU fits one fold after another, and can leave out some."""
@@ -409,6 +461,7 @@ class InMemory(TrainingSource):
         self, problem: Problem, kernel: Kernel, C: Float[Array, "*l"], sums: Any
     ) -> tuple[Family, Sums | None]:
         """See `Source`."""
+        self.sums.clear()
         arguments = kernel, problem.points, C, self.placed, problem.key, sums
         return on_default_device(self.placed.mesh, problem.method.fit_and_sum(*arguments))
 
