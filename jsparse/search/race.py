@@ -118,7 +118,7 @@ def _mean(fold_scores: Float[np.ndarray, "*s v"]) -> Float[np.ndarray, "*s"]:
     """Return the mean over the folds that have a score; NaN if none has."""
     has_score = ~np.isnan(fold_scores)
     with np.errstate(invalid="ignore"):
-        return np.sum(fold_scores, axis=-1, where=has_score) / has_score.sum(axis=-1)
+        return np.asarray(np.sum(fold_scores, axis=-1, where=has_score) / has_score.sum(axis=-1))
 
 
 def _mean_difference(

@@ -79,7 +79,7 @@ class FoldLosses(eqx.Module):
         is_kept = (which.C[:, None] == kept_C[None]) & (which.size == self.keep.size)[:, None]
         return (sums, weight), jnp.sum(jnp.where(is_kept[None], values, 0), axis=1)
 
-    def of_size(self, predictions: Float[np.ndarray, "v r .."], size: Any) -> Any:
+    def of_size(self, predictions: Float[np.ndarray, "v r ..."], size: Any) -> Any:
         """Return the predictions of one size, shape `v r l`, out of those that were kept."""
         return predictions
 
