@@ -25,7 +25,6 @@ METHODS = {
     "scdp": jsparse.SCDP(),
     "kmp": jsparse.KMP(),
     "ksp": jsparse.KSP(),
-    "kbp": jsparse.KBP(),
 }
 
 
