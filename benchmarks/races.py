@@ -1,4 +1,4 @@
-"""Searches in which machines that are clearly worse leave the race, beside searches without."""
+"""Searches in which clearly worse machines skip most folds, beside searches on all folds."""
 
 import sys
 import time

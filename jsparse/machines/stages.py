@@ -211,7 +211,7 @@ def nearby_stages(
 ) -> Generator[Stage, Outcome | None, Chosen]:
     """Tune kernel and `C` for a cheaper problem, then few values near them for the problem itself.
 
-    This is for methods whose evaluations of several values of `C` share no work.
+    This is for problems where one `C` takes far less time than several.
 
     Args:
         surrogate: the cheaper tuning problem, of another method or of fewer rows. Its stage is

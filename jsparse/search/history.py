@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from .._files import ModelFileError, PathLike, load_state, named, save_state, shown
 from .._repr import ShortList, short_repr
@@ -21,8 +21,8 @@ class Evaluation(NamedTuple):
     theta: np.ndarray  # the kernel as a point of the search, see `Template`; shape `p`
     C: np.ndarray  # weights of the data-fit term, shape `s`
     scores: np.ndarray  # cross-validated errors, shape `s`
-    standard_errors: np.ndarray  # of the scores, from their spread over the folds, shape `s`
-    status: np.ndarray  # stop codes, the worst over folds, shape `s`
+    standard_errors: np.ndarray  # of the scores, from their spread over computed folds, shape `s`
+    status: np.ndarray  # stop codes, the worst over computed folds, shape `s`
     seconds: float  # from the beginning of the stage to the end of the evaluation
     # Empty, except that a step of `Gradient` stores here the objective (the log of the error plus
     # the penalty of the prior), and its gradient in theta and log C, shape `p + 2`. In such a step,
@@ -49,6 +49,14 @@ class Evaluation(NamedTuple):
     def least(self) -> float:
         """The smallest of the `trusted` scores; infinite if no score can be trusted."""
         return float(np.min(self.trusted))
+
+    @property
+    def is_comparable(self) -> Bool[np.ndarray, " s"]:
+        """Whether each score is of the same folds as the least score, not an estimate."""
+        known = ~np.isnan(self.fold_scores)
+        if known.size == 0:
+            return np.ones(self.C.shape, bool)
+        return np.all(known == known[np.argmin(self.trusted)], axis=1)
 
     def at(self, place: np.integer) -> dict[str, Any]:
         """Return the fields of a `Tuning` for `C[place]`."""
@@ -149,7 +157,8 @@ def _evaluations(path: PathLike, stage: int, arrays: dict[str, np.ndarray]) -> l
     if "slope" in kinds and len(theta_shape) == 2:  # the stage was a gradient search
         expected["slope"] = ("f", (n, theta_shape[1] + 2))  # see `Evaluation.slope`
     if "fold_scores" in kinds:
-        expected["fold_scores"] = ("f", (n, *s, *kinds["fold_scores"][1][2:3]))
+        n_folds = kinds["fold_scores"][1][2:3] or (0,)
+        expected["fold_scores"] = ("f", (n, *s, *n_folds))
     if n == 0 or kinds != expected:
         raise ModelFileError(
             f"{named(path)}: expected {', '.join(Evaluation._fields)} of n evaluations, n at least "

@@ -21,7 +21,7 @@ from ..machines.method import Method, Metric, Task
 from ..multiclass import Decoding
 from ..validation.validate import Kept, Scoring, Validation
 from .race import BestFolds, Raced, first_folds, race
-from .scores import Scores
+from .scores import Scores, least_of_sizes
 from .template import Template, split_kernel
 
 Table = Float[Array, "_ _"] | Float[np.ndarray, "_ _"]
@@ -88,8 +88,8 @@ class Source(_Scored, Protocol):
         ...
 
     @property
-    def n_folds(self) -> int:
-        """The number of folds of the rows that are scored."""
+    def fold_sizes(self) -> Int[np.ndarray, " v"]:
+        """The number of rows with weight in each fold of the rows that are scored."""
         ...
 
     def errors(
@@ -209,13 +209,15 @@ class Problem:
     ) -> Scores:
         """See `Tunable`; the score of a path of sizes is the least error of all its sizes.
 
-        The kernels and values of `C` race against each other and against the best one, see `race`.
+        With a `best` machine every kernel races against it, see `race`.
         """
         for method in self.method.shorter():
             raced = self.with_method(method)._raced(thetas, C, scoring, best)
             if _paths_end(method, [one.validation for one in raced]):
                 break
-        return Scores(*map(np.stack, zip(*(one.scores for one in raced), strict=True)))
+        v = len(self.source.fold_sizes)
+        scores = [one.scores.with_folds(v) for one in raced]
+        return Scores(*map(np.stack, zip(*scores, strict=True)))
 
     def errors(self, thetas: Table, C: Table, scoring: Scoring) -> list[Validation]:
         """Return the held-out errors of every kernel, one `Validation` each.
@@ -233,12 +235,14 @@ class Problem:
     def _raced(
         self, thetas: Table, C: Table, scoring: Scoring, best: BestFolds | None
     ) -> list[Raced]:
-        """Return the errors of every kernel; with a `best` machine it races against this one."""
-        q, s = C.shape
-        wanted = np.ones((s, self.source.n_folds), bool)
-        if best is not None:
-            wanted = first_folds(*wanted.shape, self.rows_scored)
-        every = np.broadcast_to(wanted, (q, *wanted.shape))
+        """Return the errors of every kernel; with a `best` machine each kernel races against it."""
+        if best is None:
+            errors = self.source.errors(self, thetas, C, scoring)
+            return [Raced(one, least_of_sizes(self.method, one)) for one in errors]
+        wanted = first_folds(C.shape[1], self.source.fold_sizes)
+        if len(best.fold_scores) != wanted.shape[1]:  # a history may lack them
+            best = BestFolds()
+        every = np.broadcast_to(wanted, (len(C), *wanted.shape))
         first = self.source.errors(self, thetas, C, scoring, every)
 
         def raced(i: int) -> Raced:
@@ -247,9 +251,9 @@ class Problem:
                 (validation,) = self.source.errors(self, *one, scoring, wanted[None])
                 return validation
 
-            return race(self.method, first[i], wanted, some_errors, best or BestFolds())
+            return race(self.method, first[i], wanted, some_errors, best)
 
-        return [raced(i) for i in range(q)]
+        return [raced(i) for i in range(len(C))]
 
     def with_method(self, method: Method) -> "Problem":
         """Return the problem with another method and the same points."""
@@ -287,12 +291,20 @@ class Problem:
         return dataclasses.replace(self, points=None, source=rows)
 
     def on_a_sample(self, n_rows: int) -> "Problem":
-        """Return the problem on a random sample of rows with weight, all of them prototypes."""
-        _, _, weights = self.source.rows_in_memory()
+        """Return the problem on a random sample of rows with weight, all of them prototypes.
+
+        The sample has rows of every class.
+        """
+        _, y, weights = self.source.rows_in_memory()
         seed = [2026, n_rows] if self.key is None else np.asarray(jax.random.key_data(self.key))
         rng = np.random.default_rng(np.asarray(seed).astype(np.uint32).tolist())
-        present = np.flatnonzero(np.asarray(weights) > 0)
-        rows = np.sort(rng.permutation(present)[:n_rows]).astype(np.int32)
+        order = rng.permutation(np.flatnonzero(np.asarray(weights) > 0))
+        if self.task == "classification":  # five rows of every class come first
+            columns = np.asarray(y)[order]
+            classes = columns.argmax(axis=1) if columns.shape[1] > 1 else columns[:, 0] > 0
+            first = [np.flatnonzero(classes == k)[:5] for k in np.unique(classes)]
+            order = np.append(order[np.concatenate(first)], np.delete(order, np.concatenate(first)))
+        rows = np.sort(order[:n_rows]).astype(np.int32)
         return dataclasses.replace(self, points=None, source=self.source.only_rows(rows))
 
     def with_template(self, kernel: Kernel) -> "Problem":

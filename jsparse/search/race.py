@@ -1,8 +1,8 @@
-"""A race: machines that cannot become the best are not fitted without every fold.
+"""A race: machines that are clearly worse on the first folds skip the remaining folds.
 
 First every `C` is validated on a few folds. The errors of two machines are compared fold by fold,
-as a fold of hard rows is hard for both. Only machines that are not clearly worse than the best one
-are validated on the other folds too.
+as a fold of hard rows is hard for both. The two values of `C` with the least errors are then
+validated on the remaining folds too, unless they are clearly worse than the best machine so far.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from .._repr import short_repr
 from ..machines.method import Method
@@ -21,11 +21,10 @@ from .scores import Scores, least_of_sizes
 
 # The first folds: at least two, which have at least so many rows together.
 FIRST_FOLDS, FIRST_ROWS = 2, 100
-# A machine is clearly worse if its mean error on the first folds exceeds the best machine's by two
-# standard errors of the paired differences, and by a fiftieth. Of the others, each kernel keeps the
-# two values of `C` with the least errors. Measured on nine tables: SCDP then needs 0.31 of all
-# fits, KSP and KMP, which have no `C`, 0.63. The score of the result exceeds the least score by at
-# most a third of its standard error.
+# A machine is clearly worse if its mean error on them exceeds the best machine's by two standard
+# errors of the paired differences, and by a fiftieth. Of the others, each kernel keeps the two
+# values of `C` with the least errors. On nine tables (`python -m benchmarks races`) SCDP, KSP and
+# KMP choose machines with the same score as without a race, SCDP by 0.24 to 0.53 of the fits.
 STANDARD_ERRORS, SHARE, KEPT_C = 2.0, 0.02, 2
 
 SomeErrors = Callable[[Bool[np.ndarray, "s v"]], Validation]
@@ -50,13 +49,17 @@ class Raced(NamedTuple):
     __repr__ = short_repr
 
 
-def first_folds(s: int, v: int, n_rows: int) -> Bool[np.ndarray, "s v"]:
-    """Return the folds to begin with, of `v` folds with `n_rows` together, for `s` values of `C`.
+def first_folds(s: int, fold_sizes: Int[np.ndarray, " v"]) -> Bool[np.ndarray, "s v"]:
+    """Return the folds to begin with, for each of `s` values of `C`; all folds if rows are few.
 
-    These are all folds if there are few rows.
+    Args:
+        s: number of values of `C`.
+        fold_sizes: number of rows in each fold, without rows of weight 0.
     """
-    count = max(FIRST_FOLDS, math.ceil(FIRST_ROWS * v / max(1, n_rows)))
-    return np.broadcast_to(np.arange(v) < count, (s, v))
+    rows, folds = np.cumsum(fold_sizes), np.cumsum(fold_sizes > 0)
+    enough = (rows >= FIRST_ROWS) & (folds >= FIRST_FOLDS)
+    count = int(np.argmax(enough)) + 1 if np.any(enough) else len(fold_sizes)
+    return np.broadcast_to(np.arange(len(fold_sizes)) < count, (s, len(fold_sizes)))
 
 
 def race(
@@ -69,37 +72,37 @@ def race(
     """Return the errors of one kernel for every `C`.
 
     The score of a machine that leaves the race is an estimate: the score of the best machine, and
-    the mean difference to it on the folds that both have. The least score of the kernel is an
+    the mean difference to it on the folds computed for both. The least score of the kernel is an
     estimate only if the best machine is another kernel's.
 
     Args:
         method: the method, which chooses the size of a machine.
         first: the errors on the first folds, or on all folds.
-        wanted: the folds that `first` was asked for.
+        wanted: the folds that `first` was to compute, at least.
         some_errors: computes the errors on other folds.
         best: the best machine so far.
     """
     validation = jax.tree.map(np.asarray, first._replace(total=None))
-    if validation.fold_weights.shape != wanted.shape:  # the method has folds of its own
-        return Raced(validation, least_of_sizes(method, validation))
-    computed = wanted | np.any(validation.fold_weights[~wanted] > 0)
     scores = least_of_sizes(method, validation)
-    open_C = _is_open(scores, np.all(computed, axis=0), best)
+    computed = validation.computed(wanted)
+    if np.all(computed):
+        return Raced(validation, scores)
+    C_in_race = _stays(scores, np.all(computed, axis=0), best)
     while True:
-        missing = open_C[:, None] & ~computed
+        missing = C_in_race[:, None] & ~computed
         if np.any(missing):
             validation = validation.joined(some_errors(missing))
-            computed |= missing
+            computed = computed | missing
             scores = least_of_sizes(method, validation)
         complete = np.all(computed, axis=1)
         scores = _with_estimates(scores, complete, best)
         least = np.argmin(scores.trusted)
         if complete[least] or not scores.trusted[least] < best.score:
             return Raced(validation, scores)
-        open_C = np.arange(len(complete)) == least
+        C_in_race = np.arange(len(complete)) == least
 
 
-def _is_open(
+def _stays(
     scores: Scores, folds: Bool[np.ndarray, " v"], best: BestFolds
 ) -> Bool[np.ndarray, " s"]:
     """Return, for each `C`, whether its machine stays in the race after some folds."""
@@ -124,11 +127,13 @@ def _mean(fold_scores: Float[np.ndarray, "*s v"]) -> Float[np.ndarray, "*s"]:
 def _mean_difference(
     fold_scores: Float[np.ndarray, "s v"], rival: Float[np.ndarray, " v"]
 ) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
-    """Return the mean difference to a rival over the folds that both have, and its standard error.
+    """Return the mean difference to a rival, and its standard error.
 
-    The mean is NaN if they have no fold, and the error is NaN if they have fewer than two.
+    They are over the folds computed for both. The mean is NaN if there is no such fold, and the
+    error is NaN if there are fewer than two.
     """
-    gaps = fold_scores - rival
+    with np.errstate(invalid="ignore"):
+        gaps = fold_scores - rival
     return _mean(gaps), standard_error(gaps)
 
 

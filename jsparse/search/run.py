@@ -49,7 +49,8 @@ class Tuning(NamedTuple):
         """
         best = min(scored(self.history), key=lambda evaluation: evaluation.least)
         bound = self.score + tolerance * np.nan_to_num(self.standard_error)
-        place = min(np.flatnonzero(best.trusted <= bound), key=lambda place: best.C[place])
+        close = np.flatnonzero((best.trusted <= bound) & best.is_comparable)
+        place = min(close, key=lambda place: best.C[place])
         return self._replace(**best.at(place))
 
 
@@ -220,7 +221,8 @@ class Run:
         if new:
             if self.history and time.perf_counter() > self.deadline:
                 raise _Stop
-            evaluated, self.goes_on = self._evaluate(thetas[new], C[new]), True
+            best = self._best_folds() if self.search.races else None
+            evaluated, self.goes_on = self._evaluate(thetas[new], C[new], best), True
             evaluations |= dict(zip(new, evaluated, strict=True))
         self._record(names, [evaluations[i] for i in range(len(names))])
 
@@ -233,11 +235,12 @@ class Run:
             best = min(e.least for e in scored(self.history))
             self.progress(len(self.history), self.planned, best)
 
-    def _evaluate(self, thetas: np.ndarray, C: np.ndarray) -> list[Evaluation]:
-        """Compute the scores of some kernels."""
+    def _evaluate(
+        self, thetas: np.ndarray, C: np.ndarray, best: BestFolds | None
+    ) -> list[Evaluation]:
+        """Compute the scores of some kernels, in a race against the `best` machine, if any."""
         begin = time.perf_counter()
         points = thetas.astype(self.dtype), C.astype(self.dtype)
-        best = self._best_folds() if self.search.races else None
         results = self.problem.scores(*points, self.scoring, best)
         end = time.perf_counter()
         self.seconds_each = min(self.seconds_each, (end - begin) / len(thetas))
@@ -282,14 +285,14 @@ class Run:
                 f"history: expected evaluations of {self.low.shape} parameters, got "
                 f"{old.theta.shape}"
             )
-        new = self._evaluate(old.theta[None], old.C[None])[0]
+        new, place = self._evaluate(old.theta[None], old.C[None], None)[0], np.argmin(old.trusted)
         # Another device rounds differently, which may change the predicted class of a row or two.
         rows = 2 / self.problem.rows_scored if self.scoring.metric == "misclassification" else 0
-        # Scores above the least one may be estimates, which depend on the kernels before.
-        if not np.isclose(new.least, old.least, rtol=1e-3, atol=rows):
+        # Scores above the least one may be estimates.
+        if not np.isclose(new.trusted[place], old.least, rtol=1e-3, atol=rows):
             raise ValueError(
                 "history: expected evaluations of the same problem; the best score in the history "
-                f"is {old.least:.6g}, on this problem the same kernel has {new.least:.6g}"
+                f"is {old.least:.6g}, on this problem the same kernel has {new.trusted[place]:.6g}"
             )
         if first not in self.known:
             raise ValueError(

@@ -24,6 +24,15 @@ class Scores(NamedTuple):
 
     __repr__ = short_repr
 
+    def with_folds(self, v: int) -> "Scores":
+        """Return the scores of one kernel, without errors of folds if there are not `v` folds.
+
+        A method with folds of its own, such as `Dual`, has one fold for each row.
+        """
+        if self.fold_scores.shape[1] == v:
+            return self
+        return self._replace(fold_scores=self.fold_scores[:, :0])
+
     @property
     def trusted(self) -> Float[np.ndarray, "*q s"]:
         """The scores, with infinity in place of scores that cannot be trusted."""

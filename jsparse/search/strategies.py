@@ -152,7 +152,7 @@ class Search(abc.ABC):
     def nearby(self, tuning: Any) -> "Search":
         """Return the search near the best kernel and `C` of a cheaper problem's `Tuning`.
 
-        It is for methods whose evaluations of several values of `C` share no work.
+        It is for problems where one `C` takes far less time than several.
         """
         return Nearby(tune_kernel=self.tune_kernel, start=tuning)
 
@@ -171,10 +171,9 @@ class Profile(Search):
     evaluations. For several parameters, annealing and the simplex search the kernel, as in
     `Annealing`; the default is then 160 evaluations.
 
-    On a CPU, a method that takes a fit for each fold and `C`, such as `SCDP` or `KSP`, is searched
-    by a race: every `C` is validated on the first folds, and only machines that are not clearly
-    worse than the best one are validated on the others too. The scores of the rest in
-    `Tuning.history` are estimates, and the errors of their other folds are NaN.
+    On a CPU, a method that takes a fit for each fold, such as `SCDP` or `KSP`, is searched by a
+    race: machines that are clearly worse on the first folds skip the remaining folds. Their scores
+    in `Tuning.history` are estimates, and the errors of the skipped folds are NaN.
     """
 
     races: ClassVar[bool] = True

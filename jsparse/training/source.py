@@ -42,8 +42,8 @@ from ..validation.validate import (
 )
 from .plan import Plan
 
-# A search needs no predictions. It still keeps the predictions of the first machine, so that the
-# program compiled for the search also serves the predictions after the search.
+# A search over several values of `C` needs no predictions. It still keeps the predictions of the
+# first machine, so that the program compiled for the search also serves the predictions after it.
 FIRST_MACHINE = Kept(np.int32(0), np.int32(0))
 MOST_KEPT = 1 << 28  # bytes of predictions to keep for all sizes of one `C`
 
@@ -124,7 +124,7 @@ class Evaluated(NamedTuple):
     question: tuple[Any, ...]  # the scoring, and the bytes of all other arguments but the folds
     validation: Validation
     score: float  # the least error of all sizes; infinite if it cannot be trusted
-    folds: Bool[np.ndarray, "1 v"]  # the folds that were wanted
+    folds: Bool[np.ndarray, "1 v"]  # the folds that were computed
 
     __repr__ = short_repr
 
@@ -222,13 +222,13 @@ class TrainingSource(abc.ABC):
 
     @property
     def n_folds(self) -> int:
-        """See `Source`."""
+        """The number of folds of the validation rows."""
         return len(self.folds.index)
 
     def every_fold(self, s: int) -> Bool[np.ndarray, "s v"] | None:
-        """Return that every fold is wanted for `s` values of `C`, see `OnFold.wanted`.
+        """Return a mask that is True for every fold and each of `s` values of `C`.
 
-        The result is None if a program computes every fold in any case.
+        It is for `OnFold.wanted`. None if the programs compute every fold in any case.
         """
         return None
 
@@ -349,6 +349,13 @@ class InMemory(TrainingSource):
         return int(np.sum(np.asarray(weights) > 0)) if is_concrete(weights) else len(self.rows)
 
     @property
+    def fold_sizes(self) -> Int[np.ndarray, " v"]:
+        """See `Source`."""
+        index, valid = np.asarray(self.folds.index), np.asarray(self.folds.valid)
+        weights = self.rows.weights
+        return np.sum(valid & (np.asarray(weights) > 0)[index], axis=1)
+
+    @property
     def kernels_at_once(self) -> int:
         """One on a CPU, for a progress report after each kernel; no limit on an accelerator."""
         return 1 if on_cpu() else sys.maxsize
@@ -446,14 +453,16 @@ class InMemory(TrainingSource):
         if known is not None and known.question == question and np.all(folds):
             return known.validation
         validation = super()._evaluate(problem, theta, C, on_fold)
-        joined = validation
+        joined, folds = validation, validation.computed(folds)
         if part is not None and part.question == question and not np.any(part.folds & folds):
             joined, folds = part.validation.joined(validation), part.folds | folds
         score = float(np.min(least_of_sizes(problem.method, joined).trusted))
         evaluated = Evaluated(problem, question, joined, score, folds)
         if not np.all(folds):
             self.part[:] = [evaluated]
-        elif known is None or score <= known.score:
+            return validation
+        self.part.clear()
+        if known is None or score <= known.score:
             self.best[:] = [evaluated]
         return validation
 
@@ -474,13 +483,18 @@ class InMemory(TrainingSource):
         """Do nothing: `kernels_at_once` does not depend on the plan."""
 
     def only_rows(self, rows: Int[np.ndarray, " m"]) -> "InMemory":
-        """Return the source of some rows, given by number.
-
-        Its `folds` and `layout` still hold the row numbers of this source, so it cannot validate.
-        """
+        """Return the source of some rows, given by number, which stay in their folds."""
         X, y, weights = _select_rows((self.rows.X, self.rows.y, self.rows.weights), rows)
         subset = Rows(X, y, weights, self.code)
-        return dataclasses.replace(self, rows=subset, placed=subset)
+        place = np.full(len(self.rows), -1, np.int32)
+        place[rows] = np.arange(len(rows))
+        place = place[np.asarray(self.folds.index)]
+        valid = np.asarray(self.folds.valid) & (place >= 0)
+        folds = Folds(np.where(valid, place, 0).astype(np.int32), valid)
+        return dataclasses.replace(
+            self, rows=subset, placed=subset, layout=folds, folds=folds, n_rows=len(rows),
+            best=[], part=[], sums=[],
+        )  # fmt: skip
 
     def fold_machines(
         self,

@@ -234,6 +234,11 @@ class Streamed(TrainingSource):
         return int(np.count_nonzero(np.asarray(self.placed.weights)))
 
     @property
+    def fold_sizes(self) -> Int[np.ndarray, " v"]:
+        """See `Source`."""
+        return np.count_nonzero(np.asarray(self.placed.weights), axis=1)
+
+    @property
     def kernels_at_once(self) -> int:
         """See `Source`: the number of kernels that are summed in one pass."""
         return self._kernels_at_once

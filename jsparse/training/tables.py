@@ -253,4 +253,5 @@ def tuning_problem(
         method.check_sums("mesh")
     code = None if code is None else code.astype(X.dtype)
     source = _placed(rows_of(X, y, weights, code), folds, len(X), mesh)
-    return Problem(method, template, points, source, method.default_C, varied=varied, key=key)
+    C = np.asarray(method.values_of_C(None))
+    return Problem(method, template, points, source, C, varied=varied, key=key)

@@ -80,14 +80,14 @@ class FoldLosses(eqx.Module):
         return (sums, weight), jnp.sum(jnp.where(is_kept[None], values, 0), axis=1)
 
     def of_size(self, predictions: Float[np.ndarray, "v r ..."], size: Any) -> Any:
-        """Return the predictions of one size, shape `v r l`, out of those that were kept."""
+        """Return the predictions of one size, shape `v r l`; here only one size is kept."""
         return predictions
 
 
 class WithPredictions(FoldLosses):
     """Sums the losses of a fold's rows as `FoldLosses`, and keeps the predictions of all machines.
 
-    They must be machines of one `C`, or of one size.
+    The machines must share one `C`, or have one size.
     """
 
     def __call__(
@@ -97,7 +97,7 @@ class WithPredictions(FoldLosses):
         return super().__call__(rows, values, which)[0], values
 
     def of_size(self, predictions: Float[np.ndarray, "v r q l"], size: Any) -> Any:
-        """See `FoldLosses.of_size`."""
+        """Return the predictions of the size with index `size`, shape `v r l`."""
         return predictions[:, :, int(size)]
 
 
@@ -116,26 +116,40 @@ class Validation(NamedTuple):
 
     __repr__ = short_repr
 
+    def computed(self, wanted: Bool[np.ndarray, "s v"]) -> Bool[np.ndarray, "s v"]:
+        """Return the folds that were computed, if some were `wanted`: these, or all.
+
+        A method may compute every fold in any case, or have folds of its own.
+        """
+        weights = np.asarray(self.fold_weights)
+        every = weights.shape != wanted.shape or bool(np.any(weights[~wanted] > 0))
+        return np.ones_like(wanted) if every else wanted
+
     def joined(self, other: "Validation") -> "Validation":
         """Return the errors on the folds of both validations; on the host.
 
         The validations are of the same machines, and no fold of a `C` is in both.
         """
-        first, second = jax.tree.map(np.asarray, (self, other))
+        parts: Any = jax.tree.map(np.asarray, (self, other))
+        first, second = parts
         weights = first.fold_weights + second.fold_weights
-        fold_scores = np.where(np.isnan(first.fold_scores), second.fold_scores, first.fold_scores)
-        fold_weights = weights[:, :, None]
-        sums = np.sum(fold_scores * fold_weights, axis=1, where=fold_weights > 0)
-        predictions = None
-        if first.predictions is not None and second.predictions is not None:
+        of_fold = weights[:, :, None]
+
+        def both(first: np.ndarray, second: np.ndarray) -> tuple[Any, Any]:
+            folds = np.where(np.isnan(first), second, first)
+            sums = np.sum(folds * of_fold, axis=1, where=of_fold > 0)
+            return (sums / of_fold.sum(axis=1)).astype(folds.dtype), folds
+
+        scores, fold_scores = both(first.fold_scores, second.fold_scores)
+        reported = fold_reported = predictions = None
+        if first.fold_reported is not None:
+            reported, fold_reported = both(first.fold_reported, second.fold_reported)
+        if first.predictions is not None:
             predictions = first.predictions + second.predictions  # 0 where not computed
         return Validation(
-            scores=(sums / weights.sum(axis=1)[:, None]).astype(first.scores.dtype),
-            fold_scores=fold_scores,
-            fold_weights=weights,
-            status=np.maximum(first.status, second.status),
-            predictions=predictions,
-        )
+            scores, fold_scores, weights, np.maximum(first.status, second.status), predictions,
+            reported, fold_reported, first.total,
+        )  # fmt: skip
 
 
 def mean_losses(held: HeldOut) -> Validation:

@@ -7,11 +7,12 @@ import pytest
 
 import jsparse
 from jsparse.kernels import RBF
-from jsparse.machines import KSP, SCDP, FixedSize, SpSVM
+from jsparse.machines import KSP, SCDP, Dual, FixedSize, SpSVM, dual
 from jsparse.machines.rows import rows_of
 from jsparse.search import race as racing
-from jsparse.search.history import load_history, save_history
+from jsparse.search.history import Evaluation, load_history, save_history
 from jsparse.search.race import BestFolds, first_folds, race
+from jsparse.search.run import Tuning
 from jsparse.validation.folds import plain_folds
 from jsparse.validation.validate import FoldLosses, Scoring, Validation, mean_losses
 
@@ -42,7 +43,7 @@ class Errors:
         return np.average(self.fold_scores, axis=1, weights=self.weights).min(axis=1)
 
     def race(self, best=None):
-        wanted = first_folds(len(self.fold_scores), V, 1000)
+        wanted = first_folds(len(self.fold_scores), 100 * (self.weights > 0))
         return race(SCDP(3), self(wanted), wanted, self, best or BestFolds()).scores
 
 
@@ -130,10 +131,12 @@ def test_machines_that_cannot_be_trusted_leave_the_race():
     assert sum(wanted.sum(axis=1) for wanted in errors.asked).tolist() == [2, V]
 
 
-@pytest.mark.parametrize(("n", "first"), [(10, 10), (200, 5), (1000, 2), (10**6, 2)])
-def test_the_first_folds_have_at_least_a_hundred_rows(n, first):
-    assert first_folds(3, V, n).sum(axis=1).tolist() == [first] * 3
-    assert first_folds(1, 1, n).all()
+@pytest.mark.parametrize(
+    ("sizes", "first"),
+    [([1] * 10, 10), ([20] * 10, 5), ([500] * 10, 2), ([0, 0, 90, 5, 90, 90], 5), ([500], 1)],
+)
+def test_the_first_folds_are_at_least_two_with_a_hundred_rows(sizes, first):
+    assert first_folds(3, np.array(sizes)).sum(axis=1).tolist() == [first] * 3
 
 
 def rows(n, task="regression"):
@@ -190,3 +193,52 @@ def test_methods_whose_folds_cost_nothing_do_not_race():
     X, y = rows(300)
     trained = jsparse.train(X, y, task="regression", method=FixedSize(20), key=0)
     assert not any(np.isnan(e.fold_scores).any() for e in trained.tuning.history)
+
+
+def test_the_reported_metric_is_that_of_a_search_without_a_race(monkeypatch):
+    X, y = rows(400, "classification")
+    options = {"task": "classification", "method": KSP(n_prototypes=(2, 8)), "key": 0}
+    raced = jsparse.train(X, y, **options)
+    monkeypatch.setattr(racing, "FIRST_FOLDS", 100)
+    whole = jsparse.train(X, y, **options)
+    assert raced.curve.metric == whole.curve.metric == "misclassification"
+    np.testing.assert_allclose(raced.curve.errors, whole.curve.errors)
+
+
+def test_only_scores_of_all_folds_may_be_the_sparsest():
+    C, folds = np.array([1.0, 10.0]), np.array([[1.0, np.nan], [0.9, 1.1]])
+    scores = np.array([1.01, 1.0]), np.array([0.1, 0.1]), np.ones(2, np.int32)
+    estimate = Evaluation(np.zeros(0), C, *scores, 0.0)
+    known = estimate._replace(fold_scores=np.array([[0.9, 1.12], [0.9, 1.1]]))
+    raced = estimate._replace(fold_scores=folds)
+    for history, sparsest in (([estimate], 1.0), ([known], 1.0), ([raced], 10.0)):
+        tuning = Tuning(
+            RBF(1.0), 10.0, 1.0, 0.1, np.zeros(0), 1, history, "finished"
+        )  # fmt: skip
+        assert sparsest == tuning.sparsest(1.0).C
+
+
+@pytest.mark.parametrize("C", [None, [10.0]])
+def test_a_dual_of_many_rows_is_tuned_near_the_best_of_a_sample(monkeypatch, C):
+    X, y = rows(300)
+    monkeypatch.setattr(dual, "MOST_SEARCHED", 200)
+    monkeypatch.setattr(dual, "SAMPLE", 150)
+    trained = jsparse.train(X, y, task="regression", method=Dual(), C=C, key=0, out_of_fold=True)
+    assert {e.stage for e in trained.tuning.history} == {0, 1}
+    np.testing.assert_allclose(trained.cv_error, np.mean((trained.out_of_fold - y) ** 2), rtol=1e-5)
+    monkeypatch.setattr(dual, "MOST_SEARCHED", 2000)
+    whole = jsparse.train(X, y, task="regression", method=Dual(), C=C, key=0)
+    assert trained.cv_error <= 1.2 * whole.cv_error
+
+
+@pytest.mark.parametrize("key", range(4))
+def test_the_sample_of_a_dual_has_rows_of_rare_classes(monkeypatch, key):
+    X, y = rows(120)
+    y = np.where(np.arange(120) < 2, np.arange(120), 2)  # two classes of one row each
+    monkeypatch.setattr(dual, "MOST_SEARCHED", 100)
+    monkeypatch.setattr(dual, "SAMPLE", 40)
+    multiclass = jsparse.Multiclass("one_versus_one")
+    trained = jsparse.train(
+        X, y, task="classification", method=Dual(), key=key, multiclass=multiclass
+    )
+    assert np.isfinite(trained.cv_error)

@@ -304,8 +304,8 @@ def without_digits(monkeypatch, stage):
     """Let every evaluation of a stage lose its digits."""
     evaluate = jsparse.search.run.Run._evaluate
 
-    def lost(run, thetas, C):
-        evaluations = evaluate(run, thetas, C)
+    def lost(run, *arguments):
+        evaluations = evaluate(run, *arguments)
         return [
             e._replace(scores=e.scores + np.inf) if e.stage == stage else e for e in evaluations
         ]
