@@ -1013,7 +1013,8 @@ class LSSVMClassifier(Classifier):
         tuned_with: tune kernel and `C` for a machine of this many random rows; then tune `C`
             again for all rows, among three values. With many rows this saves nearly all time.
             Kernels are compared by their squared errors, for classification too. None: tune the
-            machine of all rows directly.
+            machine of all rows. With more than 1,500 rows the search `Profile` then begins on
+            1,000 of them, and goes downhill from the best kernel and `C` with all rows.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
@@ -1095,7 +1096,8 @@ class LSSVMRegressor(Regressor):
         tuned_with: tune kernel and `C` for a machine of this many random rows; then tune `C`
             again for all rows, among three values. With many rows this saves nearly all time.
             Kernels are compared by their squared errors, for classification too. None: tune the
-            machine of all rows directly.
+            machine of all rows. With more than 1,500 rows the search `Profile` then begins on
+            1,000 of them, and goes downhill from the best kernel and `C` with all rows.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For

@@ -66,8 +66,7 @@ class FoldLosses(eqx.Module):
     ) -> tuple[PyTree, PyTree]:
         """See `machines.held_out.OnFold`."""
         w, decoding, quantiles = rows.weights[:, None], self.scoring.decoding, self.quantiles
-        if len(quantiles) > 1:
-            values = jnp.sort(values, axis=-1)
+        values = self.predictions(values)
         sums = jnp.stack([
             jnp.sum(weighted(w, losses(metric, decoding, rows, values, quantiles)), axis=0)
             for metric in self.scoring.metrics
@@ -78,6 +77,10 @@ class FoldLosses(eqx.Module):
         kept_C = jnp.broadcast_to(jnp.asarray(self.keep.C, jnp.int32), values.shape[2:])
         is_kept = (which.C[:, None] == kept_C[None]) & (which.size == self.keep.size)[:, None]
         return (sums, weight), jnp.sum(jnp.where(is_kept[None], values, 0), axis=1)
+
+    def predictions(self, values: Float[Array, "r q l"]) -> Float[Array, "r q l"]:
+        """Return the predictions of machines with some values: several quantiles must not cross."""
+        return jnp.sort(values, axis=-1) if len(self.quantiles) > 1 else values
 
     def of_size(self, predictions: Float[np.ndarray, "v r ..."], size: Any) -> Any:
         """Return the predictions of one size, shape `v r l`; here only one size is kept."""
@@ -94,7 +97,7 @@ class WithPredictions(FoldLosses):
         self, rows: Rows, values: Float[Array, "r q l"], which: Which
     ) -> tuple[PyTree, PyTree]:
         """See `machines.held_out.OnFold`."""
-        return super().__call__(rows, values, which)[0], values
+        return super().__call__(rows, values, which)[0], self.predictions(values)
 
     def of_size(self, predictions: Float[np.ndarray, "v r q l"], size: Any) -> Any:
         """Return the predictions of the size with index `size`, shape `v r l`."""
