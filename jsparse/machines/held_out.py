@@ -40,7 +40,7 @@ class OnFold(Protocol):
         """For each `C` and fold, whether its results are needed; None if all are.
 
         A method that fits every fold and `C` separately skips the other fits, and its results for
-        them are zeros. Methods that get all of them in one go ignore it.
+        them are zeros. Methods that compute all results together ignore it.
         """
         ...
 

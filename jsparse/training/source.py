@@ -178,8 +178,8 @@ def evaluate_batch(
 @compiled
 def sum_folds(rows: RowsOfFolds) -> FoldSums:
     """Return the sums of each fold and of all rows, for one kernel."""
-    assert isinstance(rows.method, FromSums)
-    return rows.method.fold_sums(rows.template.at(rows.theta), rows.points, rows.rows, rows.layout)
+    method, kernel = cast(FromSums, rows.method), rows.template.at(rows.theta)
+    return method.fold_sums(kernel, rows.points, rows.rows, rows.layout)
 
 
 @compiled
