@@ -196,8 +196,8 @@ class DirectMethod(FewPrototypes):
     Args:
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
-        starts: number of descents, of which the one with the lowest objective is kept. The first
-            starts from points by `selection`, the others from random rows.
+        starts: number of descents. The first starts from points by `selection`, the others from
+            random rows. After 20 steps only the one with the lowest objective goes on.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
@@ -239,10 +239,13 @@ class DirectMethod(FewPrototypes):
     def descend(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
         """Minimise `W(Z)` over prototypes that all targets share; see the class.
 
-        One descent begins at each of the `starts`. Return the fit with the lowest `W`.
+        One descent begins at each of the `starts`, see `direct.minimise`.
         """
-        options = {"tolerance": self.tolerance, "max_iterations": self.max_iterations}
-        return direct.best_of(self.problem(kernel, *data), starts, **options).machine(kernel)
+        minimum = direct.minimise(
+            self.problem(kernel, *data), starts, tolerance=self.tolerance,
+            max_iterations=self.max_iterations,
+        )  # fmt: skip
+        return minimum.machine(kernel)
 
     def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
         """See `FewPrototypes.fit_targets`; with separate prototypes, fit target by target."""

@@ -57,8 +57,18 @@ class OnFold(Protocol):
         Returns:
             Two pytrees, of which the second may be None. The first holds sums over the rows, such
             as sums of losses, with last axis `q`. The second holds results for each row, such as
-            the predictions of one machine, with first axis `r`. If each call reduces only some of
-            the fold's machines, the caller adds the row results of all calls.
+            the predictions of one machine, with first axis `r`.
+        """
+        ...
+
+    def over_C(self, kept: PyTree) -> PyTree:
+        """Return the row results of all machines, if each call reduced those of one `C`.
+
+        Args:
+            kept: the row results, with leading axes over values of `C` and folds, shape `s v r ..`.
+
+        Returns:
+            A pytree with leading axes `v r`.
         """
         ...
 
@@ -192,7 +202,7 @@ def each_fold_and_C(
 
     s, v = len(C), len(parts.weights)
     predict = where_wanted(one, on_fold.wanted)
-    return over_C_and_folds(map_systems(predict, C_and_folds(s, v)), s, v)
+    return over_C_and_folds(map_systems(predict, C_and_folds(s, v)), on_fold, s, v)
 
 
 def where_wanted(
@@ -221,17 +231,20 @@ def C_and_folds(s: int, v: int) -> tuple[Int[Array, " sv"], Int[Array, " sv"]]:
     return i.reshape(-1), fold.reshape(-1)
 
 
-def over_C_and_folds(results: tuple[PyTree, PyTree, Array], s: int, v: int) -> HeldOut:
+def over_C_and_folds(
+    results: tuple[PyTree, PyTree, Array], on_fold: OnFold, s: int, v: int
+) -> HeldOut:
     """Return the `HeldOut` of results for the pairs of `C_and_folds`.
 
     Args:
         results: sums, row results and stop codes, each with a leading axis over the `s v` pairs.
+        on_fold: the function that returned the sums and row results.
         s: number of values of `C`.
         v: number of folds.
     """
     sums, kept, status = jax.tree.map(lambda a: a.reshape(s, v, *a.shape[1:]), results)
     return HeldOut(
         jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), sums),
-        jax.tree.map(lambda a: jnp.sum(a, axis=0), kept),
+        None if kept is None else on_fold.over_C(kept),
         jnp.max(status, axis=1),
     )

@@ -36,7 +36,7 @@ def fit(
     Args:
         kernel: kernel of two points.
         start: prototypes from which the descent starts, shape `m d`; or several starts, shape
-            `s m d`, of which the descent with the lowest objective is kept.
+            `s m d`, see `direct.minimise`.
         nu: upper limit of the weighted fraction of rows that count as outliers, above 0, below 1.
         X: inputs, shape `n d`, in the units of the prototypes.
         weights: row weights, shape `n`; a row of weight 0 is absent.

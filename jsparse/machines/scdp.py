@@ -194,7 +194,7 @@ class SCDP(CandidatesFromSums):
         wanted = on_fold.wanted if together == 1 else None
         results = jax.lax.map(where_wanted(predict, wanted), C_and_folds(s, v // together))
         results = jax.tree.map(lambda a: jax.lax.collapse(a, 0, 2), results)
-        return over_C_and_folds(results, s, v)
+        return over_C_and_folds(results, on_fold, s, v)
 
 
 def fit(

@@ -67,7 +67,7 @@ def fit(
     Args:
         kernel: kernel of two points.
         start: prototypes from which the descent starts, shape `m d`; or several starts, shape
-            `s m d`, of which the descent with the lowest objective is kept.
+            `s m d`, see `direct.minimise`.
         C: weight of the data-fit term, positive; or one for each target, shape `l`.
         X: inputs, shape `n d`, in the units of the prototypes.
         y: targets -1 and +1, shape `n`; or several that share their prototypes, shape `n l`.

@@ -28,7 +28,6 @@ from ..machines.method import Method
 from ..machines.rows import Rows
 from ..multiclass import Code
 from ..search.problem import Problem, Table, Wanted
-from ..search.scores import least_of_sizes
 from ..search.template import Template
 from ..validation.folds import Folds
 from ..validation.sharding import ShardedFolds
@@ -40,12 +39,13 @@ from ..validation.validate import (
     WithPredictions,
     mean_losses,
 )
+from .kept import Evaluated, KeptEvaluations
 from .plan import Plan
 
-# A search over several values of `C` needs no predictions. It still keeps the predictions of the
-# first machine, so that the program compiled for the search also serves the predictions after it.
+# If the predictions of all machines are too many to keep, a search still keeps those of the first
+# machine, so that the program compiled for the search also serves the predictions after it.
 FIRST_MACHINE = Kept(np.int32(0), np.int32(0))
-MOST_KEPT = 1 << 28  # bytes of predictions to keep for all sizes of one `C`
+MOST_KEPT = 1 << 26  # bytes of predictions to keep for all machines of one kernel
 
 
 class RowsOfFolds(NamedTuple):
@@ -115,38 +115,6 @@ class KeptSums(NamedTuple):
 
 
 HeldOutRows = RowsOfFolds | SumsOfFolds | KeptSums
-
-
-class Evaluated(NamedTuple):
-    """An evaluation of one kernel with one `C`."""
-
-    problem: Problem
-    question: tuple[Any, ...]  # the scoring, and the bytes of all other arguments but the folds
-    validation: Validation
-    score: float  # the least error of all sizes; infinite if it cannot be trusted
-    folds: Bool[np.ndarray, "1 v"]  # the folds that were computed
-
-    __repr__ = short_repr
-
-    def is_of(self, problem: Problem) -> bool:
-        """Return whether the evaluation is of the same method, template and points."""
-        return _same_machines(self.problem, problem)
-
-
-class SumsAt(NamedTuple):
-    """The sums of one kernel."""
-
-    problem: Problem
-    point: bytes  # the kernel as a point of the template
-    sums: FoldSums
-
-    __repr__ = short_repr
-
-
-def _same_machines(first: Problem, second: Problem) -> bool:
-    """Return whether two problems have the same method, template and points."""
-    names = ("method", "template", "points", "key")
-    return all(getattr(first, name) is getattr(second, name) for name in names)
 
 
 @compiled
@@ -274,20 +242,32 @@ class TrainingSource(abc.ABC):
         keep: Kept,
     ) -> Validation:
         """See `Source`; predictions of rows in no fold are NaN."""
-        wanted = self.every_fold(len(C))
-        if wanted is not None:  # the other values of `C` may take a fit for each fold
-            wanted &= np.isin(np.arange(len(C)), keep.C)[:, None]
+        used, places = np.unique(keep.C, return_inverse=True)
+        validation, wanted = self.known(problem, theta, C[used], scoring), None
+        if validation is not None:
+            C, keep = C[used], keep._replace(C=places.reshape(np.shape(keep.C)))
+        else:
+            wanted = self.every_fold(len(C))
+            if wanted is not None:  # the other values of `C` may take a fit for each fold
+                wanted &= np.isin(np.arange(len(C)), used)[:, None]
         on_fold = self.on_fold(problem, len(C), scoring, keep, wanted)
-        validation = self._evaluate(problem, theta, C, on_fold)
+        if validation is None:
+            validation = self._evaluate(problem, theta, C, on_fold)
         validation = on_default_device(self.placed.mesh, validation)
         folds = problem.method.validation_folds(self.folds, self.n_predicted)
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)
         by_fold = np.asarray(validation.predictions)[: len(index), : index.shape[1]]
-        by_fold = on_fold.of_size(by_fold, keep.size)
+        by_fold = on_fold.of_machine(by_fold, keep, len(C))
         values = np.full((self.n_predicted, by_fold.shape[2]), np.nan, by_fold.dtype)
         values[index[valid]] = by_fold[valid]
         outputs = problem.method.outputs(self.placed)
         return validation._replace(predictions=values.reshape(-1, *outputs))
+
+    def known(
+        self, problem: Problem, theta: Float[Any, " p"], C: Float[Any, " s"], scoring: Scoring
+    ) -> Validation | None:
+        """Return the validation of one kernel with all predictions, if it is kept for every `C`."""
+        return None
 
     def _evaluate(
         self,
@@ -321,9 +301,7 @@ class InMemory(TrainingSource):
         layout: the folds of `placed`.
         folds: the folds of `rows`, by row number.
         n_rows: the number of rows without padding.
-        best: the best evaluation of one `C`, whose predictions are not computed again.
-        part: the last evaluation of one `C` on only some folds.
-        sums: the sums of the last kernel, see `held_out_rows`.
+        kept: evaluations and sums that are not computed again.
     """
 
     rows: Rows
@@ -331,9 +309,7 @@ class InMemory(TrainingSource):
     layout: Folds | ShardedFolds
     folds: Folds
     n_rows: int
-    best: "list[Evaluated]" = dataclasses.field(default_factory=list, compare=False)
-    part: "list[Evaluated]" = dataclasses.field(default_factory=list, compare=False)
-    sums: "list[SumsAt]" = dataclasses.field(default_factory=list, compare=False)
+    kept: KeptEvaluations = dataclasses.field(default_factory=KeptEvaluations, compare=False)
 
     __repr__ = short_repr
 
@@ -374,11 +350,8 @@ class InMemory(TrainingSource):
         races = self.every_fold(1) is not None and np.ndim(theta) == 1
         if not (races and method.fits_from_fold_sums and sees_all_rows):
             return rows
-        point = np.asarray(theta).tobytes()
-        if not any(k.point == point and _same_machines(k.problem, problem) for k in self.sums):
-            self.sums.clear()  # before the next sums take memory
-            self.sums.append(SumsAt(problem, point, sum_folds(rows)))
-        return KeptSums(cast(FromSums, method), self.sums[0].sums, problem.key)
+        sums = self.kept.sums_of(problem, theta, lambda: sum_folds(rows))
+        return KeptSums(cast(FromSums, method), sums, problem.key)
 
     def every_fold(self, s: int) -> Bool[np.ndarray, "s v"] | None:
         """See `TrainingSource`: a CPU fits one fold after another, and can leave out some."""
@@ -395,13 +368,13 @@ class InMemory(TrainingSource):
     ) -> FoldLosses:
         """See `TrainingSource`.
 
-        For one `C` it keeps the predictions of every size, if they fit into `MOST_KEPT` bytes. A
-        size is chosen after the errors of all sizes are known, and `best` then has its predictions.
+        It keeps the predictions of all machines, if they fit into `MOST_KEPT` bytes. `C` and the
+        size are chosen after all errors are known, and `kept` then has the predictions.
         """
         method = problem.method
-        outputs = math.prod(method.outputs(self.placed))
-        kept = len(self.placed) * max(1, len(method.fit_sizes)) * outputs * self.dtype.itemsize
-        if s == 1 and self.placed.mesh is None and kept <= MOST_KEPT:
+        machines = s * max(1, len(method.fit_sizes)) * math.prod(method.outputs(self.placed))
+        bytes_kept = len(self.placed) * machines * self.dtype.itemsize
+        if self.placed.mesh is None and bytes_kept <= MOST_KEPT:
             return WithPredictions(scoring, None, method.quantiles, wanted)
         return super().on_fold(problem, s, scoring, keep, wanted)
 
@@ -434,43 +407,34 @@ class InMemory(TrainingSource):
         C: Float[Any, " s"],
         on_fold: FoldLosses,
     ) -> Validation:
-        """Evaluate one kernel for a vector of `C`.
-
-        If there is only one `C`, store the best evaluation in `best`, so that the predictions after
-        the search need not be computed again. The folds of a race are evaluated in parts, which are
-        joined for this purpose.
-        """
-        if len(C) > 1:
-            return super()._evaluate(problem, theta, C, on_fold)
-        arguments = theta, C, *jax.tree.leaves(dataclasses.replace(on_fold, wanted=None))
-        question = on_fold.scoring, *(np.asarray(a).tobytes() for a in arguments)
-        wanted = True if on_fold.wanted is None else np.asarray(on_fold.wanted)
-        folds = np.ones((1, self.n_folds), bool) & wanted
-        known, part = (
-            next((e for e in evaluated if e.is_of(problem)), None)
-            for evaluated in (self.best, self.part)
-        )
-        if known is not None and known.question == question and np.all(folds):
-            return known.validation
-        validation = super()._evaluate(problem, theta, C, on_fold)
-        joined, folds = validation, validation.computed(folds)
-        if part is not None and part.question == question and not np.any(part.folds & folds):
-            joined, folds = part.validation.joined(validation), part.folds | folds
-        score = float(np.min(least_of_sizes(problem.method, joined).trusted))
-        evaluated = Evaluated(problem, question, joined, score, folds)
-        if not np.all(folds):
-            self.part[:] = [evaluated]
+        """Evaluate one kernel for a vector of `C`, or return the evaluation that is kept."""
+        validation = self.known(problem, theta, C, on_fold.scoring)
+        if validation is not None:
             return validation
-        self.part.clear()
-        if known is None or score <= known.score:
-            self.best[:] = [evaluated]
+        validation = super()._evaluate(problem, theta, C, on_fold)
+        if isinstance(on_fold, WithPredictions):
+            every = np.ones((len(C), self.n_folds), bool)
+            wanted = every if on_fold.wanted is None else np.asarray(on_fold.wanted)
+            point = np.asarray(theta).tobytes()
+            self.kept.add(
+                Evaluated(
+                    problem, on_fold.scoring, point, np.asarray(C), validation,
+                    validation.computed(wanted),
+                )
+            )  # fmt: skip
         return validation
+
+    def known(
+        self, problem: Problem, theta: Float[Any, " p"], C: Float[Any, " s"], scoring: Scoring
+    ) -> Validation | None:
+        """See `TrainingSource`."""
+        return self.kept.known(problem, theta, C, scoring)
 
     def fit(
         self, problem: Problem, kernel: Kernel, C: Float[Array, "*l"], sums: Any
     ) -> tuple[Family, Sums | None]:
         """See `Source`."""
-        self.sums.clear()
+        self.kept.sums = None
         arguments = kernel, problem.points, C, self.placed, problem.key, sums
         return on_default_device(self.placed.mesh, problem.method.fit_and_sum(*arguments))
 
@@ -493,7 +457,7 @@ class InMemory(TrainingSource):
         folds = Folds(np.where(valid, place, 0).astype(np.int32), valid)
         return dataclasses.replace(
             self, rows=subset, placed=subset, layout=folds, folds=folds, n_rows=len(rows),
-            best=[], part=[], sums=[],
+            kept=KeptEvaluations(),
         )  # fmt: skip
 
     def fold_machines(

@@ -142,6 +142,9 @@ class _ProblemErrors(eqx.Module):
         total = jnp.broadcast_to(jnp.sum(problem_weights, axis=0), sums.shape)
         return (sums.T, total.T), None
 
+    def over_C(self, kept: PyTree) -> PyTree:
+        return kept
+
 
 def _C_per_problem(outcome: Outcome) -> Float[np.ndarray, " l"]:
     """Return, for each binary problem, the `C` of the grid with the fewest held-out errors."""

@@ -3,10 +3,9 @@
 import functools
 from typing import NamedTuple, cast
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
 from .._agreement import same_rows
 from .._programs import compiled
@@ -15,13 +14,13 @@ from .._types import ScalarLike
 from ..features import FeatureMap
 from ..machines import ridge
 from ..machines.checks import check_penalty, given_penalty
-from ..machines.held_out import Sums, Which
+from ..machines.held_out import Sums
 from ..machines.method import Metric
 from ..machines.rows import Rows
 from ..multiclass import Code, Decoding
 from .folds import Folds
 from .sharding import ShardedFolds
-from .validate import FoldLosses, Kept, Scoring, checked, mean_losses
+from .validate import FoldLosses, Kept, Scoring, WithPredictions, checked, mean_losses
 
 
 class CrossValidation(NamedTuple):
@@ -36,18 +35,6 @@ class CrossValidation(NamedTuple):
     sums: Sums | None = None
 
     __repr__ = short_repr
-
-
-class _AllPredictions(eqx.Module):
-    """Sum the losses as `FoldLosses` does, and keep the predictions for every `C`."""
-
-    losses: FoldLosses
-    wanted: None = None
-
-    def __call__(
-        self, rows: Rows, values: Float[Array, "r q l"], which: Which
-    ) -> tuple[PyTree, PyTree]:
-        return self.losses(rows, values, which)[0], values
 
 
 @same_rows
@@ -131,7 +118,7 @@ def _cross_validate(
 ) -> CrossValidation:
     n, outputs, sums = len(rows), rows.outputs, None
     if keep is None:
-        on_fold = _AllPredictions(FoldLosses(scoring))
+        on_fold: FoldLosses = WithPredictions(scoring)
     else:
         on_fold = FoldLosses(scoring, Kept(keep, jnp.zeros((), jnp.int32)))
     held = ridge.held_out(

@@ -82,15 +82,22 @@ class FoldLosses(eqx.Module):
         """Return the predictions of machines with some values: several quantiles must not cross."""
         return jnp.sort(values, axis=-1) if len(self.quantiles) > 1 else values
 
-    def of_size(self, predictions: Float[np.ndarray, "v r ..."], size: Any) -> Any:
-        """Return the predictions of one size, shape `v r l`; here only one size is kept."""
+    def over_C(self, kept: PyTree) -> PyTree:
+        """See `machines.held_out.OnFold`: one machine has its predictions, all others zeros."""
+        return jnp.sum(kept, axis=0)
+
+    def of_machine(self, predictions: Float[np.ndarray, "v r ..."], keep: Kept, s: int) -> Any:
+        """Return the predictions of one of the machines for `s` values of `C`, shape `v r l`.
+
+        Here only its predictions are kept.
+        """
         return predictions
 
 
 class WithPredictions(FoldLosses):
     """Sums the losses of a fold's rows as `FoldLosses`, and keeps the predictions of all machines.
 
-    The machines must share one `C`, or have one size.
+    The axis of machines has every size of the first `C`, then every size of the second, and so on.
     """
 
     def __call__(
@@ -99,9 +106,15 @@ class WithPredictions(FoldLosses):
         """See `machines.held_out.OnFold`."""
         return super().__call__(rows, values, which)[0], self.predictions(values)
 
-    def of_size(self, predictions: Float[np.ndarray, "v r q l"], size: Any) -> Any:
-        """Return the predictions of the size with index `size`, shape `v r l`."""
-        return predictions[:, :, int(size)]
+    def over_C(self, kept: PyTree) -> PyTree:
+        """See `machines.held_out.OnFold`."""
+        return jnp.concatenate(kept, axis=2)
+
+    def of_machine(self, predictions: Float[np.ndarray, "v r q l"], keep: Kept, s: int) -> Any:
+        """Return the predictions of one machine, shape `v r l`; `keep.C` has `s` values."""
+        places = np.asarray(keep.C) * (predictions.shape[2] // s) + int(keep.size)
+        outputs = np.arange(predictions.shape[3])
+        return predictions[:, :, np.broadcast_to(places, outputs.shape), outputs]
 
 
 class Validation(NamedTuple):
@@ -127,6 +140,23 @@ class Validation(NamedTuple):
         weights = np.asarray(self.fold_weights)
         every = weights.shape != wanted.shape or bool(np.any(weights[~wanted] > 0))
         return np.ones_like(wanted) if every else wanted
+
+    def of_C(self, places: Int[np.ndarray, " t"]) -> "Validation":
+        """Return the errors for some values of `C`, given by index; on the host.
+
+        The predictions must be those of all machines, see `WithPredictions`.
+        """
+        one: Any = jax.tree.map(np.asarray, self._replace(total=None))
+        v, r, machines, outputs = one.predictions.shape
+        by_C = one.predictions.reshape(v, r, len(one.scores), -1, outputs)
+        kept = len(places) * machines // len(one.scores)
+        reported = None if one.reported is None else one.reported[places]
+        fold_reported = None if one.fold_reported is None else one.fold_reported[places]
+        return Validation(
+            one.scores[places], one.fold_scores[places], one.fold_weights[places],
+            one.status[places], by_C[:, :, places].reshape(v, r, kept, outputs), reported,
+            fold_reported, self.total,
+        )  # fmt: skip
 
     def joined(self, other: "Validation") -> "Validation":
         """Return the errors on the folds of both validations; on the host.

@@ -326,6 +326,9 @@ class KeepAll(eqx.Module):
         squares = jnp.sum(rows.weights[:, None, None] * jnp.square(values), axis=(0, 2))
         return squares, jnp.sum(jnp.where(wanted, values[:, None], 0), axis=2)
 
+    def over_C(self, kept):
+        return jnp.sum(kept, axis=0)
+
 
 GRID = (1.0, 10.0)
 

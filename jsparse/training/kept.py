@@ -1,0 +1,113 @@
+"""Evaluations and sums of kernels that `InMemory` keeps, so that they are not computed again."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from .._repr import short_repr
+from ..machines.from_sums import FoldSums
+from ..search.problem import Problem
+from ..search.scores import least_of_sizes
+from ..validation.validate import Scoring, Validation
+
+
+class Evaluated(NamedTuple):
+    """The evaluation of one kernel for several values of `C`, with the predictions of all sizes."""
+
+    problem: Problem
+    scoring: Scoring
+    theta: bytes  # the kernel as a point of the template
+    C: Float[np.ndarray, " s"]
+    validation: Validation
+    folds: Bool[np.ndarray, "s v"]  # the folds that were computed
+
+    __repr__ = short_repr
+
+    @property
+    def complete(self) -> Bool[np.ndarray, " s"]:
+        """For each `C`, whether all folds were computed."""
+        return np.all(self.folds, axis=1)
+
+    @property
+    def score(self) -> float:
+        """The least error of the complete values of `C`; infinite if none can be trusted."""
+        trusted = least_of_sizes(self.problem.method, self.validation).trusted
+        return float(np.min(trusted, where=self.complete, initial=np.inf))
+
+    def is_of(self, problem: Problem) -> bool:
+        """Return whether the evaluation is of the same method, template and points."""
+        return same_machines(self.problem, problem)
+
+    def joined(self, other: "Evaluated") -> "Evaluated | None":
+        """Return the evaluation on the folds of both; None if they do not add to each other.
+
+        They must be of the same machines, and have no fold of a `C` in common.
+        """
+        same = self.is_of(other.problem) and np.array_equal(self.C, other.C)
+        if not same or self[1:3] != other[1:3] or np.any(self.folds & other.folds):
+            return None
+        validation = self.validation.joined(other.validation)
+        return self._replace(validation=validation, folds=self.folds | other.folds)
+
+
+class SumsAt(NamedTuple):
+    """The sums of one kernel."""
+
+    problem: Problem
+    theta: bytes  # the kernel as a point of the template
+    sums: FoldSums
+
+    __repr__ = short_repr
+
+
+class KeptEvaluations:
+    """The best evaluation, the last one if a race has not ended it, and the last kernel's sums.
+
+    The best one is among all evaluations of the same method, template and points.
+    """
+
+    def __init__(self) -> None:
+        self.best: Evaluated | None = None
+        self.part: Evaluated | None = None
+        self.sums: SumsAt | None = None
+
+    def known(
+        self, problem: Problem, theta: Any, C: Float[Any, " s"], scoring: Scoring
+    ) -> Validation | None:
+        """Return the evaluation on all folds, if it is known for every `C`."""
+        for kept in (self.best, self.part):
+            if kept is None or not kept.is_of(problem):
+                continue
+            if (kept.scoring, kept.theta) != (scoring, np.asarray(theta).tobytes()):
+                continue
+            same = np.asarray(C)[:, None] == kept.C
+            if np.all(np.any(same & kept.complete, axis=1)):
+                return kept.validation.of_C(np.argmax(same, axis=1))
+        return None
+
+    def add(self, evaluated: Evaluated) -> None:
+        """Keep an evaluation if it is the best, or a part of one that may become the best."""
+        joined = None if self.part is None else self.part.joined(evaluated)
+        evaluated = evaluated if joined is None else joined
+        self.part = None if np.all(evaluated.folds) else evaluated
+        if not np.any(evaluated.complete):
+            return
+        best = self.best
+        if best is None or not best.is_of(evaluated.problem) or evaluated.score <= best.score:
+            self.best = evaluated
+
+    def sums_of(self, problem: Problem, theta: Any, compute: Callable[[], FoldSums]) -> FoldSums:
+        """Return the sums of a kernel, which are computed unless they are the last ones."""
+        point, last = np.asarray(theta).tobytes(), self.sums
+        if last is None or last.theta != point or not same_machines(last.problem, problem):
+            self.sums = last = None  # before the next sums take memory
+            self.sums = last = SumsAt(problem, point, compute())
+        return last.sums
+
+
+def same_machines(first: Problem, second: Problem) -> bool:
+    """Return whether two problems have the same method, template and points."""
+    names = ("method", "template", "points", "key")
+    return all(getattr(first, name) is getattr(second, name) for name in names)
