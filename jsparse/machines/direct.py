@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._blocks import map_systems
 from .._numerics import epsilon, like, times_power
 from .._programs import compiled
 from .._repr import short_repr
@@ -151,8 +150,7 @@ def minimise(
     evaluates `W` once, so that no member of a batch waits for the line search of another.
 
     One start alone may end in a poor local minimum. With several starts every descent takes 20
-    steps, and the one with the lowest `W` goes on; a `W` that is not finite loses. On a CPU the
-    first steps run one start after another, elsewhere as one batch.
+    steps, and the one with the lowest `W` goes on; a `W` that is not finite loses.
 
     Args:
         problem: an inner problem.
@@ -193,22 +191,26 @@ def _minimise(
 ) -> Minimum:
     scaled, exponent = problem.scaled()  # W of tiny or huge targets could underflow or overflow
 
-    def descend(state: State, most: int) -> State:
+    def descend(state: State, most: Int[Array, ""] | int) -> State:
         return jax.lax.while_loop(
             lambda state: (state.status == RUNNING) & (state.steps < most),
             lambda state: step(scaled, state, tolerance, max_iterations),
             state,
         )
 
+    def next_descent(k: Int[Array, ""], best: State) -> State:
+        """Take the first steps from start `k`; after all starts, the other steps of the best."""
+        ends = k == len(starts)
+        start = starts[jnp.minimum(k, len(starts) - 1)]
+        state = _where(ends, best, init(scaled, start, max_iterations))
+        state = descend(state, jnp.where(ends, max_iterations, FIRST_STEPS))
+        return _where(ends | (k == 0) | (state.value < best.value), state, best)
+
+    first = init(scaled, starts[0], max_iterations)
     if len(starts) == 1:
-        state = init(scaled, starts[0], max_iterations)
-    else:
-        states = map_systems(
-            lambda start: descend(init(scaled, start, max_iterations), FIRST_STEPS), starts
-        )
-        best = jnp.argmin(jnp.where(jnp.isfinite(states.value), states.value, jnp.inf))
-        state = jax.tree.map(lambda a: a[best], states)
-    last = descend(state, max_iterations)
+        last = descend(first, max_iterations)
+    else:  # one loop for both parts, as a second one would double the time of compilation
+        last = jax.lax.fori_loop(0, len(starts) + 1, next_descent, first)
     status = jnp.maximum(last.status, last.solved.status)
     minimum = Minimum(last.Z, last.solved, last.history, last.steps, last.evaluations, status)
     return minimum.times_power(exponent)
