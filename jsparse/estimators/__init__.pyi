@@ -1383,7 +1383,7 @@ class RelevanceVectorClassifier(Classifier):
             most 1000 rows: every step of the method examines all candidates.
         tolerance: stop when no change raises the log evidence by more than the tolerance, in
             nats. For a machine that has `max_prototypes` the tolerance is 100 times as large.
-        max_iter: limit of changes of the model. It is the length of the history, so a new value
+        max_iter: limit of steps of the fit. It is the length of the history, so a new value
             compiles the programs again.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
@@ -1468,7 +1468,7 @@ class RelevanceVectorRegressor(Regressor):
             most 1000 rows: every step of the method examines all candidates.
         tolerance: stop when no change raises the log evidence by more than the tolerance, in
             nats. For a machine that has `max_prototypes` the tolerance is 100 times as large.
-        max_iter: limit of changes of the model. It is the length of the history, so a new value
+        max_iter: limit of steps of the fit. It is the length of the history, so a new value
             compiles the programs again.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
@@ -2048,8 +2048,8 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
             by less than a tenth of a standard error, or when the next number would exceed the
             time limit of the search.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
-        starts: number of descents, of which the one with the lowest objective is kept. The
-            first starts from points by `selection`, the others from random rows.
+        starts: number of descents. The first starts from points by `selection`, the others from
+            random rows. After 20 steps only the one with the lowest objective goes on.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
@@ -2150,8 +2150,8 @@ class SparseKernelRidgeRegressor(Regressor):
             by less than a tenth of a standard error, or when the next number would exceed the
             time limit of the search.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
-        starts: number of descents, of which the one with the lowest objective is kept. The
-            first starts from points by `selection`, the others from random rows.
+        starts: number of descents. The first starts from points by `selection`, the others from
+            random rows. After 20 steps only the one with the lowest objective goes on.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
@@ -2250,8 +2250,8 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
             by less than a tenth of a standard error, or when the next number would exceed the
             time limit of the search.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
-        starts: number of descents, of which the one with the lowest objective is kept. The
-            first starts from points by `selection`, the others from random rows.
+        starts: number of descents. The first starts from points by `selection`, the others from
+            random rows. After 20 steps only the one with the lowest objective goes on.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.

@@ -48,7 +48,7 @@ class RelevanceFit(NamedTuple):
 
     expansion: KernelExpansion
     history: Float[Array, "*l s"]  # log evidence after 0, 1, .. steps; NaN after the last step
-    steps: Int[Array, "*l"]  # number of changes of the model
+    steps: Int[Array, "*l"]  # number of steps, see `sparse_bayes.solve`
     noise: Float[Array, "*l"]  # variance of the targets about the machine's values; 1 for classes
     status: Int[Array, ""]
 
@@ -69,7 +69,7 @@ class RVM(Method):
             1000 rows: every step of the method examines all candidates.
         tolerance: stop when no change raises the log evidence by more than the tolerance, in nats.
             For a machine that has `max_prototypes` the tolerance is 100 times as large.
-        max_iterations: limit of changes of the model. It is the length of the history, so a new
+        max_iterations: limit of steps of the fit. It is the length of the history, so a new
             value compiles the programs again.
         likelihood: "normal" for real targets, "logistic" for classes -1 and +1; "auto" to choose by
             the task. A fit without `resolve` then chooses "logistic" if there is a code.
@@ -167,7 +167,7 @@ def fit(
         likelihood: "normal" for real targets, "logistic" for classes (static).
         max_prototypes: limit of the prototypes of each machine (static).
         tolerance: see `RVM`.
-        max_iterations: limit of changes of the model; the length of the history (static).
+        max_iterations: limit of steps of the fit; the length of the history (static).
 
     Returns:
         `RelevanceFit`. Its status is the worst over targets: `CONVERGED`, `COMPLETED` with

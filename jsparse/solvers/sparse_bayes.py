@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._numerics import dot, dot_over_rows, epsilon
+from .._numerics import dot, epsilon
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
-from .definite import cholesky, inverse_of_lower
+from .definite import inverse_of_lower
 
 Likelihood = Literal["normal", "logistic"]
 TOLERANCE = 1e-3  # smallest gain of the log evidence, in nats
@@ -19,8 +19,9 @@ MAX_ITERATIONS = 1000
 _DISCOUNT = 1 - 1e-3  # factor of the gain of an addition; see `_gains`
 _NEWTON_STEPS = 30  # Newton steps towards the mode
 _FULL = 100  # factor of the tolerance for a model with the largest number of functions
-_FIRST_CAPACITY = 24  # number of places of the first model
 _NOISE = 0.1  # initial share of the noise in the variance of the targets
+_MOST_CHANGES = 64  # changes of the model in one step
+_PATIENCE = 10  # single changes in turn that may lower the evidence
 
 
 class Problem(NamedTuple):
@@ -29,11 +30,6 @@ class Problem(NamedTuple):
     Phi: Float[Array, "p n"]  # functions at the rows; the last is constant
     y: Float[Array, " n"]
     w: Float[Array, " n"]  # row weights
-    # For regression, sums of the weighted products of functions, and of functions and targets. With
-    # them a step takes `p k^2` operations instead of `n p k`. None for classes, whose curvatures
-    # change in every step.
-    gram: Float[Array, "p p"] | None
-    cross: Float[Array, " p"] | None
 
     __repr__ = short_repr
 
@@ -49,27 +45,67 @@ class Model(NamedTuple):
     __repr__ = short_repr
 
 
+class Mode(NamedTuple):
+    """A point of Newton's method for the mode of the posterior, with the step from it."""
+
+    mean: Float[Array, " k"]
+    values: Float[Array, " n"]  # values at the rows
+    value: Float[Array, ""]  # log density
+    factor: Float[Array, "k k"]  # F with F'F the inverse of the precision
+    log_determinant: Float[Array, ""]  # of the precision
+    step: Float[Array, " k"]
+    gain: Float[Array, ""]  # of the step, predicted
+
+    __repr__ = short_repr
+
+
 class Posterior(NamedTuple):
     """The posterior of the model's coefficients; Laplace's approximation for classes."""
 
     mean: Float[Array, " k"]  # mu; 0 in an empty place
-    covariance: Float[Array, "k k"]  # Sigma
+    variance: Float[Array, " k"]  # 1 in an empty place
     values: Float[Array, " n"]  # values at the rows
     evidence: Float[Array, ""]  # log evidence
 
     __repr__ = short_repr
 
 
-class State(NamedTuple):
-    """A sequence of changes of the model, none of which lowers the evidence.
+class Quadratic(NamedTuple):
+    """A model whose log likelihood is quadratic: the expansion about the mode of another model.
 
-    There are `c = p + 2 k` changes. The first `p` add a column, the next `k` estimate the precision
-    of a place again, and the last `k` empty a place.
+    For regression the log likelihood is quadratic if the noise is fixed. Functions are multiplied
+    by the root of the curvatures, and have coordinates in an orthonormal basis of `b` vectors that
+    spans the functions of the model. Products of functions would lose half of the digits.
+    """
+
+    model: Model
+    mean: Float[Array, " k"]  # of the posterior; 0 in an empty place
+    variance: Float[Array, " k"]  # of the posterior; 1 in an empty place
+    # The terms S and Q of Tipping and Faul, eq. 24-25. The first is the part of each function's
+    # square that the model leaves unexplained, given the prior.
+    unexplained: Float[Array, " p"]
+    slopes: Float[Array, " p"]  # derivative of the log likelihood along each function, at the mean
+    basis: Float[Array, "b n"]  # 0 for vectors that are not used yet
+    own: Float[Array, "b k"]  # coordinates of the model's functions; 0 in an empty place
+    coordinates: Float[Array, "b p"]  # of all functions
+    changes: Int[Array, ""]  # number of changes since the expansion
+    first: Int[Array, ""]  # the first change
+    ends: Bool[Array, ""]  # whether no change promises a gain above the tolerance
+
+    __repr__ = short_repr
+
+
+class State(NamedTuple):
+    """A sequence of steps, each of several changes of the model, none of which lowers the evidence.
+
+    There are `c = p + 2 k` possible changes. The first `p` add a column, the next `k` estimate the
+    precision of a place again, and the last `k` empty a place.
     """
 
     model: Model
     posterior: Posterior
-    tried: Bool[Array, " c"]  # changes rejected since the last step
+    most_changes: Int[Array, ""]  # limit of the changes of the next step
+    tried: Bool[Array, " c"]  # changes that lowered the evidence since the last step
     history: Float[Array, " s+1"]  # log evidence after 0, 1, .. steps, then NaN
     steps: Int[Array, ""]
     status: Int[Array, ""]
@@ -90,10 +126,13 @@ def solve(
 ) -> State:
     """Maximise the evidence for one target (Tipping and Faul 2003, Section 4).
 
-    Each step adds a column, deletes a column, or estimates the precision of a column again. It
-    makes the change whose gain of log evidence is the largest by the formulas of the paper. In
-    regression a new estimate of the noise follows. For a classifier the formulas are approximate,
-    because they hold the mode fixed. A change is therefore kept only if the evidence rises.
+    A change adds a column, deletes a column, or estimates the precision of a column again. Each
+    change has the largest gain of log evidence by the formulas of the paper. These hold if the log
+    likelihood is quadratic and the noise is known. So a step makes up to 64 changes for the
+    quadratic expansion of the log likelihood about the mode. Then it finds the new mode, and for
+    regression the noise. A step that does not raise the evidence is taken back, and the next step
+    makes a quarter of its changes; a single change that lowers the evidence is not tried again.
+    When ten single changes in turn have lowered it, the fit has converged.
 
     Args:
         Phi: functions of the rows, shape `n p`. The last is the constant 1, for the intercept.
@@ -102,34 +141,24 @@ def solve(
         tolerance: stop when no change promises a larger gain, in nats. A model with the largest
             number of functions stops at 100 times the tolerance.
         max_functions: limit of functions in the model, including the constant (static).
-        max_iterations: limit of changes; the length of the history (static).
+        max_iterations: limit of steps; the length of the history (static).
         likelihood: "normal" for real targets, "logistic" for classes (static).
 
     Returns:
         `State`. The status is `CONVERGED`, `COMPLETED` if it stops with the largest number of
-        functions, `EXHAUSTED` at the limit of changes, or `NOT_FINITE`.
+        functions, `EXHAUSTED` at the limit of steps, or `NOT_FINITE`.
 
     Pure; works under `jit` and `vmap`.
     """
     present = w > 0
     Phi, y = jnp.where(present[:, None], Phi, 0), jnp.where(present, y, 1)
-    gram = cross = None
-    if likelihood == "normal":
-        gram, cross = dot_over_rows(w[:, None] * Phi, Phi), dot(w * y, Phi)
     # A step reads few functions at all rows, which are neighbours in memory.
-    problem = Problem(Phi.T, y, w, gram, cross)
-    state = init(problem, min(_FIRST_CAPACITY, max_functions), max_iterations, likelihood)
-    # A step takes far less time in a model with few places.
-    for capacity in sorted({min(_FIRST_CAPACITY, max_functions), max_functions}):
-        state = _with_places(state, capacity)
-        state = jax.lax.while_loop(
-            lambda state, last=capacity == max_functions: (
-                (state.status == RUNNING) & (last | ~jnp.all(state.model.filled))
-            ),
-            lambda state: step(problem, state, tolerance, max_iterations, likelihood),
-            state,
-        )
-    return state
+    problem = Problem(Phi.T, y, w)
+    return jax.lax.while_loop(
+        lambda state: state.status == RUNNING,
+        lambda state: step(problem, state, tolerance, max_iterations, likelihood),
+        init(problem, max_functions, max_iterations, likelihood),
+    )
 
 
 def init(problem: Problem, places: int, max_iterations: int, likelihood: Likelihood) -> State:
@@ -156,7 +185,7 @@ def init(problem: Problem, places: int, max_iterations: int, likelihood: Likelih
     history = jnp.full(max_iterations + 1, jnp.nan, Phi.dtype).at[0].set(first.evidence)
     tried = jnp.zeros(p + 2 * places, bool)
     status = jnp.where(jnp.isfinite(first.evidence), RUNNING, NOT_FINITE).astype(jnp.int32)
-    return State(model, first, tried, history, zero, status)
+    return State(model, first, zero + _MOST_CHANGES, tried, history, zero, status)
 
 
 def step(
@@ -166,33 +195,161 @@ def step(
     max_iterations: int,
     likelihood: Likelihood,
 ) -> State:
-    """Make the change with the largest predicted gain; keep it if the evidence rises."""
-    gains, alphas = _gains(problem, state, likelihood)
-    gains = jnp.where(state.tried, 0, jnp.nan_to_num(gains))
-    change = jnp.argmax(gains).astype(jnp.int32)
-    model = _changed(state.model, change, alphas[change], len(problem.Phi))
-    same = model.columns == state.model.columns
-    start_mean = jnp.where(same, state.posterior.mean, 0)
-    after = posterior(problem, model, start_mean, likelihood)
+    """Make several changes, each with the largest predicted gain; keep them if the evidence rises.
+
+    See `solve`.
+    """
+    changed, was_full = _changes(problem, state, tolerance, likelihood)
+    after = posterior(problem, changed.model, changed.mean, likelihood)
+    model = changed.model
     if likelihood == "normal":
         model, after = _with_noise_estimated(problem, model, after)
-    full = jnp.all(state.model.filled)
-    # A full model cannot reach the optimum of the evidence, so it stops at a larger gain.
-    ends = gains[change] <= jnp.where(full, _FULL * tolerance, tolerance)
+    ends = (changed.changes == 0) | (jnp.sum(state.tried) >= _PATIENCE)
     rise = after.evidence - state.posterior.evidence
     rises = ~ends & (rise > 0)
     steps = state.steps + rises.astype(jnp.int32)
+    tried = state.tried.at[changed.first].set(True)
     # A rise within the tolerance may be rounding. If it cleared `tried`, the loop might never end.
-    tried = state.tried.at[change].set(True)
     accepted = State(
-        model, after, tried & (rise <= tolerance), state.history.at[steps].set(after.evidence),
-        steps, state.status,
+        model, after, jnp.minimum(2 * state.most_changes, _MOST_CHANGES),
+        tried & (rise <= tolerance), state.history.at[steps].set(after.evidence), steps,
+        state.status,
     )  # fmt: skip
-    rejected = state._replace(tried=tried)
+    rejected = state._replace(
+        most_changes=jnp.maximum(changed.changes // 4, 1),
+        tried=jnp.where(changed.changes > 1, state.tried, tried),
+    )
     next_state = jax.tree.map(lambda a, b: jnp.where(rises, a, b), accepted, rejected)
     status = jnp.where(next_state.steps >= max_iterations, EXHAUSTED, RUNNING)
-    status = jnp.where(ends, jnp.where(full, COMPLETED, CONVERGED), status)
+    status = jnp.where(ends, jnp.where(was_full, COMPLETED, CONVERGED), status)
     return next_state._replace(status=status.astype(jnp.int32))
+
+
+def _changes(
+    problem: Problem, state: State, tolerance: Float[Array, ""], likelihood: Likelihood
+) -> tuple[Quadratic, Bool[Array, ""]]:
+    """Make up to `most_changes` changes for the quadratic expansion about the mode.
+
+    Also return whether the last model has no empty place.
+    """
+    model, current = state.model, state.posterior
+    Phi, zero = problem.Phi, jnp.zeros((), jnp.int32)
+    root = jnp.sqrt(_curvatures(problem, model, current.values, likelihood))
+    weighted = root[None, :] * Phi
+    squares = jnp.sum(jnp.square(weighted), axis=1)
+
+    def change_once(before: Quadratic) -> Quadratic:
+        """Make the change with the largest gain, or end."""
+        gains, alphas = _gains(squares, before)
+        gains = jnp.where(state.tried & (before.changes == 0), 0, jnp.nan_to_num(gains))
+        change = jnp.argmax(gains).astype(jnp.int32)
+        # A full model cannot reach the optimum of the evidence, so it stops at a larger gain.
+        least = jnp.where(jnp.all(before.model.filled), _FULL * tolerance, tolerance)
+        after = _after_change(before, change, alphas[change], weighted)
+        after = after._replace(first=jnp.where(before.changes == 0, change, before.first))
+        ends = gains[change] <= least
+        ended = before._replace(ends=ends)
+        return jax.tree.map(lambda a, b: jnp.where(ends, a, b), ended, _at_mode(after, squares))
+
+    functions = jnp.where(model.filled[:, None], weighted[model.columns], 0)
+    basis, own = jnp.linalg.qr(functions.T)
+    unused = [(0, _MOST_CHANGES), (0, 0)]  # every change may add a vector
+    start = Quadratic(
+        model, current.mean, jnp.ones_like(current.mean), squares,
+        dot(Phi, _slopes(problem, model, current.values, likelihood)),
+        jnp.pad(basis.T, unused), jnp.pad(own, unused), jnp.pad(dot(basis.T, weighted.T), unused),
+        zero, zero, jnp.zeros((), bool),
+    )  # fmt: skip
+    last = jax.lax.while_loop(
+        lambda so_far: (so_far.changes < state.most_changes) & ~so_far.ends,
+        change_once,
+        _at_mode(start, squares),
+    )
+    return last, jnp.all(last.model.filled)
+
+
+def _after_change(
+    before: Quadratic,
+    change: Int[Array, ""],
+    alpha: Float[Array, ""],
+    weighted: Float[Array, "p n"],
+) -> Quadratic:
+    """Return the model after one change; its mode is not found yet.
+
+    Args:
+        before: the model before the change.
+        change: number of the change, see `State`.
+        alpha: the new precision of the prior.
+        weighted: the functions times the root of the curvatures.
+    """
+    model, place = _changed(before.model, change, alpha, len(weighted))
+    vector = len(before.mean) + before.changes  # the basis vector that an added function may need
+
+    def added(before: Quadratic) -> Quadratic:
+        function = weighted[model.columns[place]]
+        first = dot(before.basis, function)
+        left = function - dot(first, before.basis)
+        second = dot(before.basis, left)  # once more, as `left` may be far smaller
+        left = left - dot(second, before.basis)
+        size = jnp.linalg.norm(left)
+        new = left / jnp.where(size > 0, size, 1)
+        return before._replace(
+            basis=before.basis.at[vector].set(new),
+            own=before.own.at[:, place].set((first + second).at[vector].set(size)),
+            coordinates=before.coordinates.at[vector].set(dot(new, weighted.T)),
+        )
+
+    def not_added(before: Quadratic) -> Quadratic:
+        stays = model.filled[place]
+        mean = jnp.where(stays, 0, before.mean[place])
+        own = before.own[:, place]
+        return before._replace(
+            mean=before.mean.at[place].add(-mean),
+            slopes=before.slopes + mean * dot(own, before.coordinates),
+            own=before.own.at[:, place].set(jnp.where(stays, own, 0)),
+        )
+
+    after = jax.lax.cond(change < len(weighted), added, not_added, before)
+    return after._replace(model=model, changes=before.changes + 1)
+
+
+def _at_mode(start: Quadratic, squares: Float[Array, " p"]) -> Quadratic:
+    """Return the posterior of a model, from the posterior of another with nearly the same mode.
+
+    Args:
+        start: the model.
+        squares: the squares of all functions.
+    """
+    model, own = start.model, start.own
+    alpha = jnp.where(model.filled, model.alpha, 1)
+    factor, _ = _covariance_factor(model, own)
+    slope = jnp.where(model.filled, start.slopes[model.columns] - alpha * start.mean, 0)
+    step = dot(dot(factor, slope), factor)  # leads to the mode, as the density is quadratic
+    explained = dot(dot(factor, own.T), start.coordinates)
+    return start._replace(
+        mean=start.mean + step,
+        variance=jnp.sum(jnp.square(factor), axis=0),
+        unexplained=squares - jnp.sum(jnp.square(explained), axis=0),
+        slopes=start.slopes - dot(dot(own, step), start.coordinates),
+    )
+
+
+def _covariance_factor(
+    model: Model, functions: Float[Array, "n k"]
+) -> tuple[Float[Array, "k k"], Float[Array, ""]]:
+    """Return `F` with `F' F` the posterior covariance, and the log determinant of its inverse.
+
+    Args:
+        model: the model.
+        functions: its functions times the root of the curvatures, or their coordinates; 0 in empty
+            places, where the covariance is 1.
+    """
+    alpha = jnp.where(model.filled, model.alpha, 1)
+    scale = 1 / jnp.sqrt(alpha + jnp.sum(jnp.square(functions), axis=0))
+    stacked = jnp.concatenate([functions, jnp.diag(jnp.sqrt(alpha))]) * scale[None, :]
+    triangle = jnp.linalg.qr(stacked, mode="r")
+    log_determinant = 2 * jnp.sum(jnp.log(jnp.abs(jnp.diagonal(triangle))) - jnp.log(scale))
+    return inverse_of_lower(triangle.T) * scale[None, :], log_determinant
 
 
 def posterior(
@@ -210,53 +367,41 @@ def posterior(
         log_likelihood = _log_likelihood(problem, model, values, likelihood)
         return log_likelihood - dot(alpha, jnp.square(mean)) / 2
 
-    def precision_factor(gram: Array) -> tuple[Array, Array, Array]:
-        """Return the inverse Cholesky factor of the precision, its scaled factor, and the scale."""
-        scale = 1 / jnp.sqrt(alpha + jnp.diagonal(gram))
-        noise = 4 * epsilon(Phi.dtype) * len(alpha)
-        scaled = gram * scale[:, None] * scale[None, :]
-        lower = cholesky(scaled + jnp.diag(alpha * jnp.square(scale) + noise))
-        return inverse_of_lower(lower) * scale[None, :], lower, scale
+    def factor_at(values: Array) -> tuple[Array, Array]:
+        root = jnp.sqrt(_curvatures(problem, model, values, likelihood))
+        return _covariance_factor(model, (root[None, :] * Phi).T)
 
-    if problem.gram is None:
-
-        def factor_at(values: Array) -> tuple[Array, Array, Array]:
-            curvatures = _curvatures(problem, model, values, likelihood)
-            return precision_factor(dot(curvatures[None, :] * Phi, Phi.T))
-
-    else:
-        both = model.filled[:, None] & model.filled[None, :]
-        products = problem.gram[model.columns[:, None], model.columns[None, :]]
-        one_factor = precision_factor(jnp.where(both, model.beta * products, 0))
-
-        def factor_at(values: Array) -> tuple[Array, Array, Array]:
-            return one_factor
-
-    def newton(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        mean, values, value, t, count = state
-        factor, _, _ = factor_at(values)
+    def at(mean: Array, values: Array, value: Array) -> Mode:
+        """Return the Newton step at a mean."""
+        factor, log_determinant = constant or factor_at(values)
         slope = dot(Phi, _slopes(problem, model, values, likelihood)) - alpha * mean
-        trial = mean + t * dot(dot(factor, slope), factor)
-        trial_values = dot(trial, Phi)
-        trial_value = density(trial, trial_values)
-        better = trial_value >= value
-        progressed = better & (trial_value - value > 1e-2 * TOLERANCE)
-        t = jnp.where(better, 1, t / 2)
-        running = (progressed | ~better) & (t > 1e-3)
-        count = jnp.where(running, count + 1, _NEWTON_STEPS)  # this count ends the loop
-        new, old = (trial, trial_values, trial_value), (mean, values, value)
-        return *(jnp.where(better, a, b) for a, b in zip(new, old, strict=True)), t, count
+        half = dot(factor, slope)
+        gain = dot(half, half) / 2  # of a whole step, if the density were quadratic
+        return Mode(mean, values, value, factor, log_determinant, dot(half, factor), gain)
 
+    def newton(state: tuple[Mode, Array, Array]) -> tuple[Mode, Array, Array]:
+        """Make a step if it does not lower the density; else halve the next one."""
+        mode, t, count = state
+        mean = mode.mean + t * mode.step
+        values = dot(mean, Phi)
+        value = density(mean, values)
+        better = value >= mode.value
+        mode = jax.lax.cond(better, at, lambda *_: mode, mean, values, value)
+        return mode, jnp.where(better, 1, t / 2), count + 1
+
+    def goes_on(state: tuple[Mode, Array, Array]) -> Array:
+        mode, t, count = state
+        resolved = jnp.maximum(1e-9 * TOLERANCE, epsilon(Phi.dtype) * jnp.abs(mode.value))
+        return (count < _NEWTON_STEPS) & (t > 1e-3) & (mode.gain > resolved)
+
+    constant = factor_at(jnp.zeros_like(problem.y)) if likelihood == "normal" else None
     start = jnp.where(model.filled, start, 0)
     values = dot(start, Phi)
-    initial = start, values, density(start, values), jnp.ones((), Phi.dtype), jnp.int32(0)
-    mean, values, value, *_ = jax.lax.while_loop(
-        lambda state: state[-1] < _NEWTON_STEPS, newton, initial
-    )
-    factor, lower, scale = factor_at(values)
-    log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(lower)) - jnp.log(scale))
+    first = at(start, values, density(start, values)), jnp.ones((), Phi.dtype), jnp.int32(0)
+    mode, *_ = jax.lax.while_loop(goes_on, newton, first)
+    mean, values, value, factor, log_determinant, *_ = mode
     evidence = value + (jnp.sum(jnp.log(alpha)) - log_determinant) / 2
-    return Posterior(mean, dot(factor.T, factor), values, evidence)
+    return Posterior(mean, jnp.sum(jnp.square(factor), axis=0), values, evidence)
 
 
 def _curvatures(
@@ -292,7 +437,7 @@ def _with_noise_estimated(
     problem: Problem, model: Model, before: Posterior
 ) -> tuple[Model, Posterior]:
     """Return the model with the noise estimated again, unless that lowers the evidence."""
-    well_determined = 1 - model.alpha * jnp.diagonal(before.covariance)
+    well_determined = 1 - model.alpha * before.variance
     well_determined = jnp.where(model.filled, well_determined, 0)
     errors = dot(problem.w, jnp.square(problem.y - before.values))
     degrees_of_freedom = jnp.maximum(
@@ -307,79 +452,59 @@ def _with_noise_estimated(
 
 
 def _gains(
-    problem: Problem, state: State, likelihood: Likelihood
+    squares: Float[Array, " p"], current: Quadratic
 ) -> tuple[Float[Array, " c"], Float[Array, " c"]]:
-    """Return each change's gain and the precision it sets (Tipping and Faul, eq. 32-37)."""
-    model, current = state.model, state.posterior
-    k, p = len(model.columns), len(problem.Phi)
-    if problem.gram is None:
-        B = _curvatures(problem, model, current.values, likelihood)
-        in_model = jnp.where(model.filled[:, None], problem.Phi[model.columns], 0)
-        cross = dot(B[None, :] * in_model, problem.Phi.T)
-        squares = dot(jnp.square(problem.Phi), B)
-        Q = dot(problem.Phi, _slopes(problem, model, current.values, likelihood))
-    else:
-        assert problem.cross is not None
-        cross = jnp.where(model.filled[:, None], model.beta * problem.gram[model.columns], 0)
-        squares = model.beta * jnp.diagonal(problem.gram)
-        Q = model.beta * problem.cross - dot(current.mean, cross)
-    S = squares - jnp.sum(dot(current.covariance, cross) * cross, axis=0)
+    """Return each change's gain and the precision it sets (Tipping and Faul, eq. 32-37).
+
+    Args:
+        squares: the products of each function with itself, weighted by the curvatures.
+        current: the model and the products of its functions.
+    """
+    model, S, Q = current.model, current.unexplained, current.slopes
+    k, p = len(model.columns), len(squares)
     # If S of a column is only rounding, the columns in the model already span it.
     absent = jnp.ones(p, bool).at[model.columns].min(~model.filled)
     independent = 64 * epsilon(S.dtype) * squares < S
     theta = jnp.square(Q) - S
     addable = absent & independent & (theta > 0) & ~jnp.all(model.filled)
-    S, ratio = jnp.where(addable, S, 1), jnp.where(addable, jnp.square(Q) / S, 1)
+    S, theta = jnp.where(addable, S, 1), jnp.where(addable, theta, 1)
+    alpha_added = jnp.square(S) / theta
     # Adding a copy of a column in the model gains as much as estimating its precision again. The
     # discount prefers the estimate.
-    added = jnp.where(addable, _DISCOUNT * (ratio - 1 - jnp.log(ratio)) / 2, 0)
-    alpha_added = S / jnp.where(addable, ratio - 1, 1)
+    added = jnp.where(addable, _DISCOUNT * _evidence_part(alpha_added, S, Q), 0)
     # Remove a column from its own factors: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
-    alpha, variance = model.alpha, jnp.diagonal(current.covariance)
-    s = jnp.maximum(1 / variance - alpha, 0)
-    q = current.mean / variance
+    alpha = model.alpha
+    s = jnp.maximum(1 / current.variance - alpha, 0)
+    q = current.mean / current.variance
     worth = jnp.square(q) - s
-
-    def evidence_part(alpha: Array) -> Array:
-        """Return the part of the evidence that depends on one precision."""
-        return (jnp.log(alpha) - jnp.log(alpha + s) + jnp.square(q) / (alpha + s)) / 2
-
     useful = model.filled & (worth > 0) & (s > 0)
     estimate = jnp.where(useful, jnp.square(s) / jnp.where(useful, worth, 1), 1)
-    estimated = jnp.where(useful, evidence_part(estimate) - evidence_part(alpha), 0)
+    now = _evidence_part(alpha, s, q)
+    estimated = jnp.where(useful, _evidence_part(estimate, s, q) - now, 0)
     several = jnp.sum(model.filled) > 1
-    deleted = jnp.where(model.filled & several & (worth <= 0), -evidence_part(alpha), 0)
+    deleted = jnp.where(model.filled & several & (worth <= 0), -now, 0)
     gains = jnp.concatenate([added, estimated, deleted])
     return gains, jnp.concatenate([alpha_added, estimate, jnp.ones(k, S.dtype)])
 
 
-def _changed(model: Model, change: Int[Array, ""], alpha: Float[Array, ""], p: int) -> Model:
-    """Return the model after one change; `State` explains the numbers of changes."""
+def _evidence_part(
+    alpha: Float[Array, " i"], s: Float[Array, " i"], q: Float[Array, " i"]
+) -> Float[Array, " i"]:
+    """Return the part of the evidence that depends on a precision (Tipping and Faul, eq. 20)."""
+    return (jnp.square(q) / (alpha + s) - jnp.log1p(s / alpha)) / 2
+
+
+def _changed(
+    model: Model, change: Int[Array, ""], alpha: Float[Array, ""], p: int
+) -> tuple[Model, Int[Array, ""]]:
+    """Return the model after one change, and the place of the change.
+
+    `State` explains the numbers of changes.
+    """
     k = len(model.columns)
     adds, deletes = change < p, change >= p + k
     place = jnp.where(adds, jnp.argmin(model.filled).astype(jnp.int32), (change - p) % k)
     columns = model.columns.at[place].set(jnp.where(adds, change, model.columns[place]))
     filled = model.filled.at[place].set(~deletes)
-    return model._replace(columns=columns, filled=filled, alpha=model.alpha.at[place].set(alpha))
-
-
-def _with_places(state: State, k: int) -> State:
-    """Return the state with `k` places; the new places are empty."""
-    model, current = state.model, state.posterior
-    added = k - len(model.columns)
-    p = len(state.tried) - 2 * len(model.columns)
-    tried_of_places = jnp.pad(state.tried[p:].reshape(2, -1), ((0, 0), (0, added)))
-    # The precision of an empty place is 1.
-    empty = jnp.diag((jnp.arange(k) >= k - added).astype(current.covariance.dtype))
-    return state._replace(
-        model=model._replace(
-            columns=jnp.pad(model.columns, (0, added), constant_values=p - 1),
-            filled=jnp.pad(model.filled, (0, added)),
-            alpha=jnp.pad(model.alpha, (0, added), constant_values=1),
-        ),
-        posterior=current._replace(
-            mean=jnp.pad(current.mean, (0, added)),
-            covariance=jnp.pad(current.covariance, (0, added)) + empty,
-        ),
-        tried=jnp.concatenate([state.tried[:p], tried_of_places.reshape(-1)]),
-    )
+    new = model._replace(columns=columns, filled=filled, alpha=model.alpha.at[place].set(alpha))
+    return new, place
