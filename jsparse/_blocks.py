@@ -184,6 +184,9 @@ def sum_row_blocks(
 ) -> T:
     """Sum over row blocks of `function(*block)`, a pytree like `zero`.
 
+    The sum is compensated: what rounding adds to the total is subtracted from the next block
+    (Kahan 1965). So the error does not grow with the number of blocks.
+
     The last array holds weights, which are padded with 0. The others are padded with copies of
     their last row, because a user's kernel may not be finite at zero.
     """
@@ -191,9 +194,14 @@ def sum_row_blocks(
     if blocks == 1:
         return function(*arrays)
 
-    def step(total: T, block: tuple[Array, ...]) -> tuple[T, None]:
-        return jax.tree.map(jnp.add, total, function(*block)), None
+    def step(sums: tuple[T, T], block: tuple[Array, ...]) -> tuple[tuple[T, T], None]:
+        total, excess = sums
+        added = jax.tree.map(jnp.subtract, function(*block), excess)
+        new = jax.tree.map(jnp.add, total, added)
+        excess = jax.tree.map(lambda new, old, added: (new - old) - added, new, total, added)
+        return (new, excess), None
 
     *rest, weights = arrays
     padded = (to_blocks(a, blocks, rows, mode="edge") for a in rest)
-    return jax.lax.scan(step, zero, (*padded, to_blocks(weights, blocks, rows)))[0]
+    (total, _), _ = jax.lax.scan(step, (zero, zero), (*padded, to_blocks(weights, blocks, rows)))
+    return total
