@@ -1291,6 +1291,9 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
         refit: whether to fit the coefficients as a support vector machine in the span of the
             prototypes (MRS), instead of keeping the coefficients of the approximation.
         loss: "hinge" or "squared_hinge".
+        large_prototypes: largest number of prototypes of the large machine, which are rows
+            chosen by randomly pivoted Cholesky; None to train it in the span of all rows. Then
+            it needs the kernel matrix, and the time grows with the cube of the number of rows.
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iter: limit of steps of the descent. It is the length of the history, so a new value
             compiles the programs again.
@@ -1355,6 +1358,7 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
         selection: Literal["k_means", "renyi", "uniform"] = 'k_means',
         refit: bool = False,
         loss: Literal["hinge", "squared_hinge"] = 'hinge',
+        large_prototypes: int | None = 500,
         tolerance: float = 0.001,
         max_iter: int = 200,
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -16,7 +17,7 @@ from .._status import CONVERGED, PRECISION_LOST
 from .._types import Key, KeyLike, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import RBF, Kernel, Linear, Polynomial
-from ..prototypes import k_means
+from ..prototypes import k_means, pivoted_cholesky
 from ..scaling import standardize
 from ..solvers import interior_point
 from ..solvers.definite import cholesky
@@ -37,6 +38,9 @@ from .method import Task, setting
 from .reduced_svm import ReducedSVM
 
 Approach = Literal["fixed_point", "gradient"]
+# A machine in the span of so many rows has nearly the values of one in the span of all rows, if the
+# kernel is not far narrower than the best one. The time grows with the square of the number.
+LARGE_PROTOTYPES = 500
 _GAP = 300  # duality gap of the large machine, in epsilons: float32 does not always reach 40
 
 
@@ -51,7 +55,7 @@ class ReducedSet(NamedTuple):
 
 
 class ReducedSetSVM(FewPrototypes):
-    """A support vector machine of all rows, then reduced to few prototypes (Burges 1996).
+    """A large support vector machine, then reduced to few prototypes (Burges 1996).
 
     The kernel is tuned for the `ReducedSVM` on the points from which the descent starts.
     `FewPrototypes` describes the settings that are not listed.
@@ -60,6 +64,9 @@ class ReducedSetSVM(FewPrototypes):
         refit: whether to fit the coefficients as a support vector machine in the span of the
             prototypes (MRS), instead of keeping the coefficients of the approximation.
         loss: "hinge" or "squared_hinge".
+        large_prototypes: largest number of prototypes of the large machine, which are rows chosen
+            by randomly pivoted Cholesky; None to train it in the span of all rows. Then it needs
+            the kernel matrix, and the time grows with the cube of the number of rows.
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iterations: limit of steps of the descent. It is the length of the history, so a new
             value compiles the programs again.
@@ -67,6 +74,7 @@ class ReducedSetSVM(FewPrototypes):
 
     refit: bool = setting(False)
     loss: Hinge = setting("hinge")
+    large_prototypes: int | None = setting(LARGE_PROTOTYPES)
     tolerance: ScalarLike = direct.TOLERANCE
     max_iterations: int = setting(direct.MAX_ITERATIONS)
 
@@ -84,23 +92,23 @@ class ReducedSetSVM(FewPrototypes):
         super().check(task)
         check_choice("loss", self.loss, Hinge)
         check_descent(self.tolerance, self.max_iterations)
+        if self.large_prototypes is not None:
+            whole_number("large_prototypes", self.large_prototypes, 1, 10**6, "a million")
+
+    @property
+    def plan_arguments(self) -> dict[str, Any]:
+        """See `Method.plan_arguments`."""
+        return {"n_prototypes": self.large_prototypes or "all"}
 
     def fit_targets(
         self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array
     ) -> ReducedSet:
         """See `FewPrototypes.fit_targets`."""
         problem = LargeMargin(kernel, *data, loss=self.loss)
-        # The rows of the Cholesky factor of K are features whose Gram matrix is K.
-        features = cholesky(shifted_gram(kernel, problem.X))
-        # This duality gap is far below the error of the approximation.
-        gap = max(interior_point.default_tolerance(features.dtype), _GAP * epsilon(features.dtype))
-        svm = interior_point.solve(
-            features, problem.y, problem.C, problem.weights, loss=self.loss, tolerance=gap
-        )
-        machine = KernelExpansion(kernel, problem.X, svm.dual * problem.y, svm.intercept)
+        machine, large_status = _large_machine(problem, self.large_prototypes)
         reduced = _approximate(machine, starts[0], self.tolerance, "gradient", self.max_iterations)
         ended = jnp.where(reduced.status == PRECISION_LOST, CONVERGED, reduced.status)
-        status = jnp.maximum(ended, jnp.max(svm.status)).astype(jnp.int32)
+        status = jnp.maximum(ended, large_status).astype(jnp.int32)
         if not self.refit:
             return reduced._replace(status=status)
         Z = reduced.expansion.prototypes
@@ -116,6 +124,28 @@ class ReducedSetSVM(FewPrototypes):
         )
 
 
+def _large_machine(
+    problem: LargeMargin, most: int | None
+) -> tuple[KernelExpansion, Int[Array, ""]]:
+    """Return the support vector machine in the span of at most so many rows, and its stop code."""
+    kernel, X = problem.kernel, problem.X
+    if most is not None and most < len(X):
+        w = problem.weights if problem.weights.ndim == 1 else jnp.max(problem.weights, axis=1)
+        present = (w > 0).astype(X.dtype)
+        Z = X[pivoted_cholesky(jax.random.key(0), kernel, X, most, present).indices]
+        solved = problem.solve(Z)
+        return problem.expansion(Z, solved), solved.status
+    # The rows of the Cholesky factor of K are features whose Gram matrix is K.
+    features = cholesky(shifted_gram(kernel, X))
+    # This duality gap is far below the error of the approximation.
+    gap = max(interior_point.default_tolerance(features.dtype), _GAP * epsilon(features.dtype))
+    svm = interior_point.solve(
+        features, problem.y, problem.C, problem.weights, loss=problem.loss, tolerance=gap
+    )
+    machine = KernelExpansion(kernel, X, svm.dual * problem.y, svm.intercept)
+    return machine, jnp.max(svm.status)
+
+
 def fit(
     kernel: Kernel,
     start: Float[Array, "m d"],
@@ -126,16 +156,17 @@ def fit(
     *,
     refit: bool = False,
     loss: Hinge = "hinge",
+    large_prototypes: int | None = LARGE_PROTOTYPES,
     tolerance: ScalarLike = direct.TOLERANCE,
     max_iterations: int = direct.MAX_ITERATIONS,
 ) -> ReducedSet:
-    """Fit a support vector machine of all rows, and approximate it (Burges 1996; Wu 2006, eq. 4).
+    """Fit a large support vector machine, and approximate it (Burges 1996; Wu 2006, eq. 4).
 
-    The large machine needs the whole kernel matrix. The approximation ignores the margin.
+    The approximation ignores the margin. For `large_prototypes` (static) see `ReducedSetSVM`.
 
-    Arguments and errors are as for `slmc.fit`, with one start, shape `m d`. With `refit` (static)
-    the coefficients are fitted as a support vector machine in the span of the prototypes (MRS,
-    Wu et al. 2006, eq. 45). Otherwise they are the coefficients of the approximation (eq. 47).
+    Other arguments and errors are as for `slmc.fit`, with one start, shape `m d`. With `refit`
+    (static) the coefficients are fitted as a support vector machine in the span of the prototypes
+    (MRS, Wu et al. 2006, eq. 45), else they are the coefficients of the approximation (eq. 47).
 
     Returns:
         `ReducedSet`, with the worst status of the large machine, the descent and the refit. A
@@ -144,7 +175,11 @@ def fit(
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
     """
     method = ReducedSetSVM(
-        refit=refit, loss=loss, tolerance=tolerance, max_iterations=max_iterations
+        refit=refit,
+        loss=loss,
+        large_prototypes=large_prototypes,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
     )
     return fit_arrays(method, "start", kernel, start, C, X, y, weights)
 

@@ -134,6 +134,30 @@ def test_the_whole_machine_is_that_of_libsvm_and_refitting_lowers_the_objective(
     assert objective(again.expansion) < objective(near.expansion)
 
 
+def test_few_rows_span_the_large_machine():
+    X, y = rows(60)
+    targets = jnp.asarray(np.where(y > 0, 1.0, -1.0))
+    start, weights = jnp.asarray(X[:6]), jnp.asarray(np.arange(60) < 30, float)
+
+    def fitted(weights=None, **options):
+        machine = reduced_set.fit(
+            RBF(1.0), start, 10.0, jnp.asarray(X), targets, weights, tolerance=1e-6, **options
+        )
+        assert int(machine.status) == CONVERGED
+        return np.asarray(machine.expansion(X))
+
+    whole = fitted(large_prototypes=None)
+    np.testing.assert_array_equal(fitted(large_prototypes=60), whole)
+    spanned = fitted(large_prototypes=45)
+    assert 0 < np.linalg.norm(spanned - whole) < 0.02 * np.linalg.norm(whole)
+    # Fewer rows with weight than prototypes of the large machine.
+    part = fitted(weights, large_prototypes=45)
+    alone = fitted(weights, large_prototypes=None)
+    np.testing.assert_allclose(part[:30], alone[:30], atol=0.02 * np.abs(alone).max())
+    with pytest.raises(ValueError, match="large_prototypes: expected a whole number between 1"):
+        fitted(large_prototypes=0)
+
+
 def test_other_kernels_and_bad_arguments(as_users_call):
     X, _ = rows(12)
     whole = KernelExpansion(Matern32(1.0), jnp.asarray(X), jnp.asarray(X[:, 0]), jnp.asarray(0.0))
