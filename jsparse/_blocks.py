@@ -185,7 +185,7 @@ def sum_row_blocks(
     """Sum over row blocks of `function(*block)`, a pytree like `zero`.
 
     The sum is compensated: what rounding adds to the total is subtracted from the next block
-    (Kahan 1965). So the error does not grow with the number of blocks.
+    (Kahan 1965). So only the errors of the blocks themselves remain.
 
     The last array holds weights, which are padded with 0. The others are padded with copies of
     their last row, because a user's kernel may not be finite at zero.
@@ -198,7 +198,11 @@ def sum_row_blocks(
         total, excess = sums
         added = jax.tree.map(jnp.subtract, function(*block), excess)
         new = jax.tree.map(jnp.add, total, added)
-        excess = jax.tree.map(lambda new, old, added: (new - old) - added, new, total, added)
+        excess = jax.tree.map(
+            # A total that overflows stays infinite.
+            lambda new, old, added: jnp.where(jnp.isfinite(new), (new - old) - added, 0),
+            new, total, added,
+        )  # fmt: skip
         return (new, excess), None
 
     *rest, weights = arrays

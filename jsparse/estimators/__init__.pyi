@@ -1446,7 +1446,7 @@ class RelevanceVectorClassifier(Classifier):
         *,
         candidates: int | None = None,
         tolerance: float = 0.001,
-        max_iter: int = 1000,
+        max_iter: int = 200,
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
@@ -1527,7 +1527,7 @@ class RelevanceVectorRegressor(Regressor):
         *,
         candidates: int | None = None,
         tolerance: float = 0.001,
-        max_iter: int = 1000,
+        max_iter: int = 200,
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
@@ -2053,7 +2053,7 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
             time limit of the search.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents. The first starts from points by `selection`, the others from
-            random rows. After 20 steps only the one with the lowest objective goes on.
+            random rows. After 20 steps only the descent with the lowest objective goes on.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
@@ -2155,7 +2155,7 @@ class SparseKernelRidgeRegressor(Regressor):
             time limit of the search.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents. The first starts from points by `selection`, the others from
-            random rows. After 20 steps only the one with the lowest objective goes on.
+            random rows. After 20 steps only the descent with the lowest objective goes on.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
@@ -2255,7 +2255,7 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
             time limit of the search.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents. The first starts from points by `selection`, the others from
-            random rows. After 20 steps only the one with the lowest objective goes on.
+            random rows. After 20 steps only the descent with the lowest objective goes on.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.

@@ -44,8 +44,8 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         n_prototypes: number of prototypes, at most the number of rows with weight; None for a third
             of the rows, at most 20.
         nu: upper limit of the weighted fraction of rows that count as outliers, above 0, below 1.
-        starts: number of descents, of which the descent with the lowest objective is kept. The
-            first descent starts from cluster means (k-means), the others from random rows.
+        starts: number of descents. The first starts from cluster means (k-means), the others from
+            random rows. After 20 steps only the descent with the lowest objective goes on.
         max_iter: limit of the steps of a descent.
         kernel: the name of a stationary kernel ("rbf", "laplacian", "matern32", "matern52",
             "rational_quadratic"), or a kernel of standardised inputs.

@@ -28,9 +28,9 @@ from .inner_problems import Solved as Solved
 
 TOLERANCE = 1e-3  # relative decrease of W over the last `_WINDOW` steps that counts as convergence
 MAX_ITERATIONS = 200
-# Of several descents the one with the lowest W after these steps goes on. On eight tables, with 5
-# and 20 prototypes, its last W was higher by 0.8 % than the lowest of three whole descents, which
-# take twice as long; a single start ended 15 % higher (`python -m benchmarks starts`).
+# Of several descents the one with the lowest W after these steps goes on. Three whole descents take
+# twice as long. On eight tables the best of them ended 0.8 % lower on average, and a single descent
+# ended 15 % higher than the best (`python -m benchmarks starts`).
 FIRST_STEPS = 20
 _WINDOW = 10
 _MEMORY = 10  # steps that L-BFGS remembers
@@ -150,7 +150,8 @@ def minimise(
     evaluates `W` once, so that no member of a batch waits for the line search of another.
 
     One start alone may end in a poor local minimum. With several starts every descent takes 20
-    steps, and the one with the lowest `W` goes on; a `W` that is not finite loses.
+    steps, one after another. The descent with the lowest `W` goes on; a `W` that is not finite
+    loses.
 
     Args:
         problem: an inner problem.
@@ -172,7 +173,8 @@ def minimise(
     Pure; works under `jit` and `vmap`, over problems or starts.
 
     Raises:
-        ValueError: if `max_iterations` is below 1, or `start` has another number of axes.
+        ValueError: if `max_iterations` is below 1, or for a `start` of another shape or without a
+            start.
     """
     if max_iterations < 1:
         raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")

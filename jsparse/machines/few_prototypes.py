@@ -197,7 +197,7 @@ class DirectMethod(FewPrototypes):
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents. The first starts from points by `selection`, the others from
-            random rows. After 20 steps only the one with the lowest objective goes on.
+            random rows. After 20 steps only the descent with the lowest objective goes on.
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.

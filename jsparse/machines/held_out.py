@@ -62,7 +62,7 @@ class OnFold(Protocol):
         ...
 
     def over_C(self, kept: PyTree) -> PyTree:
-        """Return the row results of all machines, if each call reduced those of one `C`.
+        """Return the row results of all machines, if each call reduced the machines of one `C`.
 
         Args:
             kept: the row results, with leading axes over values of `C` and folds, shape `s v r ..`.

@@ -16,7 +16,7 @@ from .._status import PRECISION_LOST
 from .._types import Key
 from ..kernels import Kernel
 from ..machines.family import Family
-from ..machines.held_out import HeldOut, OnFold, Sums
+from ..machines.held_out import HeldOut, OnFold, Start, Sums
 from ..machines.method import Method, Metric, Task
 from ..multiclass import Decoding
 from ..validation.validate import Kept, Scoring, Validation
@@ -102,18 +102,24 @@ class Source(_Scored, Protocol):
         """
         ...
 
-    def validate(
+    def held_out_values(
         self,
         problem: "Problem",
         theta: Float[np.ndarray, " p"],
         C: Float[np.ndarray, " s"],
         scoring: Scoring,
         keep: Kept,
-    ) -> Validation:
-        """Return the held-out errors of one kernel, with the predictions of the machine `keep`.
+    ) -> tuple[Float[np.ndarray, " n *c"], Sums | Start | None]:
+        """Return the held-out predictions of the machine `keep`, and `HeldOut.total`.
 
-        Arrays are on the default device. Predictions are in the order of the rows that are scored,
-        shape `n *outputs`.
+        Predictions are in the order of the rows that are scored, shape `n *outputs`.
+
+        Args:
+            problem: the method, the template and the points.
+            theta: the kernel as a point of the template.
+            C: values of `C`, to which `keep` refers.
+            scoring: the scoring of the search, whose program then serves the predictions too.
+            keep: the machine.
         """
         ...
 

@@ -15,13 +15,16 @@ from .definite import inverse_of_lower
 
 Likelihood = Literal["normal", "logistic"]
 TOLERANCE = 1e-3  # smallest gain of the log evidence, in nats
-MAX_ITERATIONS = 1000
+MAX_ITERATIONS = 200
 _DISCOUNT = 1 - 1e-3  # factor of the gain of an addition; see `_gains`
 _NEWTON_STEPS = 30  # Newton steps towards the mode
 _FULL = 100  # factor of the tolerance for a model with the largest number of functions
 _NOISE = 0.1  # initial share of the noise in the variance of the targets
-_MOST_CHANGES = 64  # changes of the model in one step
-_PATIENCE = 10  # single changes in turn that may lower the evidence
+# Changes of the model in one step. With fewer a fit takes more steps; with more the curvatures of
+# the expansion are out of date. Which optimum of the evidence a fit finds depends on the number.
+_MOST_CHANGES = 64
+_PATIENCE = 10  # rejected changes after which the fit has converged
+_SPANNED = 64  # size, in epsilons, of what a basis leaves of a function that it spans
 
 
 class Problem(NamedTuple):
@@ -85,7 +88,7 @@ class Quadratic(NamedTuple):
     # square that the model leaves unexplained, given the prior.
     unexplained: Float[Array, " p"]
     slopes: Float[Array, " p"]  # derivative of the log likelihood along each function, at the mean
-    basis: Float[Array, "b n"]  # 0 for vectors that are not used yet
+    basis: Float[Array, "b n"]  # orthonormal, but for rows of 0
     own: Float[Array, "b k"]  # coordinates of the model's functions; 0 in an empty place
     coordinates: Float[Array, "b p"]  # of all functions
     changes: Int[Array, ""]  # number of changes since the expansion
@@ -96,7 +99,7 @@ class Quadratic(NamedTuple):
 
 
 class State(NamedTuple):
-    """A sequence of steps, each of several changes of the model, none of which lowers the evidence.
+    """A sequence of steps, each of several changes of the model. No step lowers the evidence.
 
     There are `c = p + 2 k` possible changes. The first `p` add a column, the next `k` estimate the
     precision of a place again, and the last `k` empty a place.
@@ -105,7 +108,8 @@ class State(NamedTuple):
     model: Model
     posterior: Posterior
     most_changes: Int[Array, ""]  # limit of the changes of the next step
-    tried: Bool[Array, " c"]  # changes that lowered the evidence since the last step
+    # Changes that did not raise the evidence by more than the tolerance since it last rose so much.
+    tried: Bool[Array, " c"]
     history: Float[Array, " s+1"]  # log evidence after 0, 1, .. steps, then NaN
     steps: Int[Array, ""]
     status: Int[Array, ""]
@@ -126,13 +130,14 @@ def solve(
 ) -> State:
     """Maximise the evidence for one target (Tipping and Faul 2003, Section 4).
 
-    A change adds a column, deletes a column, or estimates the precision of a column again. Each
-    change has the largest gain of log evidence by the formulas of the paper. These hold if the log
-    likelihood is quadratic and the noise is known. So a step makes up to 64 changes for the
-    quadratic expansion of the log likelihood about the mode. Then it finds the new mode, and for
-    regression the noise. A step that does not raise the evidence is taken back, and the next step
-    makes a quarter of its changes; a single change that lowers the evidence is not tried again.
-    When ten single changes in turn have lowered it, the fit has converged.
+    A change adds a column, deletes a column, or estimates the precision of a column again. The
+    paper's formulas give its gain of log evidence, if the log likelihood is quadratic and the noise
+    is known. So a step makes up to 64 changes, each with the largest gain, for the quadratic
+    expansion of the log likelihood about the mode. Then it finds the new mode, and for regression
+    the noise. A step that does not raise the evidence is taken back, and the next step makes a
+    quarter of its changes. A single change that does not raise the evidence is not tried again
+    before another has raised it; after ten such changes the fit has converged. The evidence has
+    several optima, and the fit ends at one of them.
 
     Args:
         Phi: functions of the rows, shape `n p`. The last is the constant 1, for the intercept.
@@ -199,7 +204,7 @@ def step(
 
     See `solve`.
     """
-    changed, was_full = _changes(problem, state, tolerance, likelihood)
+    changed = _changes(problem, state, tolerance, likelihood)
     after = posterior(problem, changed.model, changed.mean, likelihood)
     model = changed.model
     if likelihood == "normal":
@@ -221,17 +226,15 @@ def step(
     )
     next_state = jax.tree.map(lambda a, b: jnp.where(rises, a, b), accepted, rejected)
     status = jnp.where(next_state.steps >= max_iterations, EXHAUSTED, RUNNING)
-    status = jnp.where(ends, jnp.where(was_full, COMPLETED, CONVERGED), status)
+    full = _is_full(state.model, len(problem.Phi))
+    status = jnp.where(ends, jnp.where(full, COMPLETED, CONVERGED), status)
     return next_state._replace(status=status.astype(jnp.int32))
 
 
 def _changes(
     problem: Problem, state: State, tolerance: Float[Array, ""], likelihood: Likelihood
-) -> tuple[Quadratic, Bool[Array, ""]]:
-    """Make up to `most_changes` changes for the quadratic expansion about the mode.
-
-    Also return whether the last model has no empty place.
-    """
+) -> Quadratic:
+    """Make up to `most_changes` changes for the quadratic expansion about the mode."""
     model, current = state.model, state.posterior
     Phi, zero = problem.Phi, jnp.zeros((), jnp.int32)
     root = jnp.sqrt(_curvatures(problem, model, current.values, likelihood))
@@ -244,7 +247,7 @@ def _changes(
         gains = jnp.where(state.tried & (before.changes == 0), 0, jnp.nan_to_num(gains))
         change = jnp.argmax(gains).astype(jnp.int32)
         # A full model cannot reach the optimum of the evidence, so it stops at a larger gain.
-        least = jnp.where(jnp.all(before.model.filled), _FULL * tolerance, tolerance)
+        least = jnp.where(_is_full(before.model, len(Phi)), _FULL * tolerance, tolerance)
         after = _after_change(before, change, alphas[change], weighted)
         after = after._replace(first=jnp.where(before.changes == 0, change, before.first))
         ends = gains[change] <= least
@@ -253,19 +256,18 @@ def _changes(
 
     functions = jnp.where(model.filled[:, None], weighted[model.columns], 0)
     basis, own = jnp.linalg.qr(functions.T)
-    unused = [(0, _MOST_CHANGES), (0, 0)]  # every change may add a vector
+    unused = [(0, len(functions) - len(own) + _MOST_CHANGES), (0, 0)]  # a change may add a vector
     start = Quadratic(
         model, current.mean, jnp.ones_like(current.mean), squares,
         dot(Phi, _slopes(problem, model, current.values, likelihood)),
         jnp.pad(basis.T, unused), jnp.pad(own, unused), jnp.pad(dot(basis.T, weighted.T), unused),
         zero, zero, jnp.zeros((), bool),
     )  # fmt: skip
-    last = jax.lax.while_loop(
+    return jax.lax.while_loop(
         lambda so_far: (so_far.changes < state.most_changes) & ~so_far.ends,
         change_once,
         _at_mode(start, squares),
     )
-    return last, jnp.all(last.model.filled)
 
 
 def _after_change(
@@ -292,7 +294,10 @@ def _after_change(
         second = dot(before.basis, left)  # once more, as `left` may be far smaller
         left = left - dot(second, before.basis)
         size = jnp.linalg.norm(left)
-        new = left / jnp.where(size > 0, size, 1)
+        # If the basis spans the function, only rounding is left, which is not orthogonal to it.
+        spanned = size <= _SPANNED * epsilon(left.dtype) * jnp.linalg.norm(function)
+        size = jnp.where(spanned, 0, size)
+        new = jnp.where(spanned, 0, left / jnp.where(spanned, 1, size))
         return before._replace(
             basis=before.basis.at[vector].set(new),
             own=before.own.at[:, place].set((first + second).at[vector].set(size)),
@@ -373,7 +378,7 @@ def posterior(
 
     def at(mean: Array, values: Array, value: Array) -> Mode:
         """Return the Newton step at a mean."""
-        factor, log_determinant = constant or factor_at(values)
+        factor, log_determinant = factor_at(values) if constant is None else constant
         slope = dot(Phi, _slopes(problem, model, values, likelihood)) - alpha * mean
         half = dot(factor, slope)
         gain = dot(half, half) / 2  # of a whole step, if the density were quadratic
@@ -458,7 +463,7 @@ def _gains(
 
     Args:
         squares: the products of each function with itself, weighted by the curvatures.
-        current: the model and the products of its functions.
+        current: the model and its posterior.
     """
     model, S, Q = current.model, current.unexplained, current.slopes
     k, p = len(model.columns), len(squares)
@@ -466,7 +471,9 @@ def _gains(
     absent = jnp.ones(p, bool).at[model.columns].min(~model.filled)
     independent = 64 * epsilon(S.dtype) * squares < S
     theta = jnp.square(Q) - S
-    addable = absent & independent & (theta > 0) & ~jnp.all(model.filled)
+    constant = jnp.arange(p) == p - 1  # it does not count as a prototype
+    room = ~jnp.all(model.filled) & (constant | ~_is_full(model, p))
+    addable = absent & independent & (theta > 0) & room
     S, theta = jnp.where(addable, S, 1), jnp.where(addable, theta, 1)
     alpha_added = jnp.square(S) / theta
     # Adding a copy of a column in the model gains as much as estimating its precision again. The
@@ -492,6 +499,12 @@ def _evidence_part(
 ) -> Float[Array, " i"]:
     """Return the part of the evidence that depends on a precision (Tipping and Faul, eq. 20)."""
     return (jnp.square(q) / (alpha + s) - jnp.log1p(s / alpha)) / 2
+
+
+def _is_full(model: Model, p: int) -> Bool[Array, ""]:
+    """Return whether the model has as many functions as it may, the constant apart."""
+    count = jnp.sum(model.filled & (model.columns < p - 1), dtype=jnp.int32)
+    return count >= len(model.columns) - 1
 
 
 def _changed(

@@ -14,7 +14,7 @@ from ..validation.validate import Scoring, Validation
 
 
 class Evaluated(NamedTuple):
-    """The evaluation of one kernel for several values of `C`, with the predictions of all sizes."""
+    """The evaluation of one kernel for several values of `C`, with all predictions."""
 
     problem: Problem
     scoring: Scoring
@@ -36,17 +36,14 @@ class Evaluated(NamedTuple):
         trusted = least_of_sizes(self.problem.method, self.validation).trusted
         return float(np.min(trusted, where=self.complete, initial=np.inf))
 
-    def is_of(self, problem: Problem) -> bool:
-        """Return whether the evaluation is of the same method, template and points."""
-        return same_machines(self.problem, problem)
-
     def joined(self, other: "Evaluated") -> "Evaluated | None":
         """Return the evaluation on the folds of both; None if they do not add to each other.
 
         They must be of the same machines, and have no fold of a `C` in common.
         """
-        same = self.is_of(other.problem) and np.array_equal(self.C, other.C)
-        if not same or self[1:3] != other[1:3] or np.any(self.folds & other.folds):
+        same = same_machines(self.problem, other.problem) and np.array_equal(self.C, other.C)
+        same = same and (self.scoring, self.theta) == (other.scoring, other.theta)
+        if not same or np.any(self.folds & other.folds):
             return None
         validation = self.validation.joined(other.validation)
         return self._replace(validation=validation, folds=self.folds | other.folds)
@@ -63,9 +60,9 @@ class SumsAt(NamedTuple):
 
 
 class KeptEvaluations:
-    """The best evaluation, the last one if a race has not ended it, and the last kernel's sums.
+    """The best evaluation of a search, the part of an evaluation, and the sums of the last kernel.
 
-    The best one is among all evaluations of the same method, template and points.
+    A race evaluates a kernel in parts, some folds at a time. Only the last kernel's part is kept.
     """
 
     def __init__(self) -> None:
@@ -78,7 +75,7 @@ class KeptEvaluations:
     ) -> Validation | None:
         """Return the evaluation on all folds, if it is known for every `C`."""
         for kept in (self.best, self.part):
-            if kept is None or not kept.is_of(problem):
+            if kept is None or not same_machines(kept.problem, problem):
                 continue
             if (kept.scoring, kept.theta) != (scoring, np.asarray(theta).tobytes()):
                 continue
@@ -95,7 +92,8 @@ class KeptEvaluations:
         if not np.any(evaluated.complete):
             return
         best = self.best
-        if best is None or not best.is_of(evaluated.problem) or evaluated.score <= best.score:
+        same = best is not None and same_machines(best.problem, evaluated.problem)
+        if best is None or not same or evaluated.score <= best.score:
             self.best = evaluated
 
     def sums_of(self, problem: Problem, theta: Any, compute: Callable[[], FoldSums]) -> FoldSums:
@@ -108,6 +106,6 @@ class KeptEvaluations:
 
 
 def same_machines(first: Problem, second: Problem) -> bool:
-    """Return whether two problems have the same method, template and points."""
+    """Return whether two problems have the same method, template, points and random draws."""
     names = ("method", "template", "points", "key")
     return all(getattr(first, name) is getattr(second, name) for name in names)

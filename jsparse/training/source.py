@@ -23,7 +23,7 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.family import Family
 from ..machines.from_sums import FoldSums, FromSums
-from ..machines.held_out import HeldOut, OnFold, Sums
+from ..machines.held_out import HeldOut, OnFold, Start, Sums
 from ..machines.method import Method
 from ..machines.rows import Rows
 from ..multiclass import Code
@@ -45,7 +45,9 @@ from .plan import Plan
 # If the predictions of all machines are too many to keep, a search still keeps those of the first
 # machine, so that the program compiled for the search also serves the predictions after it.
 FIRST_MACHINE = Kept(np.int32(0), np.int32(0))
-MOST_KEPT = 1 << 26  # bytes of predictions to keep for all machines of one kernel
+# Bytes of predictions to keep for all machines of one kernel. Up to three kernels have them in
+# memory at once, and a plan does not count them.
+MOST_KEPT = 1 << 26
 
 
 class RowsOfFolds(NamedTuple):
@@ -119,7 +121,7 @@ HeldOutRows = RowsOfFolds | SumsOfFolds | KeptSums
 
 @compiled
 def evaluate(held_out: HeldOutRows, C: Float[Array, " s"], on_fold: FoldLosses) -> Validation:
-    """Return the held-out errors of one kernel for every `C`, and the predictions of one machine.
+    """Return the held-out errors of one kernel for every `C`, and the predictions that are kept.
 
     The search and the predictions after it share this program. Predictions are arranged by folds.
     """
@@ -210,7 +212,7 @@ class TrainingSource(abc.ABC):
     ) -> FoldLosses:
         """Return the function that reduces the predictions of a fold, for `s` values of `C`.
 
-        It keeps the predictions of the machine `keep`.
+        It keeps the predictions of the machine `keep`, and perhaps of others.
         """
         return FoldLosses(scoring, keep, problem.method.quantiles, wanted)
 
@@ -233,14 +235,14 @@ class TrainingSource(abc.ABC):
         """The output code of the binary problems, for several classes."""
         return self.placed.code
 
-    def validate(
+    def held_out_values(
         self,
         problem: Problem,
         theta: Float[np.ndarray, " p"],
         C: Float[np.ndarray, " s"],
         scoring: Scoring,
         keep: Kept,
-    ) -> Validation:
+    ) -> tuple[Float[np.ndarray, " n *c"], Sums | Start | None]:
         """See `Source`; predictions of rows in no fold are NaN."""
         used, places = np.unique(keep.C, return_inverse=True)
         validation, wanted = self.known(problem, theta, C[used], scoring), None
@@ -261,7 +263,7 @@ class TrainingSource(abc.ABC):
         values = np.full((self.n_predicted, by_fold.shape[2]), np.nan, by_fold.dtype)
         values[index[valid]] = by_fold[valid]
         outputs = problem.method.outputs(self.placed)
-        return validation._replace(predictions=values.reshape(-1, *outputs))
+        return values.reshape(-1, *outputs), validation.total
 
     def known(
         self, problem: Problem, theta: Float[Any, " p"], C: Float[Any, " s"], scoring: Scoring

@@ -99,11 +99,12 @@ def train(
         class_weight: a weight factor for each class, by label; or "balanced" to give all classes
             the same total weight.
         out_of_fold: keep the held-out values of the tuned machine in `Trained.out_of_fold`, and use
-            them to calibrate probabilities and intervals; this takes one more evaluation.
-            "machines" also keeps the machines of the folds in the model. Intervals and sets then
-            follow CV+, or with `Dual` jackknife+, see `Model.interval`. "machines" needs rows in
-            memory on one device. With `Dual`, and with methods that need more than sums over rows,
-            it may take much longer than the fit. `Dual` then keeps one machine for each row.
+            them to calibrate probabilities and intervals. If the search did not keep them, this
+            takes one more evaluation. "machines" also keeps the machines of the folds in the model.
+            Intervals and sets then follow CV+, or with `Dual` jackknife+, see `Model.interval`.
+            "machines" needs rows in memory on one device. With `Dual`, and with methods that need
+            more than sums over rows, it may take much longer than the fit. `Dual` then keeps one
+            machine for each row.
         resources: memory, time and devices that the run may use.
         progress: called with (done, planned, best score) after each evaluation.
         columns: "standard" gives every column mean 0 and variance 1. "ranks" replaces its values by

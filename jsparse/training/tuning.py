@@ -168,8 +168,8 @@ def predict_held_out(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, An
     size = 0 if choice.size is None or choice.curve is None else choice.curve.chosen
     keep = Kept(C_index.reshape(C.shape), np.int32(size))
     theta, grid = (a.astype(problem.dtype) for a in (choice.outcome.theta, grid))
-    validation = problem.source.validate(problem, theta, grid, problem.scoring, keep)
-    return units.values(validation.predictions), validation.total
+    values, total = problem.source.held_out_values(problem, theta, grid, problem.scoring, keep)
+    return units.values(values), total
 
 
 def calibrate(

@@ -83,13 +83,13 @@ class FoldLosses(eqx.Module):
         return jnp.sort(values, axis=-1) if len(self.quantiles) > 1 else values
 
     def over_C(self, kept: PyTree) -> PyTree:
-        """See `machines.held_out.OnFold`: one machine has its predictions, all others zeros."""
+        """See `machines.held_out.OnFold`: the results are zeros but for the `C` of one machine."""
         return jnp.sum(kept, axis=0)
 
     def of_machine(self, predictions: Float[np.ndarray, "v r ..."], keep: Kept, s: int) -> Any:
         """Return the predictions of one of the machines for `s` values of `C`, shape `v r l`.
 
-        Here only its predictions are kept.
+        Here no other predictions are kept.
         """
         return predictions
 
@@ -111,7 +111,7 @@ class WithPredictions(FoldLosses):
         return jnp.concatenate(kept, axis=2)
 
     def of_machine(self, predictions: Float[np.ndarray, "v r q l"], keep: Kept, s: int) -> Any:
-        """Return the predictions of one machine, shape `v r l`; `keep.C` has `s` values."""
+        """Return the predictions of one of the machines for `s` values of `C`, shape `v r l`."""
         places = np.asarray(keep.C) * (predictions.shape[2] // s) + int(keep.size)
         outputs = np.arange(predictions.shape[3])
         return predictions[:, :, np.broadcast_to(places, outputs.shape), outputs]
@@ -125,7 +125,7 @@ class Validation(NamedTuple):
     fold_scores: Float[Array, "s v k"]
     fold_weights: Float[Array, "s v"]  # weight of each fold's rows, 0 where it was not computed
     status: Int[Array, " s"]  # the worst stop code of all folds
-    predictions: PyTree = None  # held-out predictions of the kept machine, if one is kept
+    predictions: PyTree = None  # held-out predictions of the kept machine or machines, if any
     reported: Float[Array, "s k"] | None = None  # `scores` in the reported metric, if it differs
     fold_reported: Float[Array, "s v k"] | None = None  # `fold_scores` in the reported metric
     total: Sums | Start | None = None  # see `HeldOut.total`

@@ -294,9 +294,14 @@ def test_what_makes_no_sense(as_users_call, monkeypatch):
 class SquaredErrors(eqx.Module):
     """Squared errors summed over rows, and the values themselves."""
 
+    wanted: None = None
+
     def __call__(self, rows, values, which):
         errors = jnp.square(rows.target_columns[:, None, :] - values).sum(axis=2)
         return jnp.sum(rows.weights[:, None] * errors, axis=0), values
+
+    def over_C(self, kept):
+        return jnp.concatenate(kept, axis=2)
 
 
 each_start = pytest.mark.parametrize(

@@ -137,3 +137,28 @@ def test_noise_and_evidence_are_in_the_units_of_the_targets():
         shift = float(jnp.sum(w)) * np.log(a)
         np.testing.assert_allclose(scaled.history + shift, one.history, rtol=1e-9)
         np.testing.assert_allclose(scaled.expansion(X) / a, one.expansion(X), atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [12, 60])
+def test_the_changes_of_a_step_are_those_of_dense_algebra(n):
+    """With fewer rows than functions and changes, and copies that the basis spans already."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-5, 5, n)
+    Phi = np.exp(-np.square(x[:, None] - np.repeat(x[: n // 2], 2)[None]))
+    Phi = np.concatenate([Phi, np.ones((n, 1))], axis=1)
+    y = np.sinc(x) + 0.1 * rng.standard_normal(n)
+    problem = sparse_bayes.Problem(*map(jnp.asarray, (Phi.T, y, np.ones(n))))
+    state = sparse_bayes.init(problem, n + 1, 10, "normal")
+    last = sparse_bayes._changes(problem, state, jnp.asarray(1e-6), "normal")
+    model, filled = last.model, np.asarray(last.model.filled)
+    assert int(last.changes) > 8
+    used, beta = Phi[:, np.asarray(model.columns)[filled]], float(model.beta)
+    covariance = np.linalg.inv(np.diag(np.asarray(model.alpha)[filled]) + beta * used.T @ used)
+    mean = beta * covariance @ used.T @ y
+    cross = beta * used.T @ Phi
+    unexplained = beta * np.square(Phi).sum(axis=0) - np.sum(cross * (covariance @ cross), axis=0)
+    limits = {"rtol": 1e-6, "atol": 1e-6 * beta}
+    np.testing.assert_allclose(np.asarray(last.mean)[filled], mean, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(np.asarray(last.variance)[filled], np.diag(covariance), rtol=1e-6)
+    np.testing.assert_allclose(last.unexplained, unexplained, **limits)
+    np.testing.assert_allclose(last.slopes, beta * Phi.T @ (y - used @ mean), **limits)

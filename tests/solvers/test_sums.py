@@ -26,6 +26,7 @@ def test_the_error_of_a_sum_does_not_grow_with_the_number_of_blocks():
     np.testing.assert_array_equal(jax.grad(sums)(x), w)
     np.testing.assert_array_equal(jax.jvp(sums, (x,), (w,))[1], len(x))
     assert np.isnan(sums(x * np.nan))
+    assert np.isposinf(sums(np.full_like(x, 1e35)))  # as with one block
 
 
 def test_small_blocks_do_not_spoil_normal_equations_in_float32():

@@ -1,0 +1,56 @@
+"""What a search keeps: predictions of the best machine, and sums."""
+
+import numpy as np
+import pytest
+
+import jsparse
+from jsparse.training import source
+
+KEPT = {
+    "scdp": jsparse.SCDP(max_prototypes=8),  # a race over several C, and several sizes
+    "kmp": jsparse.KMP(max_prototypes=6),  # without C
+    "fixed-size": jsparse.FixedSize(6),
+    "robust": jsparse.Robust(6, loss="quantile", quantile=(0.2, 0.8)),
+    "sparse-fisher": jsparse.SparseFisher(3, starts=1, max_iterations=5),
+    "reduced-svm": jsparse.ReducedSVM(4),
+}
+
+
+def rows(method, n=90):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 2)).astype(np.float32)
+    y = np.sin(2 * X[:, 0]) + 0.3 * rng.standard_normal(n)
+    if method.tasks == ("classification",):
+        return X, (y > 0) + (X[:, 1] > 1).astype(int), "classification"
+    return X, y, "regression"
+
+
+FAST = ("scdp", "robust")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in KEPT]
+)
+def test_held_out_values_come_from_the_search(name, monkeypatch):
+    """They are those of a search that keeps nothing, and take no evaluation."""
+    method, after_search = KEPT[name], []
+    X, y, task = rows(method)
+    evaluate, held_out_values = source.evaluate, source.TrainingSource.held_out_values
+
+    def counted(self, *arguments):
+        monkeypatch.setattr(source, "evaluate", lambda *a: after_search.append(a) or evaluate(*a))
+        values = held_out_values(self, *arguments)
+        monkeypatch.setattr(source, "evaluate", evaluate)
+        return values
+
+    monkeypatch.setattr(source.TrainingSource, "held_out_values", counted)
+    search = jsparse.Profile(max_evaluations=4)
+    kept = jsparse.train(X, y, task=task, method=method, search=search, key=0)
+    assert not after_search
+    monkeypatch.setattr(source, "MOST_KEPT", 0)
+    fresh = jsparse.train(X, y, task=task, method=method, search=search, key=0)
+    assert len(after_search) == 1
+    assert kept.C == fresh.C
+    assert kept.cv_error == pytest.approx(fresh.cv_error, rel=1e-6)
+    scale = np.abs(fresh.out_of_fold).max()
+    np.testing.assert_allclose(kept.out_of_fold, fresh.out_of_fold, atol=1e-5 * scale)
