@@ -82,6 +82,7 @@ BENCHMARKS = {
 RESUMED = {
     "gpu": accelerator.run,
     "methods": methods.run,
+    "methods_adult": methods.run_adult,
     "mall": reductions.run,
     "table10": multiclass.table10,
     "tabular": tabular.run,

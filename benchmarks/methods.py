@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from .data_sets import benchmark_set
 from .report import Report, save, saved_data
 
 ROWS, OTHER_ROWS, COLUMNS, TEST_ROWS = 3000, 3001, 5, 2000
+ADULT, ADULT_ROWS = "adult", 10_000  # in place of a task: classification of real rows
 QUICK_ROWS = 400
 SECONDS = 120  # limit of the processor time of each process, imports included
 REFERENCE_SECONDS = 900  # the same for the learners of `REFERENCES`
@@ -34,16 +36,26 @@ def made_rows(n: int, task: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X, (y > 0).astype(int) if task == "classification" else y
 
 
+def adult_rows(n: int) -> tuple[np.ndarray, ...]:
+    """Return the first `n` rows of adult as X and y, and later rows to test on."""
+    data = benchmark_set("adult")
+    train, test = slice(n), slice(ADULT_ROWS, ADULT_ROWS + TEST_ROWS)
+    spread = data.X[train].std(axis=0)
+    X = (data.X - data.X[train].mean(axis=0)) / np.where(spread > 0, spread, 1)
+    X, y = X.astype(np.float32), np.asarray(data.y)
+    return X[train], y[train], X[test], y[test]
+
+
 def main() -> None:
     """Time one learner, named by the arguments; print the numbers of each step as they come."""
     name, task, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
     resource.setrlimit(resource.RLIMIT_CPU, (_limit(name), _limit(name)))
-    answers, compiled = _learner(name, task)
-    test = made_rows(TEST_ROWS, task, seed=0)
+    answers, compiled = _learner(name, "classification" if task == ADULT else task)
+    test = adult_rows(n)[2:] if task == ADULT else made_rows(TEST_ROWS, task, seed=0)
     with compiled as counts:
         row_counts = (n,) if name in REFERENCES else (n, n, n + OTHER_ROWS - ROWS)
         for number, rows in enumerate(row_counts):
-            X, y = made_rows(rows, task, seed=1 + (number > 1))
+            X, y = adult_rows(rows)[:2] if task == ADULT else made_rows(rows, task, 1 + number // 2)
             before = getattr(counts, "programs", 0)
             begin, processor = time.perf_counter(), time.process_time()
             predicted = answers(X, y, test[0])
@@ -90,21 +102,79 @@ def run(*, quick: bool, out: Path) -> Report:
     """Run each learner and task in a fresh process; keep the results of an interrupted run."""
     import jsparse
 
-    data = saved_data(out, "methods", quick=quick)
-    learners = dict.fromkeys(REFERENCES, ("regression", "classification"))
-    learners |= {name: method.tasks for name, method in jsparse.machines.METHODS.items()}
-    for name, tasks in learners.items():
-        # A method that takes both tasks is timed with regression.
-        for task in tasks if name in REFERENCES else sorted(tasks)[-1:]:
-            if f"{name}, {task}" not in data:
-                data[f"{name}, {task}"] = _process(name, task, QUICK_ROWS if quick else ROWS)
-                save(out, "methods", report(data, quick=quick), quick=quick)
+    learners = [(name, task) for name in REFERENCES for task in ("regression", "classification")]
+    # A method that takes both tasks is timed with regression.
+    learners += [(name, max(method.tasks)) for name, method in jsparse.machines.METHODS.items()]
+    data = _results("methods", learners, QUICK_ROWS if quick else ROWS, quick, out, report)
     return report(data, quick=quick)
+
+
+def run_adult(*, quick: bool, out: Path) -> Report:
+    """Run each learner that can classify on rows of adult, as `run` does."""
+    import jsparse
+
+    methods = jsparse.machines.METHODS.items()
+    names = [*REFERENCES, *(name for name, m in methods if "classification" in m.tasks)]
+    n = QUICK_ROWS if quick else ADULT_ROWS
+    learners = [(name, ADULT) for name in names]
+    data = _results("methods_adult", learners, n, quick, out, report_adult)
+    return report_adult(data, quick=quick)
+
+
+def _results(
+    benchmark: str,
+    learners: list[tuple[str, str]],
+    n: int,
+    quick: bool,
+    out: Path,
+    report: Callable[..., Report],
+) -> dict[str, Any]:
+    """Return the results of a benchmark, of which those of an interrupted run are kept."""
+    data = saved_data(out, benchmark, quick=quick)
+    for name, task in learners:
+        if f"{name}, {task}" not in data:
+            data[f"{name}, {task}"] = _process(name, task, n)
+            save(out, benchmark, report(data, quick=quick), quick=quick)
+    return data
 
 
 def report(data: dict[str, Any], *, quick: bool) -> Report:
     """Return the table of all results."""
     n = QUICK_ROWS if quick else ROWS
+    return Report(
+        f"Every method at its defaults: seconds of training and prediction, {n} x {COLUMNS} rows",
+        HEADER,
+        _table(data),
+        [
+            "Normal inputs in float32; targets sin(2 x0) + x1 x2 with noise of deviation 0.1, or "
+            f"their sign. Errors: mean square, or share of wrong classes, of {TEST_ROWS} new rows.",
+            *_notes(n),
+        ],
+        data,
+    )
+
+
+def report_adult(data: dict[str, Any], *, quick: bool) -> Report:
+    """Return the table of the results on adult."""
+    n = QUICK_ROWS if quick else ADULT_ROWS
+    return Report(
+        f"Every method at its defaults on adult: seconds of training and prediction, {n} rows",
+        HEADER,
+        _table(data),
+        [
+            "The first rows of adult (UCI), 14 columns whose categories are numbers, standardised, "
+            f"in float32. Errors: share of wrong classes of {TEST_ROWS} other rows.",
+            *_notes(n),
+        ],
+        data,
+    )
+
+
+HEADER = ["learner", "task", *STEPS, "warm / SVM grid", "programs of each step", "test error"]
+
+
+def _table(data: dict[str, Any]) -> list[list[str]]:
+    """Return a line for each learner."""
     rows = []
     for learner, result in data.items():
         name, task = learner.rsplit(", ", 1)
@@ -116,23 +186,20 @@ def report(data: dict[str, Any], *, quick: bool) -> Report:
         compiled = "/".join(str(step[1]) for step in steps) or "-"
         error = f"{steps[0][2]:.4f}" if steps else result["failure"]
         rows.append([name, task, *seconds, ratio, compiled, error])
-    return Report(
-        f"Every method at its defaults: seconds of training and prediction, {n} x {COLUMNS} rows",
-        ["learner", "task", *STEPS, "warm / SVM grid", "programs of each step", "test error"],
-        rows,
-        [
-            "`cold`: the first call of a fresh process, compilation included and imports not. "
-            f"`another number of rows`: other rows, {n + OTHER_ROWS - ROWS} of them.",
-            "Normal inputs in float32; targets sin(2 x0) + x1 x2 with noise of deviation 0.1, or "
-            f"their sign. Errors: mean square, or share of wrong classes, of {TEST_ROWS} new rows.",
-            "`SVM grid`: an SVC or SVR of scikit-learn over 5 x 5 settings in 5 folds. It and "
-            "LightGBM compile nothing, so they run once, and the ratio is to this run.",
-            f"Seconds of processor time, summed over threads. A process ends after {SECONDS} of "
-            f"them ({REFERENCE_SECONDS} for `SVM grid` and LightGBM); `-` stands for a step that "
-            "was not run or did not end. The file with the numbers also has wall times.",
-        ],
-        data,
-    )
+    return rows
+
+
+def _notes(n: int) -> list[str]:
+    """Return what the columns mean, for `n` rows."""
+    return [
+        "`cold`: the first call of a fresh process, compilation included and imports not. "
+        f"`another number of rows`: other rows, {n + OTHER_ROWS - ROWS} of them.",
+        "`SVM grid`: an SVC or SVR of scikit-learn over 5 x 5 settings in 5 folds. It and "
+        "LightGBM compile nothing, so they run once, and the ratio is to this run.",
+        f"Seconds of processor time, summed over threads. A process ends after {SECONDS} of "
+        f"them ({REFERENCE_SECONDS} for `SVM grid` and LightGBM); `-` stands for a step that "
+        "was not run or did not end. The file with the numbers also has wall times.",
+    ]
 
 
 def _limit(name: str) -> int:
