@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import reprlib
 from collections.abc import Callable
 from typing import Any
@@ -54,16 +55,31 @@ def check_finite(name: str, array: np.ndarray) -> None:
         raise ValueError(f"{name}: expected finite values, got {array[index]} at index {index}")
 
 
+def refuse_path(name: str, X: Any) -> None:
+    """Raise a `ValueError` if the rows are the path of a file."""
+    if isinstance(X, str | os.PathLike):
+        raise ValueError(
+            f"{name}: expected rows, such as an array or a table, got the path {os.fspath(X)!r}; "
+            "read the file first, for example with pandas.read_csv"
+        )
+
+
+def _as_array(X: Any, name: str) -> np.ndarray:
+    """Return rows as an array of any dtype and shape."""
+    refuse_path(name, X)
+    try:
+        return np.asarray(X)
+    except ValueError as error:  # lists of different lengths
+        raise ValueError(f"{name}: expected a table of numbers ({error})") from error
+
+
 def finite_rows(X: Any, name: str = "X", widest: Any = np.float64) -> np.ndarray:
     """Return a table of finite numbers as an array of floats, at most as precise as `widest`.
 
     Raises:
         ValueError: for other shapes and types, NaN, infinity, and numbers too large for the dtype.
     """
-    try:
-        table = np.asarray(X)
-    except ValueError as error:
-        raise ValueError(f"{name}: expected a table of numbers ({error})") from error
+    table = _as_array(X, name)
     if table.dtype.kind not in "biuf":
         raise ValueError(f"{name}: expected numbers, got dtype {table.dtype}")
     if table.ndim != 2 or 0 in table.shape:
@@ -86,10 +102,7 @@ def rows_of(X: Any, d: int, widest: Any) -> tuple[np.ndarray, bool]:
     Raises:
         ValueError: for other shapes, types and numbers of columns, and for NaN and infinity.
     """
-    try:
-        array = np.asarray(X)
-    except ValueError as error:  # lists of different lengths
-        raise ValueError(f"X: expected a table of numbers ({error})") from error
+    array = _as_array(X, "X")
     single = array.ndim == 1
     rows = finite_rows(array[None] if single else array, widest=widest)
     if rows.shape[1] != d:

@@ -22,6 +22,7 @@ from ..machines.held_out import Sums as RowSums
 from ..machines.method import Method, Metric, Points, Task
 from ..model import About, Model
 from ..multiclass import Scheme
+from ..predictor.checks import refuse_path
 from ..scaling import normal_scores
 from ..search.problem import Problem
 from ..search.run import Progress
@@ -191,6 +192,7 @@ def raw_rows(X: Any, y: Any, weights: ArrayLike | None, task: Task) -> RawRows |
         numbers = None if weights is None else weighted.index
         X, y, schema = frame.arrays(y, task, numbers)
         return RawRows(finite_rows(X), checked_targets(y, len(X), task), weighted, schema)
+    refuse_path("X", X)
     if y is None:
         return None
     X = finite_rows(X)

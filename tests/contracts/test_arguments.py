@@ -6,6 +6,7 @@ another library reaches the user. Scalars of NumPy and JAX are accepted as numbe
 
 import dataclasses
 import inspect
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -428,6 +429,9 @@ def test_mistakes_of_callers_from_jax_are_named(tmp_path):
         ("X: expected values, got an array that JAX traces", lambda: jax.jit(trains)(points)),
         ("expected an array of real numbers, got complex",
          lambda: fixed_size.fit(RBF(1.0), points[:4], 1.0, points.astype(complex), y)),
+        ("X: expected rows, such as .*, got the path 'rows.csv'", lambda: trains("rows.csv")),
+        ("X: expected rows, such as .*, got the path 'rows.csv'",
+         lambda: jsparse.train(Path("rows.csv"), task="regression", key=0)),
         ("the path comes first", lambda: jsparse.save(expansion, tmp_path / "file")),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
