@@ -5,14 +5,13 @@ status, so `jnp.maximum` joins the statuses of parts. Up to `TRUNCATED` the resu
 it is wrong or may be wrong.
 """
 
-import warnings
-
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
 from .predictor.checks import NumericalError as NumericalError
+from .predictor.checks import warn_caller
 
 RUNNING = 0
 CONVERGED = 1
@@ -110,7 +109,7 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
         code = next((code for code in codes if code in codes_present), None)
         if code is not None:
             message = f"{what}: {ADVICE[code]}{_places(statuses, code)}"
-            warnings.warn(message, category, stacklevel=2)
+            warn_caller(message, category)
     worst = max(codes_present, default=CONVERGED)
     if worst >= NOT_FINITE:
         raise NumericalError(f"{what}: {ADVICE[worst]}{_places(statuses, worst)}")

@@ -5,7 +5,6 @@ file cannot make the reader run other code.
 """
 
 import importlib.metadata
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +25,7 @@ from ._runtime import check_fork
 from ._status import PrecisionWarning
 from .expansion import KernelExpansion
 from .plain import jax_expansion, plain_expansion
+from .predictor.checks import warn_caller
 from .predictor.contents import PART, complete, load_machine, machine_arrays
 
 
@@ -105,12 +105,11 @@ def caster(
         raise ValueError(f"dtype: float64 is switched off in JAX; switch it on by {switch}")
     if dtype is None and not has_float64 and any(a.dtype == np.float64 for a in arrays.values()):
         dtype = "float32"
-        warnings.warn(
+        warn_caller(
             f"{named(path)} holds a float64 model and float64 is switched off in JAX: it is cast "
             f"to float32 and predicts with that precision; call {switch} before loading to keep "
             "it, or load with dtype='float32' to accept",
             PrecisionWarning,
-            stacklevel=4,  # the caller of `jsparse.load`
         )
 
     def cast(name: str, array: np.ndarray) -> jax.Array:

@@ -3,7 +3,6 @@
 import dataclasses
 import sys
 import time
-import warnings
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import jax
@@ -20,6 +19,7 @@ from ..kernels import Kernel
 from ..machines.method import Method, Shape, Task
 from ..model import Model
 from ..prediction import scores_of
+from ..predictor.checks import warn_caller
 from ..search.gradient import Automatic, Gradient
 from ..search.recursive import Recursive
 from ..search.run import Progress, Tuning
@@ -359,11 +359,10 @@ def limited_to_rows(method: Method, shape: Shape) -> Method:
     for field in dataclasses.fields(method):
         stated, used = getattr(method, field.name), getattr(capped, field.name)
         if used is not stated:
-            warnings.warn(
+            warn_caller(
                 f"{field.name}: {stated} is more than {shape.n} rows with weight allow; {used} is "
                 "taken",
                 UserWarning,
-                stacklevel=4,
             )
     return capped
 
@@ -557,10 +556,9 @@ def vector_of(y: np.ndarray) -> np.ndarray:
     """Return targets; convert a single column to a vector, with scikit-learn's warning."""
     if y.ndim == 1 or y.shape[1] != 1:
         return y
-    warnings.warn(
+    warn_caller(
         "A column-vector y was passed when a 1d array was expected",
         DataConversionWarning,
-        stacklevel=3,
     )
     return y[:, 0]
 

@@ -1,10 +1,12 @@
 """Checks of arguments, and the errors of this package. None needs more than NumPy."""
 
 import dataclasses
+import inspect
 import math
 import os
 import reprlib
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,26 @@ def check_finite(name: str, array: np.ndarray) -> None:
     if not finite.all():
         index = tuple(int(i) for i in np.argwhere(~finite)[0])
         raise ValueError(f"{name}: expected finite values, got {array[index]} at index {index}")
+
+
+# Their frames lie between frames of this package.
+_WRAPPERS = ("equinox", "jaxtyping", "beartype")
+
+
+def warn_caller(message: str, category: type[Warning]) -> None:
+    """Warn at the line outside of this package from which its code is called.
+
+    The package is jsparse, or the folder of a copy of `predictor`.
+    """
+    packages = ((__package__ or "").removesuffix(".predictor"), *_WRAPPERS)
+    frame, level = inspect.currentframe(), 1
+    while frame and frame.f_back and _within(frame.f_globals.get("__name__", ""), packages):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _within(module: str, packages: Iterable[str]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def refuse_path(name: str, X: Any) -> None:

@@ -4,19 +4,22 @@ import abc
 import datetime
 import decimal
 import difflib
-import inspect
-import types
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .checks import NameRow, TableError, UnseenCategoryWarning, row_index, short_repr
+from .checks import (
+    NameRow,
+    TableError,
+    UnseenCategoryWarning,
+    row_index,
+    short_repr,
+    warn_caller,
+)
 from .schema import Column, Schema
 
 # They call the methods of a `Model`: equinox always, jaxtyping if it checks annotations.
-_WRAPPERS = ("equinox", "jaxtyping")
 _IMPUTE = (
     "fill them in, leave those rows out, or train with imputation: "
     "jsparse.data.frames.Frame(table, impute=True) in place of the table; on the command line "
@@ -57,27 +60,8 @@ class Encoded(NamedTuple):
                 "different from all known categories. Correct the spelling, or train with rows of "
                 "these categories; to predict them in silence, ignore UnseenCategoryWarning"
             )
-            warnings.warn(
-                message, UnseenCategoryWarning, stacklevel=_level_of_caller(inspect.currentframe())
-            )
+            warn_caller(message, UnseenCategoryWarning)
         return self.X
-
-
-def _level_of_caller(frame: types.FrameType | None) -> int:
-    """Return the `stacklevel` of a warning in `frame` for the first caller outside of this package.
-
-    The package is jsparse, or the folder of a copy of `predictor`. Frames of `_WRAPPERS` lie
-    between frames of the package.
-    """
-    package = (__package__ or "").removesuffix(".predictor")
-    level = 1
-    while frame and _within(frame.f_globals.get("__name__", ""), (package, *_WRAPPERS)):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-def _within(module: str, packages: Iterable[str]) -> bool:
-    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 class Columns(abc.ABC):

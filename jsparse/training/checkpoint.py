@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -20,6 +19,7 @@ from .._arguments import real
 from .._files import OutputError, PathLike, check_writable, load_state, named, save_state
 from .._mesh import gather_texts, processes_of, spans_processes, sum_over_processes
 from .._repr import clipped, short_repr
+from ..predictor.checks import warn_caller
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -131,11 +131,10 @@ class Checkpoint:
             save_state(self.path, *_together(states), kind=_KIND, mark=_MARK)
             self._unwritten = False
         except OutputError as error:
-            warnings.warn(
+            warn_caller(
                 f"checkpoint: {error}; the run goes on, and a kill now loses all work since the "
                 "last checkpoint",
                 RuntimeWarning,
-                stacklevel=2,
             )
         end = time.monotonic()
         self._due = end + max(self.seconds, _SHARE * (end - begin))

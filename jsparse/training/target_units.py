@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from .._status import PrecisionWarning
 from ..expansion import KernelExpansion
 from ..machines.family import Family
 from ..machines.method import Metric
+from ..predictor.checks import warn_caller
 from ..search.history import Evaluation
 from ..search.run import Progress, Tuning
 from ..search.sizes import SizeCurve
@@ -102,12 +102,11 @@ class TargetUnits(NamedTuple):
         score = float(self.scores(tuned.score, metric))
         # Subnormal numbers below the threshold have fewer than three digits.
         if tuned.score > 0 and not 1e3 * np.finfo(float).smallest_subnormal <= score < np.inf:
-            warnings.warn(
+            warn_caller(
                 f"{metric}: the score in units of the targets is out of the range of float64, and "
                 f"reported as {score:g}; the model is not affected; to get a score, take "
                 "metric='mae' or targets in other units",
                 PrecisionWarning,
-                stacklevel=3,
             )
         return tuned._replace(
             score=score,

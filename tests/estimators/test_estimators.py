@@ -352,8 +352,11 @@ def test_a_search_may_be_ended_by_time_and_be_an_object(cancer):
 def test_more_prototypes_than_rows_are_capped_with_both_numbers_said():
     X, y = load_iris(return_X_y=True)
     X, y = X[::5], y[::5]
-    with pytest.warns(UserWarning, match="n_prototypes: 200 is more than 30 rows.*30 is taken"):
+    with pytest.warns(
+        UserWarning, match="n_prototypes: 200 is more than 30 rows.*30 is taken"
+    ) as caught:
         model = FixedSizeLSSVMClassifier(200, **QUICK, cv=3, out_of_fold=False).fit(X, y)
+    assert caught[0].filename == __file__
     assert len(model.prototypes_) == 30
 
 
