@@ -129,7 +129,7 @@ def _results(
     out: Path,
     report: Callable[..., Report],
 ) -> dict[str, Any]:
-    """Return the results of a benchmark, of which those of an interrupted run are kept."""
+    """Return the results of a benchmark; keep the results of an interrupted run."""
     data = saved_data(out, benchmark, quick=quick)
     for name, task in learners:
         if f"{name}, {task}" not in data:

@@ -50,7 +50,9 @@ def descents(problem: Any, m: int) -> dict[str, Any]:
     def excess(place: int) -> float:
         return float((ends[place] - ends.min()) / np.abs(ends.min()))
 
-    found = {"one start": {"excess": excess(0), "evaluations": evaluations[0] / evaluations.sum()}}
+    by_rule = {
+        "one start": {"excess": excess(0), "evaluations": evaluations[0] / evaluations.sum()}
+    }
     for most in AFTER:
         first = np.minimum(steps, most)
         best = int(np.argmin([W[k] for W, k in zip(histories, first, strict=True)]))
@@ -58,8 +60,8 @@ def descents(problem: Any, m: int) -> dict[str, Any]:
         taken = first / np.maximum(steps, 1)
         taken[best] = 1
         share = float(np.sum(taken * evaluations) / evaluations.sum())
-        found[f"best after {most} steps"] = {"excess": excess(best), "evaluations": share}
-    return found
+        by_rule[f"best after {most} steps"] = {"excess": excess(best), "evaluations": share}
+    return by_rule
 
 
 def run(*, quick: bool) -> Report:
@@ -87,9 +89,9 @@ def run(*, quick: bool) -> Report:
         [
             f"{len(data)} problems of at most {ROWS} rows, float32. Whole descents from {STARTS} "
             "starts, cluster means and random rows, are the reference.",
-            "Evaluations: share of those of all whole descents. Excess: the last W less the lowest "
-            "last W of the whole descents, over its size. Lowest end found: share of the problems "
-            "whose excess is below 0.1 %.",
+            "Evaluations: share of all evaluations of whole descents. Excess: the last W less the "
+            "lowest last W of the whole descents, over its size. Lowest end found: share of the "
+            "problems whose excess is below 0.1 %.",
         ],
         data,
     )  # fmt: skip

@@ -89,7 +89,7 @@ class Quadratic(NamedTuple):
     unexplained: Float[Array, " p"]
     slopes: Float[Array, " p"]  # derivative of the log likelihood along each function, at the mean
     basis: Float[Array, "b n"]  # orthonormal, but for rows of 0
-    own: Float[Array, "b k"]  # coordinates of the model's functions; 0 in an empty place
+    in_model: Float[Array, "b k"]  # coordinates of the model's functions; 0 in an empty place
     coordinates: Float[Array, "b p"]  # of all functions
     changes: Int[Array, ""]  # number of changes since the expansion
     first: Int[Array, ""]  # the first change
@@ -255,13 +255,15 @@ def _changes(
         return jax.tree.map(lambda a, b: jnp.where(ends, a, b), ended, _at_mode(after, squares))
 
     functions = jnp.where(model.filled[:, None], weighted[model.columns], 0)
-    basis, own = jnp.linalg.qr(functions.T)
-    unused = [(0, len(functions) - len(own) + _MOST_CHANGES), (0, 0)]  # a change may add a vector
+    basis, in_model = jnp.linalg.qr(functions.T)
+    basis, coordinates = basis.T, dot(basis.T, weighted.T)
+    # Every change may add a basis vector.
+    unused = [(0, len(functions) - len(in_model) + _MOST_CHANGES), (0, 0)]
+    basis, in_model, coordinates = (jnp.pad(a, unused) for a in (basis, in_model, coordinates))
     start = Quadratic(
         model, current.mean, jnp.ones_like(current.mean), squares,
         dot(Phi, _slopes(problem, model, current.values, likelihood)),
-        jnp.pad(basis.T, unused), jnp.pad(own, unused), jnp.pad(dot(basis.T, weighted.T), unused),
-        zero, zero, jnp.zeros((), bool),
+        basis, in_model, coordinates, zero, zero, jnp.zeros((), bool),
     )  # fmt: skip
     return jax.lax.while_loop(
         lambda so_far: (so_far.changes < state.most_changes) & ~so_far.ends,
@@ -300,18 +302,18 @@ def _after_change(
         new = jnp.where(spanned, 0, left / jnp.where(spanned, 1, size))
         return before._replace(
             basis=before.basis.at[vector].set(new),
-            own=before.own.at[:, place].set((first + second).at[vector].set(size)),
+            in_model=before.in_model.at[:, place].set((first + second).at[vector].set(size)),
             coordinates=before.coordinates.at[vector].set(dot(new, weighted.T)),
         )
 
     def not_added(before: Quadratic) -> Quadratic:
         stays = model.filled[place]
         mean = jnp.where(stays, 0, before.mean[place])
-        own = before.own[:, place]
+        in_model = before.in_model[:, place]
         return before._replace(
             mean=before.mean.at[place].add(-mean),
-            slopes=before.slopes + mean * dot(own, before.coordinates),
-            own=before.own.at[:, place].set(jnp.where(stays, own, 0)),
+            slopes=before.slopes + mean * dot(in_model, before.coordinates),
+            in_model=before.in_model.at[:, place].set(jnp.where(stays, in_model, 0)),
         )
 
     after = jax.lax.cond(change < len(weighted), added, not_added, before)
@@ -325,17 +327,17 @@ def _at_mode(start: Quadratic, squares: Float[Array, " p"]) -> Quadratic:
         start: the model.
         squares: the squares of all functions.
     """
-    model, own = start.model, start.own
+    model, in_model = start.model, start.in_model
     alpha = jnp.where(model.filled, model.alpha, 1)
-    factor, _ = _covariance_factor(model, own)
+    factor, _ = _covariance_factor(model, in_model)
     slope = jnp.where(model.filled, start.slopes[model.columns] - alpha * start.mean, 0)
     step = dot(dot(factor, slope), factor)  # leads to the mode, as the density is quadratic
-    explained = dot(dot(factor, own.T), start.coordinates)
+    explained = dot(dot(factor, in_model.T), start.coordinates)
     return start._replace(
         mean=start.mean + step,
         variance=jnp.sum(jnp.square(factor), axis=0),
         unexplained=squares - jnp.sum(jnp.square(explained), axis=0),
-        slopes=start.slopes - dot(dot(own, step), start.coordinates),
+        slopes=start.slopes - dot(dot(in_model, step), start.coordinates),
     )
 
 
@@ -479,7 +481,7 @@ def _gains(
     # Adding a copy of a column in the model gains as much as estimating its precision again. The
     # discount prefers the estimate.
     added = jnp.where(addable, _DISCOUNT * _evidence_part(alpha_added, S, Q), 0)
-    # Remove a column from its own factors: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
+    # Remove a column from its in_model factors: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
     alpha = model.alpha
     s = jnp.maximum(1 / current.variance - alpha, 0)
     q = current.mean / current.variance

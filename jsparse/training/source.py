@@ -42,8 +42,8 @@ from ..validation.validate import (
 from .kept import Evaluated, KeptEvaluations
 from .plan import Plan
 
-# If the predictions of all machines are too many to keep, a search still keeps those of the first
-# machine, so that the program compiled for the search also serves the predictions after it.
+# If the predictions of all machines are too many to keep, a search still keeps the first machine's
+# predictions, so that the program compiled for the search also serves the predictions after it.
 FIRST_MACHINE = Kept(np.int32(0), np.int32(0))
 # Bytes of predictions to keep for all machines of one kernel. Up to three kernels have them in
 # memory at once, and a plan does not count them.
@@ -414,7 +414,7 @@ class InMemory(TrainingSource):
         if validation is not None:
             return validation
         validation = super()._evaluate(problem, theta, C, on_fold)
-        if isinstance(on_fold, WithPredictions):
+        if on_fold.keeps_all:
             every = np.ones((len(C), self.n_folds), bool)
             wanted = every if on_fold.wanted is None else np.asarray(on_fold.wanted)
             point = np.asarray(theta).tobytes()

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -56,6 +56,8 @@ class Kept(NamedTuple):
 class FoldLosses(eqx.Module):
     """An `OnFold` that sums the losses and weights of a fold's rows, and may keep predictions."""
 
+    keeps_all: ClassVar[bool] = False  # whether the predictions of all machines are kept
+
     scoring: Scoring = eqx.field(static=True)
     keep: Kept | None = None  # the machine whose predictions are kept; None for none
     quantiles: tuple[ScalarLike, ...] = ()  # what the outputs estimate, see `Method.quantiles`
@@ -99,6 +101,8 @@ class WithPredictions(FoldLosses):
 
     The axis of machines has every size of the first `C`, then every size of the second, and so on.
     """
+
+    keeps_all: ClassVar[bool] = True
 
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: Which
@@ -144,7 +148,7 @@ class Validation(NamedTuple):
     def of_C(self, places: Int[np.ndarray, " t"]) -> "Validation":
         """Return the errors for some values of `C`, given by index; on the host.
 
-        The predictions must be those of all machines, see `WithPredictions`.
+        The predictions of all machines must be kept, see `WithPredictions`.
         """
         one: Any = jax.tree.map(np.asarray, self._replace(total=None))
         v, r, machines, outputs = one.predictions.shape

@@ -32,7 +32,7 @@ FAST = ("scdp", "robust")
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in KEPT]
 )
 def test_held_out_values_come_from_the_search(name, monkeypatch):
-    """They are those of a search that keeps nothing, and take no evaluation."""
+    """They take no evaluation, and equal the values after a search that keeps nothing."""
     method, after_search = KEPT[name], []
     X, y, task = rows(method)
     evaluate, held_out_values = source.evaluate, source.TrainingSource.held_out_values
