@@ -51,12 +51,14 @@ def line_search(
     changes: Float[Array, "n r"],
     square: Float[Array, " r"],
     slope: Float[Array, " r"],
+    max_steps: int = _LINE_STEPS,
 ) -> tuple[Float[Array, " r"], Float[Array, " r"]]:
     """Return for each direction the step `t` that minimises the objective, and the decrease.
 
     The values are `values + t change`, and the penalty changes by `square t^2 / 2 + slope t`. The
     derivative in `t`, `square t + slope - C sum deficit change`, is increasing and piecewise
-    linear. Newton steps, safeguarded by a bracket, find its root; they end once no `t` moves.
+    linear. At most `max_steps` Newton steps, safeguarded by a bracket, find its root; they end once
+    no `t` moves. The decrease is that of the returned `t`, even if it is not yet the minimum.
     """
     y, w, C = objective.y[:, None], objective.w[:, None], objective.C
     margins, along = 1 - y * values[:, None], y * changes  # of 1 - y (f + t change)
@@ -83,7 +85,7 @@ def line_search(
     start = _Bracket(
         zero, zero - jnp.inf, zero + jnp.inf, jnp.zeros((), jnp.int32), jnp.array(True)
     )
-    t = jax.lax.while_loop(lambda b: b.moved & (b.steps < _LINE_STEPS), newton, start).t
+    t = jax.lax.while_loop(lambda b: b.moved & (b.steps < max_steps), newton, start).t
 
     # Subtract the squares row by row: rounding would spoil the difference of their sums.
     before, after = jnp.maximum(margins, 0), jnp.maximum(margins - t[None] * along, 0)

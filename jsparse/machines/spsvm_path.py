@@ -27,6 +27,9 @@ from .spsvm_newton import Objective, line_search, minimise, precision
 # Newton's systems have a quarter, half or all of the path's length, whichever holds the prototypes.
 # Below 64 prototypes a smaller system would save less time than its compilation takes.
 _EIGHTHS, _LEAST = (2, 4, 8), 64
+# Newton steps for each drawn candidate. They find the decrease to a thousandth or better; the
+# coefficient of the best candidate is then searched to the end.
+_SCREENING_STEPS = 3
 
 
 class Problem(NamedTuple):
@@ -144,17 +147,17 @@ class Drawn(NamedTuple):
     square: Float[Array, " r"]  # k(z, z)
     pivot: Float[Array, " r"]  # Schur complement k(z, z) - |shares|^2; 0 if z is dependent
     noise: Float[Array, " r"]  # size of a pivot of 0 after rounding
-    step: Float[Array, " r"]  # the best coefficient
-    gain: Float[Array, " r"]  # decrease of the objective by this coefficient
+    slope: Float[Array, " r"]  # derivative of the penalty in the candidate's coefficient, at 0
+    gain: Float[Array, " r"]  # decrease of the objective by the candidate alone, nearly the largest
 
     __repr__ = short_repr
 
 
 def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
-    """Draw a random subset of the free candidates, and find the best coefficient of each.
+    """Draw a random subset of the free candidates, and find what each gains.
 
-    `State.free` says which candidates are free. The coefficient of a drawn candidate is optimised
-    with all other coefficients held fixed.
+    `State.free` says which candidates are free. The gain of a drawn candidate is the decrease of
+    the objective by a few Newton steps of its coefficient, with all other coefficients held fixed.
     """
     kernel, candidates, X, objective = problem
     eps, least = epsilon(X.dtype), float(jnp.finfo(X.dtype).tiny)
@@ -169,7 +172,7 @@ def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
     shares = solve_triangular(state.factor, among.T, lower=True).T
     square = kernel.diagonal(Z)
     slope = dot(shares, state.machine.coordinates)
-    t, gain = line_search(objective, state.values, columns, square, slope)
+    _, gain = line_search(objective, state.values, columns, square, slope, _SCREENING_STEPS)
     return Drawn(
         number=number.astype(jnp.int32),
         free=priorities >= 0,
@@ -178,7 +181,7 @@ def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
         square=square,
         pivot=square - jnp.sum(jnp.square(shares), axis=1),
         noise=NOISE * eps * square + least,  # above 0, so that candidates of norm 0 are skipped
-        step=t,
+        slope=slope,
         gain=gain,
     )
 
@@ -200,13 +203,17 @@ def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
     slot = jnp.where(adds, size, k)  # out of range if nothing is added: mode "drop" ignores it
     root = jnp.sqrt(jnp.where(adds, drawn.pivot[best], 1))
     row = drawn.shares[best].at[size].set(root)
-    t = jnp.where(adds, drawn.step[best], 0)
+    column = drawn.columns[:, best]
+    (t,), _ = line_search(
+        objective, state.values, column[:, None], drawn.square[best][None], drawn.slope[best][None]
+    )
+    t = jnp.where(adds, t, 0)
     used = dependent.at[best].set(dependent[best] | adds)
     coordinates = state.machine.coordinates + t * row
     return state._replace(
         features=state.features.at[slot].set(residuals[0] / root, mode="drop"),
         factor=state.factor.at[slot].set(row, mode="drop"),
-        values=state.values + t * drawn.columns[:, best],
+        values=state.values + t * column,
         machine=state.machine._replace(coordinates=coordinates),
         support=state.support.at[slot].set(drawn.number[best], mode="drop"),
         free=state.free.at[jnp.where(used, drawn.number, M)].set(False, mode="drop"),

@@ -245,9 +245,9 @@ class Problem:
         if best is None:
             errors = self.source.errors(self, thetas, C, scoring)
             return [Raced(one, least_of_sizes(self.method, one)) for one in errors]
-        wanted = first_folds(C.shape[1], self.source.fold_sizes)
+        wanted = first_folds(C.shape[1], self.source.fold_sizes, best.rule)
         if len(best.fold_scores) != wanted.shape[1]:  # a history may lack them
-            best = BestFolds()
+            best = BestFolds(rule=best.rule)
         every = np.broadcast_to(wanted, (len(C), *wanted.shape))
         first = self.source.errors(self, thetas, C, scoring, every)
 

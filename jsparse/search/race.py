@@ -19,23 +19,40 @@ from ..validation.losses import standard_error
 from ..validation.validate import Validation
 from .scores import Scores, least_of_sizes
 
-# The first folds: at least two, which have at least so many rows together.
-FIRST_FOLDS, FIRST_ROWS = 2, 100
-# A machine is clearly worse if its mean error on them exceeds the best machine's by two standard
-# errors of the paired differences, and by a fiftieth. Of the others, each kernel keeps the two
-# values of `C` with the least errors. On nine tables (`python -m benchmarks races`) SCDP, KSP and
-# KMP choose machines with the same score as without a race, SCDP by 0.24 to 0.53 of the fits.
-STANDARD_ERRORS, SHARE, KEPT_C = 2.0, 0.02, 2
+KEPT_C = 2  # of the machines that are not worse, each kernel keeps the two best
 
 SomeErrors = Callable[[Bool[np.ndarray, "s v"]], Validation]
 """Returns the errors of a kernel on the wanted folds of each `C`, and perhaps on other folds."""
 
 
+class Rule(NamedTuple):
+    """Which machines leave a race: those whose mean error exceeds the best machine's by a margin.
+
+    Machines are compared on the first folds. The margin is the larger of its two fields.
+    """
+
+    first_folds: int  # number of first folds, at least
+    first_rows: int  # number of rows of the first folds together, at least
+    standard_errors: float  # of the mean of the paired differences
+    share: float  # of the best machine's mean error
+
+    __repr__ = short_repr
+
+
+# On nine tables (`python -m benchmarks races`) SCDP, KSP and KMP choose machines with the same
+# score as without a race, SCDP by 0.24 to 0.53 of the fits.
+CLEARLY_WORSE = Rule(2, 100, 2.0, 0.02)
+# For a walk, which goes on only downhill. With fewer first folds or rows it ended at machines with
+# a fifth more error.
+NOT_BETTER = Rule(3, 500, 0.0, 0.0)
+
+
 class BestFolds(NamedTuple):
-    """The best machine of a search so far."""
+    """The best machine of a search so far, and the rule of races against it."""
 
     score: float = math.inf  # infinite if no machine can be trusted yet
     fold_scores: Float[np.ndarray, " v"] = np.zeros(0)
+    rule: Rule = CLEARLY_WORSE
 
     __repr__ = short_repr
 
@@ -49,15 +66,16 @@ class Raced(NamedTuple):
     __repr__ = short_repr
 
 
-def first_folds(s: int, fold_sizes: Int[np.ndarray, " v"]) -> Bool[np.ndarray, "s v"]:
+def first_folds(s: int, fold_sizes: Int[np.ndarray, " v"], rule: Rule) -> Bool[np.ndarray, "s v"]:
     """Return the folds to begin with, for each of `s` values of `C`; all folds if rows are few.
 
     Args:
         s: number of values of `C`.
         fold_sizes: number of rows in each fold, without rows of weight 0.
+        rule: the rule of the race.
     """
     rows, folds = np.cumsum(fold_sizes), np.cumsum(fold_sizes > 0)
-    enough = (rows >= FIRST_ROWS) & (folds >= FIRST_FOLDS)
+    enough = (rows >= rule.first_rows) & (folds >= rule.first_folds)
     count = int(np.argmax(enough)) + 1 if np.any(enough) else len(fold_sizes)
     return np.broadcast_to(np.arange(len(fold_sizes)) < count, (s, len(fold_sizes)))
 
@@ -112,7 +130,7 @@ def _stays(
     if np.isfinite(best.score) and _mean(best.fold_scores[folds]) <= _mean(rival):
         rival = best.fold_scores[folds]
     mean, error = _mean_difference(fold_scores, rival)
-    margin = np.fmax(STANDARD_ERRORS * error, SHARE * _mean(rival))
+    margin = np.fmax(best.rule.standard_errors * error, best.rule.share * _mean(rival))
     rank = np.argsort(np.argsort(trusted, kind="stable"))
     return np.isfinite(trusted) & (rank < KEPT_C) & ~(mean > margin)
 
@@ -142,7 +160,7 @@ def _with_estimates(scores: Scores, complete: Bool[np.ndarray, " s"], best: Best
     of_all_folds = np.where(complete, scores.trusted, np.inf)
     place = np.argmin(of_all_folds)
     if of_all_folds[place] < best.score:
-        best = BestFolds(of_all_folds[place], scores.fold_scores[place])
+        best = best._replace(score=of_all_folds[place], fold_scores=scores.fold_scores[place])
     if not np.isfinite(best.score):
         return scores
     estimates = best.score + _mean_difference(scores.fold_scores, best.fold_scores)[0]

@@ -19,7 +19,7 @@ from ..validation.validate import Scoring
 from .descent import Slope
 from .history import Evaluation, scored
 from .problem import Tunable
-from .race import BestFolds
+from .race import BestFolds, Rule
 from .strategies import Search
 from .template import Template
 
@@ -221,7 +221,8 @@ class Run:
         if new:
             if self.history and time.perf_counter() > self.deadline:
                 raise _Stop
-            best = self._best_folds() if self.search.races else None
+            rule = self.search.race
+            best = None if rule is None else self._best_folds(rule)
             evaluated, self.goes_on = self._evaluate(thetas[new], C[new], best), True
             evaluations |= dict(zip(new, evaluated, strict=True))
         self._record(names, [evaluations[i] for i in range(len(names))])
@@ -252,12 +253,12 @@ class Run:
             for theta, C, scores, errors, status, folds in zip(thetas, C, *results, strict=True)
         ]
 
-    def _best_folds(self) -> BestFolds:
-        """Return the errors of the best machine so far."""
+    def _best_folds(self, rule: Rule) -> BestFolds:
+        """Return the errors of the best machine so far, for a race by this rule."""
         best = min(scored(self.history), key=lambda e: e.least, default=None)
         if best is None or not np.isfinite(best.least):
-            return BestFolds()
-        return BestFolds(best.least, best.fold_scores[np.argmin(best.trusted)])
+            return BestFolds(rule=rule)
+        return BestFolds(best.least, best.fold_scores[np.argmin(best.trusted)], rule)
 
     def _name(self, theta: np.ndarray, C: np.ndarray) -> bytes:
         """Return a dictionary key for the scores of a point, rounded to the device's dtype."""

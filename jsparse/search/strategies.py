@@ -17,6 +17,7 @@ from .._status import RUNNING
 from .._types import Key
 from ..machines.method import Method
 from . import annealing, simplex
+from .race import CLEARLY_WORSE, NOT_BETTER, Rule
 from .template import Template
 
 LINE_EVALUATIONS = 10
@@ -81,7 +82,9 @@ class Search(abc.ABC):
     per_column: ClassVar[bool] = False
     rank: ClassVar[int | None] = None
     move_prototypes: ClassVar[bool] = False
-    races: ClassVar[bool] = False  # whether scores of clearly worse machines may be estimates
+    # Which machines skip most folds, see `search.race`. Their scores are then estimates. None if
+    # every machine is validated on all folds.
+    race: ClassVar[Rule | None] = None
     # Whether a search on a sample of the rows, and another near its result, may replace it.
     near_a_sample: ClassVar[bool] = False
     moves_points: ClassVar[bool] = False  # whether the search replaces the problem's points
@@ -176,7 +179,7 @@ class Profile(Search):
     in `Tuning.history` are estimates, and the errors of the skipped folds are NaN.
     """
 
-    races: ClassVar[bool] = True
+    race: ClassVar[Rule | None] = CLEARLY_WORSE
     near_a_sample: ClassVar[bool] = True
 
     def why_alone(self, p: int, dtype: jnp.dtype) -> str | None:
@@ -255,8 +258,11 @@ class Nearby(Search):
     kernels: the best one of the cheaper problem, and the initial one. It moves along the values of
     `C` in the grid, then by a common factor of all leaves of the kernel, each as long as the score
     falls, and ends where neither lowers it. The factor of the kernel is first `ratio`, then its
-    root. The default is at most 20 evaluations.
+    root. The default is at most 20 evaluations. On a CPU, a method that takes a fit for each fold
+    skips most folds of a machine that is not better on the first folds.
     """
+
+    race: ClassVar[Rule | None] = NOT_BETTER
 
     ratio: float = 1.65
 

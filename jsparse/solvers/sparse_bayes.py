@@ -24,6 +24,7 @@ _NOISE = 0.1  # initial share of the noise in the variance of the targets
 # the expansion are out of date. Which optimum of the evidence a fit finds depends on the number.
 _MOST_CHANGES = 64
 _PATIENCE = 10  # rejected changes after which the fit has converged
+_FACTOR_AGAIN = 8  # changes after which the covariance is factorised again, to remove rounding
 _SPANNED = 64  # size, in epsilons, of what a basis leaves of a function that it spans
 
 
@@ -83,7 +84,8 @@ class Quadratic(NamedTuple):
 
     model: Model
     mean: Float[Array, " k"]  # of the posterior; 0 in an empty place
-    variance: Float[Array, " k"]  # of the posterior; 1 in an empty place
+    # F with F'F the posterior covariance; in an empty place the covariance is 1.
+    factor: Float[Array, "k k"]
     # The terms S and Q of Tipping and Faul, eq. 24-25. The first is the part of each function's
     # square that the model leaves unexplained, given the prior.
     unexplained: Float[Array, " p"]
@@ -92,8 +94,16 @@ class Quadratic(NamedTuple):
     in_model: Float[Array, "b k"]  # coordinates of the model's functions; 0 in an empty place
     coordinates: Float[Array, "b p"]  # of all functions
     changes: Int[Array, ""]  # number of changes since the expansion
-    first: Int[Array, ""]  # the first change
-    ends: Bool[Array, ""]  # whether no change promises a gain above the tolerance
+
+    __repr__ = short_repr
+
+
+class Change(NamedTuple):
+    """The change of a model that promises the largest gain."""
+
+    number: Int[Array, ""]  # see `State`
+    alpha: Float[Array, ""]  # the precision that it sets
+    gain: Float[Array, ""]  # of log evidence; 0 if it does not exceed the tolerance
 
     __repr__ = short_repr
 
@@ -204,7 +214,7 @@ def step(
 
     See `solve`.
     """
-    changed = _changes(problem, state, tolerance, likelihood)
+    changed, first = _changes(problem, state, tolerance, likelihood)
     after = posterior(problem, changed.model, changed.mean, likelihood)
     model = changed.model
     if likelihood == "normal":
@@ -213,7 +223,7 @@ def step(
     rise = after.evidence - state.posterior.evidence
     rises = ~ends & (rise > 0)
     steps = state.steps + rises.astype(jnp.int32)
-    tried = state.tried.at[changed.first].set(True)
+    tried = state.tried.at[first.number].set(True)
     # A rise within the tolerance may be rounding. If it cleared `tried`, the loop might never end.
     accepted = State(
         model, after, jnp.minimum(2 * state.most_changes, _MOST_CHANGES),
@@ -233,26 +243,34 @@ def step(
 
 def _changes(
     problem: Problem, state: State, tolerance: Float[Array, ""], likelihood: Likelihood
-) -> Quadratic:
-    """Make up to `most_changes` changes for the quadratic expansion about the mode."""
+) -> tuple[Quadratic, Change]:
+    """Make up to `most_changes` changes for the quadratic expansion about the mode.
+
+    Returns the changed model, and the first change.
+    """
     model, current = state.model, state.posterior
     Phi, zero = problem.Phi, jnp.zeros((), jnp.int32)
     root = jnp.sqrt(_curvatures(problem, model, current.values, likelihood))
     weighted = root[None, :] * Phi
     squares = jnp.sum(jnp.square(weighted), axis=1)
 
-    def change_once(before: Quadratic) -> Quadratic:
-        """Make the change with the largest gain, or end."""
-        gains, alphas = _gains(squares, before)
-        gains = jnp.where(state.tried & (before.changes == 0), 0, jnp.nan_to_num(gains))
-        change = jnp.argmax(gains).astype(jnp.int32)
+    def best_change(so_far: Quadratic) -> Change:
+        gains, alphas = _gains(squares, so_far)
+        gains = jnp.where(state.tried & (so_far.changes == 0), 0, jnp.nan_to_num(gains))
+        best = jnp.argmax(gains).astype(jnp.int32)
         # A full model cannot reach the optimum of the evidence, so it stops at a larger gain.
-        least = jnp.where(_is_full(before.model, len(Phi)), _FULL * tolerance, tolerance)
-        after = _after_change(before, change, alphas[change], weighted)
-        after = after._replace(first=jnp.where(before.changes == 0, change, before.first))
-        ends = gains[change] <= least
-        ended = before._replace(ends=ends)
-        return jax.tree.map(lambda a, b: jnp.where(ends, a, b), ended, _at_mode(after, squares))
+        least = jnp.where(_is_full(so_far.model, len(Phi)), _FULL * tolerance, tolerance)
+        return Change(best, alphas[best], jnp.where(gains[best] > least, gains[best], 0))
+
+    def change_once(so_far: tuple[Quadratic, Change]) -> tuple[Quadratic, Change]:
+        after = _after_change(*so_far, weighted)
+        factor, unexplained = jax.lax.cond(
+            after.changes % _FACTOR_AGAIN == 0,
+            lambda: _factorised(after, squares),
+            lambda: (after.factor, after.unexplained),
+        )
+        after = _at_mode(after._replace(factor=factor, unexplained=unexplained))
+        return after, best_change(after)
 
     functions = jnp.where(model.filled[:, None], weighted[model.columns], 0)
     basis, in_model = jnp.linalg.qr(functions.T)
@@ -261,36 +279,38 @@ def _changes(
     unused = [(0, len(functions) - len(in_model) + _MOST_CHANGES), (0, 0)]
     basis, in_model, coordinates = (jnp.pad(a, unused) for a in (basis, in_model, coordinates))
     start = Quadratic(
-        model, current.mean, jnp.ones_like(current.mean), squares,
+        model, current.mean, jnp.eye(len(current.mean), dtype=Phi.dtype), squares,
         dot(Phi, _slopes(problem, model, current.values, likelihood)),
-        basis, in_model, coordinates, zero, zero, jnp.zeros((), bool),
+        basis, in_model, coordinates, zero,
     )  # fmt: skip
-    return jax.lax.while_loop(
-        lambda so_far: (so_far.changes < state.most_changes) & ~so_far.ends,
+    factor, unexplained = _factorised(start, squares)
+    start = _at_mode(start._replace(factor=factor, unexplained=unexplained))
+    first = best_change(start)
+    changed, _ = jax.lax.while_loop(
+        lambda so_far: (so_far[0].changes < state.most_changes) & (so_far[1].gain > 0),
         change_once,
-        _at_mode(start, squares),
+        (start, first),
     )
+    return changed, first
 
 
-def _after_change(
-    before: Quadratic,
-    change: Int[Array, ""],
-    alpha: Float[Array, ""],
-    weighted: Float[Array, "p n"],
-) -> Quadratic:
-    """Return the model after one change; its mode is not found yet.
+def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n"]) -> Quadratic:
+    """Return the model after one change, with the posterior's covariance, not yet its mean.
+
+    A change alters the inverse of the covariance by one product of a vector with itself. So it
+    takes some products of vectors with matrices, but no factorisation.
 
     Args:
         before: the model before the change.
-        change: number of the change, see `State`.
-        alpha: the new precision of the prior.
+        change: the change.
         weighted: the functions times the root of the curvatures.
     """
-    model, place = _changed(before.model, change, alpha, len(weighted))
+    model, place = _changed(before.model, change, len(weighted))
+    F, G, in_place = before.factor, before.in_model, before.factor[:, place]
     vector = len(before.mean) + before.changes  # the basis vector that an added function may need
 
-    def added(before: Quadratic) -> Quadratic:
-        function = weighted[model.columns[place]]
+    def added() -> tuple[Array, ...]:
+        function = weighted[change.number]
         first = dot(before.basis, function)
         left = function - dot(first, before.basis)
         second = dot(before.basis, left)  # once more, as `left` may be far smaller
@@ -300,45 +320,73 @@ def _after_change(
         spanned = size <= _SPANNED * epsilon(left.dtype) * jnp.linalg.norm(function)
         size = jnp.where(spanned, 0, size)
         new = jnp.where(spanned, 0, left / jnp.where(spanned, 1, size))
-        return before._replace(
-            basis=before.basis.at[vector].set(new),
-            in_model=before.in_model.at[:, place].set((first + second).at[vector].set(size)),
-            coordinates=before.coordinates.at[vector].set(dot(new, weighted.T)),
-        )
+        products = dot(new, weighted.T)
+        own = (first + second).at[vector].set(size)
+        # The best approximation of the function by the model, and what it leaves unexplained: as a
+        # sum of squares, since rounding may exceed a small difference of squares.
+        fit = dot(dot(F, dot(own, G)), F)
+        rest = own - dot(G, fit)
+        old_alpha = jnp.where(before.model.filled, before.model.alpha, 0)
+        unexplained = dot(rest, rest) + dot(old_alpha, jnp.square(fit))
+        scale = 1 / jnp.sqrt(change.alpha + unexplained)
+        row = (-scale * fit).at[place].set(scale - 1)
+        explained = scale * (dot(rest, before.coordinates) + size * products)
+        return row, -jnp.square(explained), own, new, products
 
-    def not_added(before: Quadratic) -> Quadratic:
-        stays = model.filled[place]
-        mean = jnp.where(stays, 0, before.mean[place])
-        in_model = before.in_model[:, place]
-        return before._replace(
-            mean=before.mean.at[place].add(-mean),
-            slopes=before.slopes + mean * dot(in_model, before.coordinates),
-            in_model=before.in_model.at[:, place].set(jnp.where(stays, in_model, 0)),
-        )
+    def not_added() -> tuple[Array, ...]:
+        variance = dot(in_place, in_place)
+        covariances = dot(in_place, F)
+        # Factor of the variance; a deletion makes it 0, as an infinite precision would.
+        factor = 1 / (1 + (change.alpha - before.model.alpha[place]) * variance)
+        factor = jnp.where(model.filled[place], jnp.maximum(factor, 0), 0)
+        row = -(1 - jnp.sqrt(factor)) / variance * covariances
+        # An empty place has the variance 1, apart from all other places.
+        row = row.at[place].add(jnp.where(model.filled[place], 0, 1 / jnp.sqrt(variance)))
+        explained = dot(dot(G, covariances), before.coordinates)
+        explained = (1 - factor) / variance * jnp.square(explained)
+        own = jnp.where(model.filled[place], G[:, place], 0)
+        return row, explained, own, jnp.zeros_like(before.basis[0]), jnp.zeros_like(explained)
 
-    after = jax.lax.cond(change < len(weighted), added, not_added, before)
-    return after._replace(model=model, changes=before.changes + 1)
+    # Only small arrays pass through the branches: the basis would be copied.
+    row, unexplained, own, new, products = jax.lax.cond(
+        change.number < len(weighted), added, not_added
+    )
+    mean = jnp.where(model.filled[place], 0, before.mean[place])
+    return before._replace(
+        model=model,
+        mean=before.mean.at[place].add(-mean),
+        factor=F + in_place[:, None] * row[None],
+        unexplained=before.unexplained + unexplained,
+        slopes=before.slopes + mean * dot(G[:, place], before.coordinates),
+        basis=before.basis.at[vector].set(new),
+        in_model=G.at[:, place].set(own),
+        coordinates=before.coordinates.at[vector].set(products),
+        changes=before.changes + 1,
+    )
 
 
-def _at_mode(start: Quadratic, squares: Float[Array, " p"]) -> Quadratic:
-    """Return the posterior of a model, from the posterior of another with nearly the same mode.
+def _factorised(
+    current: Quadratic, squares: Float[Array, " p"]
+) -> tuple[Float[Array, "k k"], Float[Array, " p"]]:
+    """Return the factor and the terms S of a model, computed anew, see `Quadratic`.
 
     Args:
-        start: the model.
+        current: the model.
         squares: the squares of all functions.
     """
-    model, in_model = start.model, start.in_model
+    factor, _ = _covariance_factor(current.model, current.in_model)
+    explained = dot(dot(factor, current.in_model.T), current.coordinates)
+    return factor, squares - jnp.sum(jnp.square(explained), axis=0)
+
+
+def _at_mode(start: Quadratic) -> Quadratic:
+    """Return the posterior with its mean at the mode; the density is quadratic."""
+    model, F = start.model, start.factor
     alpha = jnp.where(model.filled, model.alpha, 1)
-    factor, _ = _covariance_factor(model, in_model)
     slope = jnp.where(model.filled, start.slopes[model.columns] - alpha * start.mean, 0)
-    step = dot(dot(factor, slope), factor)  # leads to the mode, as the density is quadratic
-    explained = dot(dot(factor, in_model.T), start.coordinates)
-    return start._replace(
-        mean=start.mean + step,
-        variance=jnp.sum(jnp.square(factor), axis=0),
-        unexplained=squares - jnp.sum(jnp.square(explained), axis=0),
-        slopes=start.slopes - dot(dot(in_model, step), start.coordinates),
-    )
+    step = dot(dot(F, slope), F)
+    change = dot(dot(start.in_model, step), start.coordinates)
+    return start._replace(mean=start.mean + step, slopes=start.slopes - change)
 
 
 def _covariance_factor(
@@ -481,10 +529,11 @@ def _gains(
     # Adding a copy of a column in the model gains as much as estimating its precision again. The
     # discount prefers the estimate.
     added = jnp.where(addable, _DISCOUNT * _evidence_part(alpha_added, S, Q), 0)
-    # Remove a column from its in_model factors: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
+    # Remove a column from its own factors: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
     alpha = model.alpha
-    s = jnp.maximum(1 / current.variance - alpha, 0)
-    q = current.mean / current.variance
+    variance = jnp.sum(jnp.square(current.factor), axis=0)
+    s = jnp.maximum(1 / variance - alpha, 0)
+    q = current.mean / variance
     worth = jnp.square(q) - s
     useful = model.filled & (worth > 0) & (s > 0)
     estimate = jnp.where(useful, jnp.square(s) / jnp.where(useful, worth, 1), 1)
@@ -509,17 +558,16 @@ def _is_full(model: Model, p: int) -> Bool[Array, ""]:
     return count >= len(model.columns) - 1
 
 
-def _changed(
-    model: Model, change: Int[Array, ""], alpha: Float[Array, ""], p: int
-) -> tuple[Model, Int[Array, ""]]:
+def _changed(model: Model, change: Change, p: int) -> tuple[Model, Int[Array, ""]]:
     """Return the model after one change, and the place of the change.
 
     `State` explains the numbers of changes.
     """
     k = len(model.columns)
-    adds, deletes = change < p, change >= p + k
-    place = jnp.where(adds, jnp.argmin(model.filled).astype(jnp.int32), (change - p) % k)
-    columns = model.columns.at[place].set(jnp.where(adds, change, model.columns[place]))
+    number = change.number
+    adds, deletes = number < p, number >= p + k
+    place = jnp.where(adds, jnp.argmin(model.filled).astype(jnp.int32), (number - p) % k)
+    columns = model.columns.at[place].set(jnp.where(adds, number, model.columns[place]))
     filled = model.filled.at[place].set(~deletes)
-    new = model._replace(columns=columns, filled=filled, alpha=model.alpha.at[place].set(alpha))
-    return new, place
+    alpha = model.alpha.at[place].set(change.alpha)
+    return model._replace(columns=columns, filled=filled, alpha=alpha), place

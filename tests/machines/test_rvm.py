@@ -140,8 +140,10 @@ def test_noise_and_evidence_are_in_the_units_of_the_targets():
 
 
 @pytest.mark.parametrize("n", [12, 60])
-def test_the_changes_of_a_step_are_those_of_dense_algebra(n):
+@pytest.mark.parametrize("often", [False, True])
+def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch):
     """With fewer rows than functions and changes, and copies that the basis spans already."""
+    monkeypatch.setattr(sparse_bayes, "_FACTOR_AGAIN", 1 if often else 1000)
     rng = np.random.default_rng(0)
     x = rng.uniform(-5, 5, n)
     Phi = np.exp(-np.square(x[:, None] - np.repeat(x[: n // 2], 2)[None]))
@@ -149,9 +151,10 @@ def test_the_changes_of_a_step_are_those_of_dense_algebra(n):
     y = np.sinc(x) + 0.1 * rng.standard_normal(n)
     problem = sparse_bayes.Problem(*map(jnp.asarray, (Phi.T, y, np.ones(n))))
     state = sparse_bayes.init(problem, n + 1, 10, "normal")
-    last = sparse_bayes._changes(problem, state, jnp.asarray(1e-6), "normal")
+    last, first = sparse_bayes._changes(problem, state, jnp.asarray(1e-6), "normal")
     model, filled = last.model, np.asarray(last.model.filled)
-    assert int(last.changes) > 8
+    assert int(first.number) < len(Phi.T)  # adds a function
+    assert int(last.changes) > max(8, filled.sum())  # some changes added no function
     used, beta = Phi[:, np.asarray(model.columns)[filled]], float(model.beta)
     covariance = np.linalg.inv(np.diag(np.asarray(model.alpha)[filled]) + beta * used.T @ used)
     mean = beta * covariance @ used.T @ y
@@ -159,6 +162,8 @@ def test_the_changes_of_a_step_are_those_of_dense_algebra(n):
     unexplained = beta * np.square(Phi).sum(axis=0) - np.sum(cross * (covariance @ cross), axis=0)
     limits = {"rtol": 1e-6, "atol": 1e-6 * beta}
     np.testing.assert_allclose(np.asarray(last.mean)[filled], mean, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(np.asarray(last.variance)[filled], np.diag(covariance), rtol=1e-6)
+    whole = np.eye(len(filled))
+    whole[np.ix_(filled, filled)] = covariance
+    np.testing.assert_allclose(last.factor.T @ last.factor, whole, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(last.unexplained, unexplained, **limits)
     np.testing.assert_allclose(last.slopes, beta * Phi.T @ (y - used @ mean), **limits)

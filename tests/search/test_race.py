@@ -7,12 +7,12 @@ import pytest
 
 import jsparse
 from jsparse.kernels import RBF
-from jsparse.machines import KSP, SCDP, Dual, FixedSize, SpSVM, dual
+from jsparse.machines import KSP, RVM, SCDP, Dual, FixedSize, SpSVM, dual
 from jsparse.machines.rows import rows_of
-from jsparse.search import race as racing
-from jsparse.search.history import Evaluation, load_history, save_history
-from jsparse.search.race import BestFolds, first_folds, race
+from jsparse.search.history import Evaluation, load_history, save_history, scored
+from jsparse.search.race import CLEARLY_WORSE, NOT_BETTER, BestFolds, first_folds, race
 from jsparse.search.run import Tuning
+from jsparse.search.strategies import Nearby, Profile
 from jsparse.validation.folds import plain_folds
 from jsparse.validation.validate import FoldLosses, Scoring, Validation, mean_losses
 
@@ -43,7 +43,7 @@ class Errors:
         return np.average(self.fold_scores, axis=1, weights=self.weights).min(axis=1)
 
     def race(self, best=None):
-        wanted = first_folds(len(self.fold_scores), 100 * (self.weights > 0))
+        wanted = first_folds(len(self.fold_scores), 100 * (self.weights > 0), CLEARLY_WORSE)
         return race(SCDP(3), self(wanted), wanted, self, best or BestFolds()).scores
 
 
@@ -70,6 +70,15 @@ def test_all_but_the_two_best_values_of_C_are_left_out():
     errors = Errors(machines(1.0, 1.0, 1.0, 1.0, spread=1e-3))
     errors.race()
     assert sorted(sum(wanted.sum(axis=1) for wanted in errors.asked)) == [2, 2, V, V]
+
+
+@pytest.mark.parametrize(("factor", "folds"), [(1.001, 2), (1.0, V), (0.999, V)])
+def test_by_the_stricter_rule_a_machine_that_is_not_better_leaves(factor, folds):
+    errors = Errors(machines(1.0))
+    best = BestFolds(1 / factor, errors.fold_scores[0, :, 0] / factor, NOT_BETTER)
+    scores = errors.race(best)
+    assert sum(wanted.sum() for wanted in errors.asked) == folds
+    assert (folds == V) or scores.scores[0] > best.score
 
 
 @pytest.mark.parametrize(("score", "folds"), [(0.5, 2), (1.0, V), (2.0, V)])
@@ -136,7 +145,7 @@ def test_machines_that_cannot_be_trusted_leave_the_race():
     [([1] * 10, 10), ([20] * 10, 5), ([500] * 10, 2), ([0, 0, 90, 5, 90, 90], 5), ([500], 1)],
 )
 def test_the_first_folds_are_at_least_two_with_a_hundred_rows(sizes, first):
-    assert first_folds(3, np.array(sizes)).sum(axis=1).tolist() == [first] * 3
+    assert first_folds(3, np.array(sizes), CLEARLY_WORSE).sum(axis=1).tolist() == [first] * 3
 
 
 def rows(n, task="regression"):
@@ -173,7 +182,7 @@ def test_training_with_a_race_gives_the_same_machine_by_fewer_fits(method, monke
     task = method.tasks[0]
     X, y = rows(400, task)
     raced = jsparse.train(X, y, task=task, method=method, key=0, out_of_fold=True)
-    monkeypatch.setattr(racing, "FIRST_FOLDS", 100)
+    monkeypatch.setattr(Profile, "race", None)
     whole = jsparse.train(X, y, task=task, method=method, key=0, out_of_fold=True)
     assert any(np.isnan(e.fold_scores).any() for e in raced.tuning.history)
     assert not any(np.isnan(e.fold_scores).any() for e in whole.tuning.history)
@@ -189,6 +198,21 @@ def test_training_with_a_race_gives_the_same_machine_by_fewer_fits(method, monke
         np.testing.assert_array_equal(saved.fold_scores, evaluation.fold_scores)
 
 
+@pytest.mark.parametrize("method", [RVM(candidates=60), SpSVM(20, candidates=60)])
+def test_a_walk_near_a_surrogate_races_too(method, monkeypatch):
+    task = method.tasks[0]
+    X, y = rows(1000, task)
+    raced = jsparse.train(X, y, task=task, method=method, key=0).tuning
+    monkeypatch.setattr(Nearby, "race", None)
+    whole = jsparse.train(X, y, task=task, method=method, key=0).tuning
+    fits = [
+        sum(np.sum(~np.isnan(e.fold_scores)) for e in scored(t.history)) for t in (raced, whole)
+    ]
+    assert fits[0] < fits[1]
+    assert not np.isnan(min(raced.history[10:], key=lambda e: e.least).fold_scores).any()
+    assert raced.score < whole.score + 0.5 * whole.standard_error
+
+
 def test_methods_whose_folds_cost_nothing_do_not_race():
     X, y = rows(300)
     trained = jsparse.train(X, y, task="regression", method=FixedSize(20), key=0)
@@ -199,7 +223,7 @@ def test_the_reported_metric_is_that_of_a_search_without_a_race(monkeypatch):
     X, y = rows(400, "classification")
     options = {"task": "classification", "method": KSP(n_prototypes=(2, 8)), "key": 0}
     raced = jsparse.train(X, y, **options)
-    monkeypatch.setattr(racing, "FIRST_FOLDS", 100)
+    monkeypatch.setattr(Profile, "race", None)
     whole = jsparse.train(X, y, **options)
     assert raced.curve.metric == whole.curve.metric == "misclassification"
     np.testing.assert_allclose(raced.curve.errors, whole.curve.errors)
