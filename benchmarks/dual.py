@@ -1,4 +1,4 @@
-"""Speed of the LS-SVM in the dual: Cholesky, leave-one-out, conjugate gradients."""
+"""Speed of the LS-SVM in the dual: solvers, leave-one-out, and recursive feature machines."""
 
 import functools
 import time
@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.kernel_ridge import KernelRidge
 
+import jsparse
 from jsparse._status import ADVICE
-from jsparse.kernels import RBF
-from jsparse.machines import dual
+from jsparse.kernels import RBF, Matern32
+from jsparse.machines import agop, dual
 
 from .data_sets import benchmark_set
 from .report import Report, alternated
@@ -20,7 +21,7 @@ C = 10.0
 
 def run(*, quick: bool) -> Report:
     rows, notes, data = [], [], {}
-    for part in (cholesky, leave_one_out, conjugate_gradients):
+    for part in (cholesky, leave_one_out, conjugate_gradients, derivatives, recursive):
         more_rows, more_notes, numbers = part(quick)
         rows, notes = rows + more_rows, notes + more_notes
         data[part.__name__] = numbers
@@ -136,3 +137,56 @@ def conjugate_gradients(quick: bool):
     numbers = {"seconds": seconds, "steps": steps, "product": bare, "memory": memory,
                "residual": float(fitted.relative_residual), "rows": n}  # fmt: skip
     return [row], [note], numbers
+
+
+def made_rows(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs with 20 columns, six of which matter, and targets with noise; float32."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 20)).astype(np.float32)
+    y = np.sin(2 * X[:, 0] + X[:, 1]) + X[:, 2] * X[:, 3] + np.cos(3 * X[:, 4]) + 0.5 * X[:, 5]
+    return X, (y + 0.1 * rng.standard_normal(n)).astype(np.float32)
+
+
+def derivatives(quick: bool):
+    """Compare the average gradient outer product over the rows with the fit of the machine."""
+    n = 1000 if quick else 6000
+    X, y = (jnp.asarray(a) for a in made_rows(n))
+    kernel = Matern32(jnp.full(20, 5.0, jnp.float32))
+    fit = functools.partial(dual.fit, kernel, C, X, y, method="cholesky")
+    machine = fit().expansion
+    calls = {
+        "fit": fit,
+        "scales of the columns": lambda: agop(machine, X, diagonal=True),
+        "whole product": lambda: agop(machine, X),
+    }
+    seconds = alternated(calls, 2 if quick else 5)
+    rows = [
+        [
+            f"gradient outer product, {name}, {n} x 20 rows, float32",
+            f"{seconds[name]:.2f}",
+            "one fit by Cholesky",
+            f"{seconds['fit']:.2f}",
+            f"{seconds[name] / seconds['fit']:.2f}",
+        ]
+        for name in ("scales of the columns", "whole product")
+    ]
+    return rows, [], seconds
+
+
+def recursive(quick: bool):
+    """Train with five rounds of a recursive feature machine and three families of kernels."""
+    n = 500 if quick else 6000
+    X, y = made_rows(n)
+    settings = {
+        "task": "regression", "method": jsparse.Dual(), "kernel": "auto", "key": 0,
+        "search": jsparse.Recursive(rounds=5),
+    }  # fmt: skip
+    jsparse.train(X, y, **settings)  # compiles
+    start = time.perf_counter()
+    trained = jsparse.train(X, y, **settings)
+    seconds = time.perf_counter() - start
+    test_X, test_y = made_rows(n + 2000)
+    error = float(np.mean((trained.predict(test_X[n:]) - test_y[n:]) ** 2) / np.var(test_y))
+    row = [f"train, Recursive, three families, {n} x 20 rows", f"{seconds:.1f}", "", "", ""]
+    note = f"The machine of the recursive search has a mean squared error of {error:.3f} variances."
+    return [row], [note], {"seconds": seconds, "error": error, "kernel": str(trained.kernel)}

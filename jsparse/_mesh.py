@@ -70,12 +70,12 @@ def spread(
     in_axes: tuple[Axis, ...],
     out_axes: Axis | tuple[Axis, ...],
 ) -> Callable[..., T]:
-    """Apply `function` on every device of the mesh to the device's shards of the arguments.
+    """Return `function` for a mesh: every device applies it to its shards of the arguments.
 
     Args:
         function: a function of one device's shards, with collectives over `mesh.axis_names`. It
-            should close over no arrays: JAX 0.10 cannot differentiate in closed-over arrays that
-            were on the mesh.
+            should close over no arrays: JAX 0.10 cannot differentiate with respect to closed-over
+            arrays that were on the mesh.
         mesh: mesh whose devices are all used. None returns the function unchanged.
         in_axes: the axis along which each argument is sharded; None for replicated arguments. The
             last shard is padded with copies of the last entry.

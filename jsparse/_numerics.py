@@ -57,13 +57,14 @@ def resolves_products(dtype: jnp.dtype) -> bool:
 
 
 def rank_cutoff(largest: Float[Array, "*b"]) -> Float[Array, "*b"]:
-    """Return `2 eps lambda_1`, below which a computed eigenvalue is rounding noise.
+    """Return `2 eps` times the largest eigenvalue; smaller computed eigenvalues are rounding noise.
 
-    Symmetric eigensolvers are backward stable, with an error of about eps lambda_1. The independent
-    rounding errors of the matrix entries cause less. The usual cutoff size * eps * lambda_1
-    (`numpy.linalg.matrix_rank`) drops too many features of a kernel machine in float32. On magic (m
-    = 500, lengthscale 10, C = 100) it keeps 48 of 500 features and costs a point of test error
-    against float64; 2 eps keeps 107 features and costs 0.2.
+    Symmetric eigensolvers are backward stable, with an error of about eps times the largest
+    eigenvalue. Independent rounding errors of the matrix entries change eigenvalues by less. The
+    usual cutoff has the number of rows in place of 2 (`numpy.linalg.matrix_rank`), which drops too
+    many features of a kernel machine in float32. On the table magic (m = 500, lengthscale 10, C =
+    100) it keeps 48 of 500 features and costs a percentage point of test error against float64; 2
+    eps keeps 107 features and costs 0.2 points.
     """
     return 2.0 * epsilon(largest.dtype) * jnp.maximum(largest, 0)
 
@@ -121,11 +122,12 @@ def unbatched_lapack(decompose: Function) -> Function:
 
 @functools.cache
 def solved_with_border(c: int) -> Callable[[Array], tuple[Array, Array]]:
-    """Return `A^(-1) B` and the diagonal of A's Cholesky factor, given `[[A, B], [., d I]]`.
+    """Return a function of a matrix `[[A, B], [., d I]]`, where `B` has `c` columns.
 
-    The factor of the bordered matrix is `[[L, 0], [Y', D]]` with `L Y = B`. So only one of two
-    triangular systems is solved, and nothing is copied, which saves a third of the time for size
-    200. Only the upper triangle is read. `d` must exceed the eigenvalues of `B'A^(-1)B`.
+    It returns `A^(-1) B` and the diagonal of A's Cholesky factor. The factor of the bordered matrix
+    is `[[L, 0], [Y', D]]` with `L Y = B`. So only one of two triangular systems is solved, and
+    nothing is copied, which saves a third of the time for size 200. Only the upper triangle is
+    read. `d` must exceed the eigenvalues of `B'A^(-1)B`.
     """
 
     @unbatched_lapack

@@ -33,7 +33,7 @@ def short_repr(self: Any) -> str:
 
 
 class ShortList(list[T]):
-    """A list whose repr has a line for each first item and states the number of other items."""
+    """A list whose repr shows the first items, a line each, and the number of the others."""
 
     def __repr__(self) -> str:
         lines = [f"  {clipped(brief(item), LINE - 3)}," for item in self[:MOST_ITEMS]]

@@ -60,11 +60,11 @@ def trusted(status: int) -> bool:
 
 
 class PrecisionWarning(UserWarning):
-    """This precision decided the result, not the data; the message says what to do."""
+    """A warning that rounding, not the data, decided the result; the message says what to do."""
 
 
 class ConvergenceWarning(UserWarning):
-    """The steps ran out, or a machine has no prototypes; the message says what to do."""
+    """A warning that the steps ran out, or that a machine has no prototypes, with advice."""
 
 
 def status_of(failed: Bool[Array, "*b"], imprecise: Bool[Array, "*b"]) -> Int[Array, "*b"]:

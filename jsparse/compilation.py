@@ -80,8 +80,9 @@ def warm_up(
 
     Tables of similar size share programs: rows are padded to a few capacities, by at most 6 %. A
     later run with the same `options` in this process compiles nothing. With
-    `enable_compilation_cache`, a run in another process reads the programs from the disk. Where the
-    rows decide about the kernel, as without a method, their kernel may need more programs.
+    `enable_compilation_cache`, a run in another process reads the programs from the disk. If
+    `train` chooses the kernel by the rows, as it does without `method`, it may compile further
+    programs.
 
     Args:
         n: number of rows.

@@ -160,7 +160,7 @@ class KernelHead(eqx.Module):
         Args:
             features: the network's features of some rows, shape `n d`, `n >= n_prototypes`.
             n_prototypes: the number of prototypes.
-            key: random key of the first centres of k-means.
+            key: random key of the initial centres of k-means.
             kernel: see `KernelHead`. None for an `RBF` whose lengthscale is the root mean squared
                 distance of two rows of features.
             settings: further arguments of `KernelHead`.
@@ -341,7 +341,7 @@ def _is_floating(leaf: Any) -> bool:
 
 
 def _is_positive(path: KeyPath, leaf: ArrayLike) -> bool:
-    """Return whether a kernel's leaf is positive; a traced leaf, whether its kernel asks for it."""
+    """Return whether a kernel's leaf is positive; for a traced leaf, whether it has to be."""
     if is_concrete(leaf):
         return bool(np.all(np.asarray(leaf) > 0))
     return not any(getattr(key, "name", "") in _OF_ANY_SIGN for key in path)

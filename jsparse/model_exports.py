@@ -118,7 +118,7 @@ class ModelExports:
         outputs: Sequence[str] | Literal["all"] = "all",
         coverage: float | None = None,
     ) -> None:
-        """Write the model to an ONNX file, which programs of many languages run.
+        """Write the model to an ONNX file, which programs in many languages can run.
 
         The file holds standard operators (opset 18) in the model's precision, for any number of
         rows. It needs no jsparse, JAX or Python. Its inputs are
@@ -126,19 +126,20 @@ class ModelExports:
         - `X`, shape `n d`, in the model's dtype;
         - for a model of a table, each column by its name, shape `n 1`: numbers in the model's
           dtype, texts, whole numbers and booleans for categories, and dates and times as int64,
-          microseconds since 1970 in UTC. The how-to page "Save and deploy" has the lines that make
-          these inputs of any table. The file describes the contents of each input.
+          microseconds since 1970 in UTC. The how-to page "Save and deploy" has code that makes
+          these inputs from a table. The file describes the contents of each input.
 
-        Its outputs have the names that skl2onnx gives them: `variable`, shape `n c`, of a
-        regression; `label`, `probabilities` (if the model has them) and `scores` (the result of
-        `decision_function`) of a classifier. With a coverage, a regression has the outputs `lower`
-        and `upper`, shape `n c`, and a classifier has `prediction_set`, booleans of shape `n k`.
+        Its outputs have the names that skl2onnx gives them. A regression has the output `variable`,
+        shape `n c`. A classifier has `label`, `scores` (the result of `decision_function`) and, if
+        the model has them, `probabilities`. With `coverage`, a regression also has `lower` and
+        `upper`, shape `n c`, and a classifier `prediction_set`, booleans for `k` classes, shape
+        `n k`.
         Equal models give equal bytes.
 
         The program cannot raise errors. If a number is NaN or infinite, the row's values, scores
         and probabilities are NaN or infinite, and its label is of no use. A missing number is NaN;
-        it is filled in if the model imputes. A category that training did not see is treated as by
-        the model, and so is a missing one: the empty text.
+        it is filled in if the model imputes. A missing category is the empty text. The file treats
+        it, and a category that training did not see, as the model does.
 
         Args:
             path: the file to write. An existing file is replaced once the new file is complete.
@@ -150,7 +151,8 @@ class ModelExports:
 
         Raises:
             ValueError: for a kernel that is not one of this package's, such as a `Custom` kernel;
-                for names of outputs that the file would not have; with a coverage, as `interval`.
+                for names of outputs that the file would not have; for a `coverage` that `interval`
+                or `predict_set` would not accept.
             ImportError: without onnx; `pip install "jsparse[onnx]"`.
             OutputError: if the file cannot be written.
         """

@@ -107,7 +107,9 @@ def _share(part: Float[Array, " n"], total: Float[Array, " n"]) -> Float[Array, 
 
 @compiled
 def span_of(expansion: KernelExpansion) -> Span:
-    """Return the span of the prototypes of a machine; time and memory of one `m m` factor.
+    """Return the span of a machine's prototypes in feature space.
+
+    It takes the time and the memory of a Cholesky factor of the Gram matrix, shape `m m`.
 
     Raises:
         ValueError: for a `Mixture` of kernels, which has no common feature space.

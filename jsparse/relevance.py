@@ -155,7 +155,7 @@ def _inverse_squares(kernel: Kernel, d: int) -> Float[np.ndarray, " d"]:
 
 
 def _variance(kernel: Kernel) -> float:
-    """Return `k(x, x)` of a kernel of distances."""
+    """Return `k(x, x)` of a stationary kernel."""
     match kernel:
         case Scaled():
             return float(kernel.variance) * _variance(kernel.kernel)

@@ -39,7 +39,7 @@ DONE, UNTRUSTED = 0, 3
 
 
 def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
-    """Parse and run a command; returns the exit code."""
+    """Parse and run a command; return the exit code."""
     commands = {
         "demo": _demo,
         "fit": _fit,

@@ -51,7 +51,7 @@ class Comparison(NamedTuple):
 
     @property
     def trusted(self) -> bool:
-        """False if a line is not trusted, or a method failed."""
+        """Whether every method could be trained, and every line can be trusted."""
         lines = all(line.trusted for line in self.lines)
         return lines and not any(method.failed for method in self.left_out)
 

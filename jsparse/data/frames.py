@@ -72,10 +72,10 @@ class Frame:
     __repr__ = short_repr
 
     def ordered(self, names: Sequence[str]) -> "Frame":
-        """Return the table with these columns first.
+        """Return the table with the columns `names` first.
 
         Raises:
-            ValueError: naming columns that it lacks.
+            ValueError: if the table lacks columns of `names`; it states which.
         """
         table = _arrow(self.table)
         missing = [name for name in names if name not in table.column_names]

@@ -134,7 +134,7 @@ class Parameter(NamedTuple):
 
 
 def method_parameters(method: type[Method], omitted: Iterable[str]) -> dict[str, Parameter]:
-    """Return the parameters for the settings of a method by setting, without those in `omitted`."""
+    """Return the estimator's parameter for each setting of a method, but for those in `omitted`."""
     texts = argument_texts(method)
     return {
         field.name: Parameter(

@@ -49,8 +49,8 @@ class _MoreRows(Machine):
     def progressive_score(self, stream: Iterable[Any], **options: Any) -> ProgressiveScore:
         """Predict each batch of a stream, then learn it; return the errors of the predictions.
 
-        The machine has not seen the rows that it predicts, as in use. If
-        the estimator is not fitted, the first batch fits it and is not predicted.
+        The machine has not seen the rows that it predicts, as after deployment. If the estimator is
+        not fitted, the first batch fits it and is not predicted.
 
         Args:
             stream: batches `(X, y)` or `(X, y, sample_weight)`, in the order of time.
@@ -58,11 +58,11 @@ class _MoreRows(Machine):
 
         Returns:
             The error of each batch and over all batches: the share of wrong labels, or the mean
-            squared error.
+            squared error. The error of a batch that was not predicted is NaN.
 
         Raises:
             ValueError: if there is no batch; otherwise as for `partial_fit`. The batches before the
-                error have been learnt.
+                invalid one have been learnt.
         """
         errors, weights = [], []
         for X, y, *rest in stream:

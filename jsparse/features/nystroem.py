@@ -70,7 +70,10 @@ class Nystroem(Whitened):
 def _whitened(
     kernel: Kernel, prototypes: Float[Array, "m d"], center: bool
 ) -> tuple[Float[Array, "m m"], Float[Array, " m"], Int[Array, ""], Scalar]:
-    """Return transform, shift, number of present prototypes and cutoff, in one program."""
+    """Return the whitening matrix, the mean of the features, and two numbers; one program.
+
+    The first number counts the prototypes in use. Eigenvalues below the second count as 0.
+    """
     gram = kernel.gram(prototypes)
     transform = whitening(gram)
     present = jnp.sum(jnp.diagonal(gram) != 0, dtype=jnp.int32)  # NaN counts as present

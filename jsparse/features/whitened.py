@@ -20,7 +20,7 @@ class Whitened(FeatureMap):
     shift: Float[Array, " m"]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
-        """Return `K(X, Z) T - shift`, shape `n m`."""
+        """Return the features `K(X, Z) T - shift`, shape `n p`."""
         return dot(self.kernel.cross_gram(X, self.prototypes), self.transform) - self.shift[None, :]
 
     @property

@@ -174,7 +174,7 @@ class Product(Pair):
 
 
 class Scaled(Kernel):
-    """`k(x, z) = variance kernel(x, z)`; `2.0 * kernel` and `kernel * 2.0` construct it.
+    """A kernel times a number, `variance`; `2.0 * kernel` and `kernel * 2.0` construct it.
 
     Attributes:
         kernel: the kernel that is scaled.
@@ -198,7 +198,7 @@ class Scaled(Kernel):
         return self.kernel.ignores_zero_columns
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """Return `variance kernel(x, z)`."""
+        """Return the kernel's value times `variance`."""
         return self._scale(self.kernel(x, z))
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:

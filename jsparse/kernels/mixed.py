@@ -140,7 +140,8 @@ def categorical_columns(kernel: Any) -> tuple[int, ...]:
     """Return the columns in which a kernel compares codes. They must not be scaled.
 
     Raises:
-        ValueError: if a part of the kernel treats them as numbers, or compares other columns.
+        ValueError: if a part of the kernel treats these columns as numbers, or if two parts compare
+            codes in different columns.
     """
     columns = _code_columns(kernel)
     if columns:

@@ -14,18 +14,19 @@ from .stationary import Stationary
 
 
 class Projected(Kernel):
-    """`k(x, z) = kernel(P x, P z)`: with `RBF(1.0)`, `exp(-(x - z)' P'P (x - z) / 2)`.
+    """A kernel of projected points, `kernel(P x, P z)`.
 
-    The points have the Mahalanobis metric `P'P`, whose rank is at most the number of rows of `P`.
-    `Gradient(rank=..)` tunes `P`; other searches leave it unchanged.
+    With `RBF(1.0)` it is `exp(-(x - z)' P'P (x - z) / 2)`. The points have the Mahalanobis metric
+    `P'P`, whose rank is at most the number of rows of `P`. `Gradient(rank=..)` tunes `P`; other
+    searches leave it unchanged.
 
     Attributes:
         kernel: a kernel of points of `r` dimensions.
         matrix: `P`, shape `r d`.
 
     Raises:
-        ValueError: if `kernel` is not a kernel, or the matrix has the wrong shape or is concrete
-            and not finite; at evaluation, if the number of columns of the points does not fit.
+        ValueError: if `kernel` is not a kernel, or if the matrix has the wrong shape or (outside
+            `jit`) a value that is not finite. At evaluation, if the points do not have `d` columns.
     """
 
     kernel: Kernel

@@ -381,6 +381,11 @@ def _by_conjugate_gradients(
     landmarks: int,
     block_rows: int,
 ) -> DualFit:
+    """Fit by conjugate gradients, without the kernel matrix.
+
+    The preconditioner is the Nystroem approximation by so many `landmarks`, rows evenly spaced in
+    the table. The steps are those of the slowest column, and the status is the worst one.
+    """
     X, y = present_rows(X, w), present_targets(y, w)
     root_weights = jax.lax.stop_gradient(jnp.sqrt(w)[:, None])
 
@@ -393,8 +398,8 @@ def _by_conjugate_gradients(
         """Return `K v`."""
         return map_row_blocks(lambda rows: rows_times(rows, v), X, block_rows)
 
-    numbers = jnp.linspace(0, len(X) - 1, landmarks).astype(jnp.int32)
-    precondition = nystroem_preconditioner(kernel, C, X, X[numbers], root_weights, block_rows)
+    landmark_rows = jnp.linspace(0, len(X) - 1, landmarks).astype(jnp.int32)
+    precondition = nystroem_preconditioner(kernel, C, X, X[landmark_rows], root_weights, block_rows)
 
     def inverse(rhs: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], tuple[Array, Array]]:
         """Return `(W^(1/2) K W^(1/2) + I/C)^(-1) rhs`, and the steps and status of each column."""

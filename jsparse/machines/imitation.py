@@ -117,7 +117,7 @@ def _imitate(
 
 
 def _nearest(kernel: Kernel, X: Float[Array, "n d"]) -> Int[Array, "n k"]:
-    """Return the numbers of the rows nearest to each row in feature space, itself first."""
+    """Return for each row the indices of the `k` nearest rows in feature space, itself first."""
     n, k = len(X), min(NEIGHBOURS + 1, len(X))
     squares = kernel.diagonal(X)
     blocks = jnp.resize(X, (-(-n // _BLOCK), _BLOCK, X.shape[1]))  # repeats rows as padding

@@ -127,23 +127,24 @@ def _each_target(
 
 
 def _with_coefficients_from_rows(
-    selected: Selected, design: Design, ridge: Array, longest: int
+    selected: Selected, design: Design, ridge: Array, most_atoms: int
 ) -> Selected:
-    """Return the selected atoms of each size, with coefficients computed from the rows.
+    """Return the selected atoms of each size, with coefficients refitted by QR of the rows.
 
-    A machine has at most `longest` atoms.
+    The normal equations, which serve the selection, would lose half of the digits. No machine has
+    more than `most_atoms` atoms.
     """
     p = design.D.shape[1]
 
-    def one(machine: tuple[Array, Array]) -> Float[Array, " p"]:
+    def refitted(machine: tuple[Array, Array]) -> Float[Array, " p"]:
         coefficients, y = machine
-        slots = jnp.nonzero(coefficients, size=longest, fill_value=p)[0].astype(jnp.int32)
-        inside, indices = slots < p, jnp.minimum(slots, p - 1)
-        form = on_atoms.Rows(design.D, y[:, None], ridge)
-        weights, _ = form.solve(form.reduced(indices, inside))
-        return jnp.zeros_like(coefficients).at[slots].set(weights[:, 0], mode="drop")
+        atoms = jnp.nonzero(coefficients, size=most_atoms, fill_value=p)[0].astype(jnp.int32)
+        used, indices = atoms < p, jnp.minimum(atoms, p - 1)
+        rows = on_atoms.Rows(design.D, y[:, None], ridge)
+        weights, _ = rows.solve(rows.reduced(indices, used))
+        return jnp.zeros_like(coefficients).at[atoms].set(weights[:, 0], mode="drop")
 
     c, s, _ = selected.coefficients.shape
     targets = jnp.repeat(design.y.T, s, axis=0)
-    coefficients = map_systems(one, (selected.coefficients.reshape(c * s, p), targets))
+    coefficients = map_systems(refitted, (selected.coefficients.reshape(c * s, p), targets))
     return selected._replace(coefficients=coefficients.reshape(c, s, p))

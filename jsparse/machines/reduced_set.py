@@ -125,14 +125,17 @@ class ReducedSetSVM(FewPrototypes):
 
 
 def _large_machine(
-    problem: LargeMargin, most: int | None
+    problem: LargeMargin, max_rows: int | None
 ) -> tuple[KernelExpansion, Int[Array, ""]]:
-    """Return the support vector machine in the span of at most so many rows, and its stop code."""
+    """Return the support vector machine to approximate, and its status.
+
+    Its support vectors are among at most `max_rows` rows; None for all rows.
+    """
     kernel, X = problem.kernel, problem.X
-    if most is not None and most < len(X):
+    if max_rows is not None and max_rows < len(X):
         w = problem.weights if problem.weights.ndim == 1 else jnp.max(problem.weights, axis=1)
         present = (w > 0).astype(X.dtype)
-        Z = X[pivoted_cholesky(jax.random.key(0), kernel, X, most, present).indices]
+        Z = X[pivoted_cholesky(jax.random.key(0), kernel, X, max_rows, present).indices]
         solved = problem.solve(Z)
         return problem.expansion(Z, solved), solved.status
     # The rows of the Cholesky factor of K are features whose Gram matrix is K.

@@ -97,7 +97,10 @@ class ReductionColumns(CandidateColumns):
 
 @compiled
 def reduction_columns(kernel: Kernel, prototypes: Float[Array, "M d"]) -> ReductionColumns:
-    """Return the `ReductionColumns` of some prototypes, without targets."""
+    """Return the kernel columns of some prototypes, with their Gram matrix and its eigenvectors.
+
+    The eigenvectors are None where the dtype resolves products of columns.
+    """
     columns = candidate_columns(kernel, prototypes)
     gram = columns.gram
     rotation = None if resolves_products(gram.dtype) else eigh(gram)[1]
@@ -176,7 +179,7 @@ def solve(
     lost = (jnp.max(sums.target_square) < least * sums.weight_sum) & jnp.any(sums.cross != 0)
     exponent = target_exponent(variant, jnp.sqrt(_variance(sums)))
     columns, sums = columns.targets_times(-exponent), sums.targets_times(-exponent)
-    # The paper assumes standardised targets; without this assumption C is divided by the variance.
+    # Mall and Suykens assume standardised targets. For others, C is divided by the variance.
     variance = jnp.ones((), C.dtype) if variant.rule == "paper" else _variance(sums)
     weight = C / variance
     system = _system(columns, sums)
@@ -189,8 +192,8 @@ def solve(
     # A size at the level of rounding would leave its coefficient without a penalty.
     penalty = jnp.maximum(sizes, epsilon(C.dtype) * jnp.max(sizes))
     if variant.rule == "relative":
-        # Start each coefficient at or above the smallest size that it can have at a minimum,
-        # as all coefficients might vanish otherwise.
+        # At a local minimum no nonzero coefficient is smaller than a certain size. Start none below
+        # this size, as all coefficients might vanish otherwise.
         penalty = jnp.minimum(penalty / variance**1.5, weight * jnp.diagonal(system.A))
     start = weight, 1 / jnp.sqrt(penalty)
     if system.factor is None:
@@ -229,7 +232,7 @@ class System(NamedTuple):
 
 
 def _system(columns: ReductionColumns, sums: NormalEquations) -> System:
-    """Return the `System` of sums over rows."""
+    """Return the normal equations of the coefficients, or a factor of them, from sums over rows."""
     f, s = sums.feature_sum, sums.weight_sum
     A = sums.gram - f[:, None] * (f / s)[None, :]
     b = sums.cross - f[:, None] * (sums.target_sum / s)[None, :]

@@ -88,7 +88,7 @@ class Problem(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """Weights, intercept and residuals; or the difference of two machines."""
+    """A machine of one fold, with its residuals; or the difference of two machines."""
 
     weights: Float[Array, " p"]
     intercept: Float[Array, ""]

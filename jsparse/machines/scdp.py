@@ -93,7 +93,7 @@ class SCDP(CandidatesFromSums):
 
     def path_end(self, scores: Float[np.ndarray, " k"]) -> int | None:
         """See `Method.path_end`: the stopping rule decides."""
-        return None if self.stopping is None else self.stopping.length(scores)
+        return None if self.stopping is None else self.stopping.path_length(scores)
 
     def features(self, kernel: Kernel, points: Float[Array, "M d"]) -> CandidateColumns:
         """See `FromSums.features`: the kernel columns."""

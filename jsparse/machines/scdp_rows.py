@@ -55,7 +55,10 @@ class Problem(NamedTuple):
 
 
 class State(NamedTuple):
-    """A pursuit that never forms the system. Axis `n1 = n + 1` ends with a row for `nu`."""
+    """The state of a pursuit that reads the rows and never forms the normal equations.
+
+    An axis `n1 = n + 1` has the `n` rows, and one more row for the penalty `nu` of the intercept.
+    """
 
     pursuit: probabilistic.State  # a batch of one
     images: Float[Array, "K n1"]  # u_j = F p_j, for directions p_j and centred kernel columns F
@@ -193,9 +196,10 @@ def _triangular_factor(
     problem: Problem,
     block_rows: int | None,
 ) -> Float[Array, "q q"]:
-    """Return the factor R of one QR factorisation, of two blocks of rows.
+    """Return the factor R of the QR factorisation of two blocks of rows, one above the other.
 
-    One block is the weighted rows `[1 K(X, Z) y]`. The other is a square root of the penalty.
+    One block is the rows `[1 K(X, Z) y]`, multiplied by the roots of their weights. The other is a
+    square root of the penalty: a row for `nu`, and `(K(Z, Z) / C)^(1/2)` for the coefficients.
     """
     kernel, candidates, C, X, weights, nu = problem
     k, c = len(support), targets.shape[1]
@@ -209,9 +213,9 @@ def _triangular_factor(
 
     values, vectors = eigh(jnp.where(inside[:, None] & inside[None, :], kernel.gram(Z), 0))
     root = jnp.sqrt(jnp.maximum(values, 0) / C)[:, None] * vectors.T
-    first = jnp.zeros((1, 1 + k + c), X.dtype).at[0, 0].set(jnp.sqrt(nu))
-    start = jnp.concatenate([first, jnp.pad(root, ((0, 0), (1, c)))])
-    return streaming_qr(rows_of, (X, targets, weights), start, rows_in_block(block_rows))
+    of_intercept = jnp.zeros((1, 1 + k + c), X.dtype).at[0, 0].set(jnp.sqrt(nu))
+    penalty = jnp.concatenate([of_intercept, jnp.pad(root, ((0, 0), (1, c)))])
+    return streaming_qr(rows_of, (X, targets, weights), penalty, rows_in_block(block_rows))
 
 
 def with_derivatives(

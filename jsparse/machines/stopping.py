@@ -29,14 +29,14 @@ class Stopping(NamedTuple):
                 f"stopping.tolerance: expected a number between 0 and 1, got {self.tolerance!r}"
             )
 
-    def length(self, scores: Float[np.ndarray, " k"]) -> int | None:
+    def path_length(self, scores: Float[np.ndarray, " k"]) -> int | None:
         """Return the number of prototypes at which the path ends; None if it does not end.
 
         Args:
             scores: cross-validated error of 1, 2, .. prototypes, shape `k`.
         """
         for k in range(self.window, len(scores)):
-            before = np.mean(scores[k - self.window : k])
-            if abs(before - scores[k]) <= self.tolerance * abs(scores[k]):
+            mean = np.mean(scores[k - self.window : k])
+            if abs(mean - scores[k]) <= self.tolerance * abs(scores[k]):
                 return k + 1
         return None

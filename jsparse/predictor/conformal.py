@@ -113,7 +113,7 @@ def in_blocks(function: Callable[[Any], Any], rows: Any, step: int) -> Any:
 def intervals(
     centres: Any, conformal: Any, coverage: float, xp: Any = np, map_blocks: Any = in_blocks
 ) -> Any:
-    """Return lower and upper ends, shape `t *c 2`.
+    """Return the lower and upper ends of prediction intervals, shape `t *c 2`.
 
     The upper end is the `ceil(coverage (n + 1))`-th smallest value of centre plus error (Barber et
     al. 2021, eq. 6 and Section 3). The lower end is its mirror image. For several quantiles, the
@@ -124,13 +124,13 @@ def intervals(
         centres: values at `t` rows by the machines of `v` folds, shape `t v *c`; or sorted
             quantiles of one target, shape `t v l`. Without machines of the folds, `v` is 1 and the
             values are the model's.
-        conformal: the errors.
+        conformal: the errors on held-out rows.
         coverage: share of new rows whose target is inside their interval.
         xp: `numpy` or `jax.numpy`.
         map_blocks: `in_blocks`, or a function like it for JAX.
 
     Raises:
-        ValueError: as `rank_of` for the coverage, and as `conformal.n_rows`.
+        ValueError: if the coverage is not between 0 and 1, or too high for the number of rows.
     """
     rank = rank_of(coverage, conformal.n_rows)
     errors, counts = xp.asarray(conformal.errors), _counts(conformal, xp)
@@ -164,7 +164,7 @@ def sets(
         map_blocks: `in_blocks`, or a function like it for JAX.
 
     Raises:
-        ValueError: as `rank_of` for the coverage, and as `conformal.n_rows`.
+        ValueError: if the coverage is not between 0 and 1, or too high for the number of rows.
     """
     rank = rank_of(coverage, conformal.n_rows)
     errors, counts = xp.asarray(conformal.errors), _counts(conformal, xp)

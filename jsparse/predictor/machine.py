@@ -20,7 +20,7 @@ class Standardization:
     scale: np.ndarray
 
     def map_in(self, dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the map of rows in a dtype."""
+        """Return the function that maps raw rows to scaled units, in a dtype."""
         shift, scale = self.shift.astype(dtype), self.scale.astype(dtype)
         return lambda X: (X - shift) / scale
 
@@ -38,7 +38,7 @@ class NormalScores:
     scores: np.ndarray
 
     def map_in(self, dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the map of rows in a dtype."""
+        """Return the function that maps raw rows to scaled units, in a dtype."""
         knots, scores = (np.ascontiguousarray(a.T) for a in (self.knots, self.scores))
 
         def mapped(X: np.ndarray) -> np.ndarray:

@@ -409,7 +409,7 @@ _TYPES: tuple[tuple[Kind, Any, Any, Any], ...] = (
 
 
 def _other_type(name: str, kind: Any) -> str:
-    """Return the message of the error for a column of another type."""
+    """Return the error message for a column whose type, `kind`, is not supported."""
     return (
         f"column {name!r}: expected numbers, booleans or texts, got type {kind}; turn it into "
         "numbers or texts, or drop the column"

@@ -193,12 +193,12 @@ def init(
     Args:
         key: random key of the run.
         X: inputs, shape `n d`.
-        indices: the first working set, shape `m`. A slot of -1 stays empty: capacities of the
-            working set share programs.
+        indices: the first working set, shape `m`. An index of -1 is an empty slot, so that working
+            sets of similar size share a compiled program.
         h: bandwidths, shape `d`; 0 leaves a column out.
         codes: stratum of every row, shape `n`; all 0 without strata.
         tolerance: stop when a sweep raises the entropy by at most this number of nats.
-        max_trials: limit of points tried, by default 400 m.
+        max_trials: limit of points tried, by default 400 for each point of the working set.
     """
     filled = indices >= 0
     size = jnp.sum(filled, dtype=X.dtype)

@@ -216,11 +216,12 @@ def pursue(
     max_atoms: int,
     rule: Rule = "residual",
 ) -> Path:
-    """Return the `Path` of a batch of systems, with a solution of every size; see `scdp`.
+    """Pursue the solutions of a batch of systems `A x = b`; see `scdp`.
 
-    The rounding errors of `diagonal` are relative to `rounded`. If A is the difference of two
-    matrices, as after centring, `rounded` is the diagonal of the first matrix. Otherwise it is
-    `diagonal`.
+    The `Path` has a solution of every number of nonzero coefficients. `columns` gives columns of A,
+    and `diagonal` is the diagonal of A, with a rounding error of some `eps rounded`. If A is the
+    difference of two matrices, as after centring, `rounded` is the diagonal of the first matrix.
+    Otherwise it is `diagonal`.
     """
     state = init(b, diagonal, tolerance, max_atoms=max_atoms)
     until = jnp.asarray(max_atoms, jnp.int32)

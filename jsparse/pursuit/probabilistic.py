@@ -195,10 +195,10 @@ def run(
     max_atoms: int,
     subset: int,
 ) -> Path:
-    """Step until every pursuit has ended, and return the paths with their residual norms.
+    """Pursue the solutions of a batch of systems `A x = b`; return paths with their residual norms.
 
-    `columns` gives columns of A, and `diagonal` is the diagonal of A. The rounding errors of
-    `diagonal` are relative to `rounded`, see `conjugate.pursue`.
+    Each step examines `subset` random columns of A. The other arguments are as for
+    `conjugate.pursue`.
     """
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.status == RUNNING),

@@ -126,12 +126,16 @@ class Gradient(MetricSearch):
         template, steps = problem.template, self.max_evaluations or STEPS
         again = LINE_EVALUATIONS + steps + 1
         again *= len(self.columns_left(template, problem.rows_scored))
-        if self.has_preliminary(problem.points):
+        if self.has_preliminary_descent(problem.points):
             again += 2 * (steps + self.starts)
         return super().planned(problem) + again
 
-    def has_preliminary(self, points: Float[Array, "m d"] | None) -> bool:
-        """Return whether there is a preliminary descent, for a machine with these prototypes."""
+    def has_preliminary_descent(self, points: Float[Array, "m d"] | None) -> bool:
+        """Return whether the descent is preceded by one with fewer prototypes and rows.
+
+        Args:
+            points: the machine's prototypes; None if all rows are.
+        """
         return self.start is None and points is not None and len(points) <= FEW
 
     def columns_left(self, template: Template, n_rows: int) -> list[int]:
@@ -219,7 +223,7 @@ class _Descents:
             low[excluded] = self.highest[excluded]
             begins, score = self._begin(excluded)
             budget = max(1, steps // len(begins))
-            if len(excluded) == 0 and search.has_preliminary(run.problem.points):
+            if len(excluded) == 0 and search.has_preliminary_descent(run.problem.points):
                 begins = [*begins, self._preliminary_end(begins[0], steps)]
             ends = [self._descend(begin, low, budget, self.parts, self.points) for begin in begins]
             lower, theta = min(ends, key=lambda end: end[0])

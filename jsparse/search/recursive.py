@@ -13,7 +13,7 @@ from .strategies import LINE_EVALUATIONS, Evaluator, line_rounds
 
 FACTOR = np.log(1.4)  # step of the common factor of the lengthscales in a round
 EVALUATIONS = 5  # most evaluations of a round
-NEAR = 5  # values of `C` that a round tries, around the best
+NEAR = 5  # values of `C` that a round tries around the best, if each takes a separate fit
 LEAST = 1e-3  # smallest scale of a column, relative to the largest
 PATIENCE = 2  # rounds without a better score after which the search ends
 
@@ -154,10 +154,12 @@ class _Rounds:
     ) -> tuple[float, Float[np.ndarray, " p"]]:
         """Return the best score, and its `theta`, over a common factor of the lengthscales."""
         run, grid = self.evaluator, np.sort(self.evaluator.grid)
-        begin = int(
-            np.clip(np.argmin(np.abs(np.log(grid / C))) - NEAR // 2, 0, max(0, len(grid) - NEAR))
-        )
-        near = grid[begin : begin + NEAR]
+        if run.problem.method.shares_work_over_C:
+            near = run.grid  # another number of values would compile another program
+        else:
+            begin = int(np.argmin(np.abs(np.log(grid / C)))) - NEAR // 2
+            begin = int(np.clip(begin, 0, max(0, len(grid) - NEAR)))
+            near = grid[begin : begin + NEAR]
         scored: dict[int, tuple[float, np.ndarray]] = {}
 
         def score(step: int) -> float:

@@ -374,7 +374,10 @@ def middle_first(count: int) -> Int[np.ndarray, " e"]:
 
 
 def annealing_rounds(budget: int) -> list[int]:
-    """Return the evaluations in each round of `annealing_search`: whole ensembles, then points."""
+    """Return the number of evaluations in each round of `annealing_search`.
+
+    In the first rounds each member of the ensemble has one; then the simplex has one a round.
+    """
     members = min(5, budget)
     annealed = max(members, round(budget * 90 / 160)) // members
     return [members] * annealed + [1] * (budget - members * annealed)

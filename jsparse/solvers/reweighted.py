@@ -53,8 +53,8 @@ class Squares(NamedTuple):
         v, pivots = solved_with_border(c)(bordered)
         return v, (noise > 1) & (jnp.min(jnp.square(pivots)) < 32 * shift)
 
-    def pull(self, u: Float[Array, "q c"]) -> Float[Array, "q c"]:
-        """Return `b - A u`."""
+    def negative_gradient(self, u: Float[Array, "q c"]) -> Float[Array, "q c"]:
+        """Return minus the gradient of `u'A u / 2 - b'u`."""
         return self.b - dot(self.A, u)
 
 
@@ -80,8 +80,8 @@ class Rows(NamedTuple):
         # The rounding of a column of length s is relative to s; the ridge of 1 damps its effect.
         return v, epsilon(s.dtype) * jnp.max(s) * q**0.5 > 1
 
-    def pull(self, u: Float[Array, "q c"]) -> Float[Array, "q c"]:
-        """Return `F'(g - F u)`."""
+    def negative_gradient(self, u: Float[Array, "q c"]) -> Float[Array, "q c"]:
+        """Return minus the gradient of `|g - F u|^2 / 2`."""
         return dot(self.F.T, self.g - dot(self.F, u))
 
 
@@ -123,7 +123,7 @@ def reweighted(
 ) -> Reweighted:
     """Solve reweighted ridge systems (Mall and Suykens 2015, eq. 10 and 13, Algorithms 3 and 4).
 
-    Solve `(A + diag(lambda) / C) beta = b`, first for the `lambda` of `first`, then repeatedly for
+    Solve `(A + diag(lambda) / C) beta = b`, first for the given `lambda`, then repeatedly for
     `lambda_j = 1 / |beta_j|^2`. A fixed point is a local minimum of `sum_j log |beta_j| + C/2
     (beta'A beta - 2 b'beta)` over the nonzero coefficients. The sum of logarithms replaces the
     number of nonzero coefficients. With several outputs `|beta_j|` is the length of a row, so a
@@ -139,21 +139,22 @@ def reweighted(
         C: weight of the data-fit term, positive.
         first: `lambda^(-1/2)` of the first system, shape `p`, at least 0. A column with 0 is left
             out.
-        rule: the stopping rule (static). "relative": stop when the relative change of the
-            coefficients, in units in which the diagonal of A is 1, is at most 1e-5 (or the root of
-            the dtype's spacing), and no nonzero coefficient is below the smallest size that a
-            minimum allows; or after 200 steps. A coefficient below a thousandth of this size is set
-            to 0 if the step has halved it. "paper": stop when `|change| / p < 1e-4` or after 50
-            steps, and set coefficients up to 1e-6 to 0, whatever their units.
+        rule: the stopping rule (static). "relative": stop after 200 steps, or when two conditions
+            hold. First, the coefficients change by at most 1e-5 (or the root of the machine
+            epsilon, if that is larger) of their length, in units in which the diagonal of A is 1.
+            Second, no nonzero coefficient is smaller than at any local minimum. A coefficient below
+            a thousandth of this size is set to 0 if the step has halved it. "paper": stop when
+            `|change| / p < 1e-4` or after 50 steps, and set coefficients up to 1e-6 to 0, whatever
+            their units.
 
     Returns:
         `Reweighted`. The status is `NOT_FINITE` for NaN, infinity, or a `C` that is not positive.
-        It is `EXHAUSTED` at the limit of steps. With the rule "paper" it is `COMPLETED` there, as
-        the paper counts the limit as convergence. It is `PRECISION_LOST` if rounding, not the data,
-        decides the last solution. If `C` is small, all coefficients may be 0, and `count` is 0.
+        At the limit of steps it is `EXHAUSTED`, or `COMPLETED` with the rule "paper", as the paper
+        counts the limit as convergence. It is `PRECISION_LOST` if rounding, not the data,
+        decides the last solution. If `C` is small, all coefficients may be 0.
 
-    Pure; works under `jit` and `vmap`, and new values do not compile again. Not differentiable in
-    reverse mode, because the number of iterations is unknown.
+    Pure; works under `jit` and `vmap`, and nothing compiles again when values change. Not
+    differentiable in reverse mode, because the number of iterations is unknown.
     """
     system, first = in_own_units(A, b, C, first)
     state = _run(system, first, rule)
@@ -288,7 +289,7 @@ def _result(
     if rule == "paper":
         size = jnp.where(system.unit * size > PAPER_ZERO, size, 0)
         u = jnp.where(size[:, None] > 0, u, 0)
-    slope = jnp.sum(u * system.pull(u), axis=1)
+    slope = jnp.sum(u * system.negative_gradient(u), axis=1)
     status = jnp.where(
         state.lost & (state.status < PRECISION_LOST), jnp.int32(PRECISION_LOST), state.status
     )

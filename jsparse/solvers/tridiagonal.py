@@ -15,13 +15,13 @@ _SPLIT = 256
 
 
 class Tridiagonal(NamedTuple):
-    """`A = Q T Q'` for a symmetric positive semi-definite `A`, with `T` tridiagonal.
+    """The factors of `A = Q T Q'` for a symmetric positive semi-definite `A`, `T` tridiagonal.
 
     `(A + shift I)^(-1) b` is a product with `Q'`, a tridiagonal solve for each shift, and a product
     with `Q` (Elden 1977). A ridge system therefore needs no eigendecomposition. `Q` is the product
-    of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989). Their vectors list the
-    entries from the last to the first, padded with zeros to whole blocks. The reflections of a
-    block do not change the entries beyond the ends of their vectors.
+    of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989), whose vectors are the
+    rows of `V`, each from the last entry to the first. Rows of zeros fill the last block. The
+    vectors become shorter from block to block; entries beyond their ends do not change.
     """
 
     matrix: Float[Array, "p p"]

@@ -142,12 +142,15 @@ class Best(NamedTuple):
 def search(
     validate: Callable[[Float[Array, " p"]], Validation], table: Table, planned: int
 ) -> tuple[Float[Array, "e p"], Validation, Best]:
-    """Run the line search; return all kernels in order, their errors, and the best machine.
+    """Run the line search over one lengthscale.
 
     Args:
-        validate: a function of theta, with predictions for every `C`.
-        table: the table.
+        validate: maps theta to the errors and held-out predictions for every `C`.
+        table: the table, with the bounds of theta.
         planned: number of evaluations.
+
+    Returns:
+        Every theta in the order of evaluation, their errors, and the best machine.
     """
     step = (table.high - table.low) / max(1, line.last_place(planned))
 

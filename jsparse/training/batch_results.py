@@ -93,7 +93,14 @@ def _standard_errors(solved: Any) -> np.ndarray:
 
 
 def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) -> Trained:
-    """Return the result of one member."""
+    """Return the result of one problem of a batch, from its solution and fold spreads.
+
+    Args:
+        member: the problem.
+        solved: its solution.
+        spread: standard errors of its scores, one for each evaluation and `C`.
+        seconds: time of the batch, divided by the number of its problems.
+    """
     config, n, scaling = member.config, len(member.raw.X), solved.scaling
     folds = member.folds
     if folds is None:

@@ -59,7 +59,7 @@ class Budget:
         Args:
             model: a model with the same columns and outputs. Its costs are taken as linear in the
                 number of prototypes.
-            dtype: the dtype of the deployed model, by default the model's.
+            dtype: the dtype in which the model is deployed; None for the dtype of `model`.
 
         Raises:
             BudgetError: if not even one prototype meets the budget.

@@ -16,10 +16,10 @@ ClassWeight = Literal["balanced"] | Mapping[Any, float] | None
 
 
 def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
-    """Return class labels, shape `n`, or real targets, shape `n` or `n c`.
+    """Check targets and return them: class labels, shape `n`, or numbers, shape `n` or `n c`.
 
     Raises:
-        ValueError: if `y` has not `n` rows, or real targets are not finite numbers.
+        ValueError: if `y` does not have `n` rows, or targets of a regression are not finite.
     """
     targets = labels_of("y", y) if task == "classification" else on_host("y", y)
     has_columns = task == "regression" and targets.ndim == 2 and targets.shape[1] > 0

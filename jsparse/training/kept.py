@@ -37,9 +37,10 @@ class Evaluated(NamedTuple):
         return float(np.min(trusted, where=self.complete, initial=np.inf))
 
     def joined(self, other: "Evaluated") -> "Evaluated | None":
-        """Return the evaluation on the folds of both; None if they do not add to each other.
+        """Return one evaluation on the folds of both evaluations; None if that is impossible.
 
-        They must be of the same machines, and have no fold of a `C` in common.
+        It is possible if both are of the same machines and the same scoring, and no fold was
+        computed for one `C` by both.
         """
         same = same_machines(self.problem, other.problem) and np.array_equal(self.C, other.C)
         same = same and (self.scoring, self.theta) == (other.scoring, other.theta)

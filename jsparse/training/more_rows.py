@@ -36,8 +36,9 @@ def with_more_rows(
 ) -> tuple[Model, Sums, int]:
     """Return the model fitted to the old and the new rows, its sums, and its stop code.
 
-    Kernel, `C`, points, standardisation, the calibration of probabilities and the held-out errors
-    do not change. The machines of the folds are dropped, as they are not fitted to the new rows.
+    Kernel, `C`, prototypes, standardisation, the calibration of probabilities and the held-out
+    errors do not change. The machines of the folds are dropped, as they are not fitted to the new
+    rows.
 
     Args:
         method: the method that trained the model.
@@ -45,8 +46,9 @@ def with_more_rows(
         sums: the model's sums over the old rows.
         C: the model's weight of the data-fit term, or one for each binary problem.
         X: new raw inputs.
-        targets: new targets: real numbers, or -1 and +1, or class numbers if the model has a code.
-        weights: new row weights, multiplied by the factors of the classes; None for 1.
+        targets: new targets: real numbers, or -1 and +1, or class numbers if the model has a code
+            of several binary problems.
+        weights: new row weights, already multiplied by the class weights; None for 1.
         forgetting: how earlier rows lose their weight.
 
     Raises:

@@ -158,10 +158,10 @@ def rounded(value: float, digits: int) -> str:
 
 
 def status_in_words(statuses: dict[str, int]) -> str:
-    """Return in words the stop code of the fit, and every other stop code that is not trusted.
+    """Return in words the status of the fit, and every other status of a result not to be trusted.
 
     Args:
-        statuses: stop codes by part of a run; the part "fit" is required.
+        statuses: the status by part of a run; the part "fit" is required.
     """
     clauses = {name: ADVICE[code].partition(";")[0].rstrip(".") for name, code in statuses.items()}
     # The name of a bad code comes first, as a display may cut the text.

@@ -283,11 +283,11 @@ def _template(config: Config, data: TrainingData) -> Template:
 def _resolve_method(config: Config, data: TrainingData) -> Method:
     """Return the method with all defaults resolved.
 
-    Sizes that the method added by default are dropped if they do not fit into memory. The plan also
-    tells the source of the rows how many kernels to sum in one pass.
+    Default numbers of prototypes that need too much memory are left out. The source of the rows is
+    told how many kernels to sum in one pass.
 
     Raises:
-        ValueError: if the method exceeds the memory.
+        ValueError: if the method needs more memory than there is.
     """
     method, n_parameters = config.method.resolve(data.shape), _template(config, data).size
     plan = data.plan(method, config, n_parameters)

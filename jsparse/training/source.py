@@ -210,9 +210,14 @@ class TrainingSource(abc.ABC):
         keep: Kept,
         wanted: Bool[np.ndarray, "s v"] | None,
     ) -> FoldLosses:
-        """Return the function that reduces the predictions of a fold, for `s` values of `C`.
+        """Return the function that reduces the predictions of a fold to losses.
 
-        It keeps the predictions of the machine `keep`, and perhaps of others.
+        Args:
+            problem: the tuning problem.
+            s: number of values of `C`.
+            scoring: the metrics and the decoding.
+            keep: the machine whose predictions the function also returns; a source may keep more.
+            wanted: the folds to compute for each `C`; None for all folds.
         """
         return FoldLosses(scoring, keep, problem.method.quantiles, wanted)
 
@@ -370,8 +375,8 @@ class InMemory(TrainingSource):
     ) -> FoldLosses:
         """See `TrainingSource`.
 
-        It keeps the predictions of all machines, if they fit into `MOST_KEPT` bytes. `C` and the
-        size are chosen after all errors are known, and `kept` then has the predictions.
+        The predictions of all machines are kept if they fit into `MOST_KEPT` bytes. So once `C` and
+        the size are chosen, the held-out predictions need no second fit.
         """
         method = problem.method
         machines = s * max(1, len(method.fit_sizes)) * math.prod(method.outputs(self.placed))

@@ -47,7 +47,7 @@ class Moments(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Rows that may be in the sample."""
+    """Rows that may be in the random sample, as an array for each of their properties."""
 
     numbers: Float[np.ndarray, " r"]  # the random number of each row
     class_numbers: Int[np.ndarray, " r"]

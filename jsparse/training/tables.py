@@ -202,7 +202,7 @@ def padded_folds(folds: Folds, n: int, padding: int) -> Folds:
 
 
 def _placed(rows: Rows, folds: Folds, n: int, mesh: Mesh | None) -> InMemory:
-    """Return the source of `n` padded rows, spread over the devices of a mesh unless it is None."""
+    """Return padded rows in memory, `n` of them real; spread over the devices of a given mesh."""
     if mesh is None:
         return InMemory(rows, rows, folds, folds, n)
     X, y, weights, layout = shard(mesh, folds, rows.X, rows.y, rows.weights)

@@ -45,15 +45,15 @@ def shard(
     y: Shaped[Array, " n"],
     weights: Float[Array, " n"] | None,
 ) -> tuple[Array, Array, Array, ShardedFolds]:
-    """Return inputs, targets and weights spread over the devices, and the folds of the new order.
+    """Return inputs, targets and weights spread over the devices, and the folds of these rows.
 
-    The rows are reordered as `ShardedFolds` needs. Folds are padded with rows of weight 0 to a
-    multiple of the number of devices. If the mesh spans several processes, each process passes all
-    the rows.
+    The first rows of all folds come first, then their second rows, and so on, so that each device
+    has an equal part of each fold. Folds are padded with rows of weight 0 to a multiple of the
+    number of devices. If the mesh spans several processes, each process passes all the rows.
     """
-    fill = ((0, 0), (0, -folds.index.shape[1] % mesh.size))
-    order = np.pad(np.asarray(folds.index), fill).T.reshape(-1)
-    valid = np.pad(np.asarray(folds.valid), fill).T.reshape(-1)
+    padding = ((0, 0), (0, -folds.index.shape[1] % mesh.size))
+    order = np.pad(np.asarray(folds.index), padding).T.reshape(-1)
+    valid = np.pad(np.asarray(folds.valid), padding).T.reshape(-1)
     w = np.ones(len(X), X.dtype) if weights is None else on_host("weights", weights)
     rows = (on_host("X", X)[order], on_host("y", y)[order], np.where(valid, w[order], 0))
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))

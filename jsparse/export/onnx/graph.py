@@ -143,11 +143,11 @@ class Tensor:
         return self.graph.op("Cast", self, to=to)
 
     def columns(self, numbers: np.ndarray) -> "Tensor":
-        """Return the columns of a matrix with these numbers."""
+        """Return the columns of this matrix whose numbers are given."""
         return self.graph.op("Gather", self, np.asarray(numbers, np.int32), axis=1)
 
     def rows(self, numbers: np.ndarray) -> "Tensor":
-        """Return the rows of a matrix with these numbers."""
+        """Return the rows of this matrix whose numbers are given."""
         return self.graph.op("Gather", self, np.asarray(numbers, np.int32), axis=0)
 
     def reduced(self, kind: str, axis: int, *, keep: bool = False) -> "Tensor":
