@@ -146,11 +146,12 @@ class Trained:
             f"{type(self.search).__name__} search, {len(tuning.history)} evaluations "
             f"({tuning.stopped}), {self.method.validation_text(folds)}"
         )
-        phases = [name for name in PHASES if name in seconds]
-        times, total = [f"{name} {seconds[name]:.2f}" for name in phases], seconds.get("total", 0.0)
-        parts = f" ({', '.join(times)})" if times else ""
+        total, phases = seconds.get("total", 0.0), [name for name in PHASES if name in seconds]
+        parts = ", ".join(f"{name} {seconds[name]:.2f}" for name in phases)
         compiling = min(seconds.get("compile", 0.0), total)
-        shown["seconds"] = f"{total:.2f}{parts}, of which compilation {compiling:.2f}"
+        # The parts come last, as a display may cut the text.
+        shown["seconds"] = f"{total:.2f}, of which compilation {compiling:.2f}"
+        shown["seconds"] += f" ({parts})" if parts else ""
         shown["status"] = status_in_words(self.statuses)
         return shown
 
