@@ -51,7 +51,7 @@ class Comparison(NamedTuple):
 
     @property
     def trusted(self) -> bool:
-        """Whether every method could be trained, and every line can be trusted."""
+        """Whether every line can be trusted, and no method failed; unsuited ones do not count."""
         lines = all(line.trusted for line in self.lines)
         return lines and not any(method.failed for method in self.left_out)
 

@@ -70,9 +70,10 @@ class Nystroem(Whitened):
 def _whitened(
     kernel: Kernel, prototypes: Float[Array, "m d"], center: bool
 ) -> tuple[Float[Array, "m m"], Float[Array, " m"], Int[Array, ""], Scalar]:
-    """Return the whitening matrix, the mean of the features, and two numbers; one program.
+    """Return the whitening matrix, the shift of the features, and two numbers.
 
-    The first number counts the prototypes in use. Eigenvalues below the second count as 0.
+    The shift is the prototypes' mean feature, or 0 if `center` is False. The first number counts
+    the prototypes in use. Eigenvalues below the second number count as 0.
     """
     gram = kernel.gram(prototypes)
     transform = whitening(gram)

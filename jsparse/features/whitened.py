@@ -20,7 +20,7 @@ class Whitened(FeatureMap):
     shift: Float[Array, " m"]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
-        """Return the features `K(X, Z) T - shift`, shape `n p`."""
+        """Return the features `K(X, Z) T - shift`, a row for each row of `X`."""
         return dot(self.kernel.cross_gram(X, self.prototypes), self.transform) - self.shift[None, :]
 
     @property

@@ -129,7 +129,7 @@ def _large_machine(
 ) -> tuple[KernelExpansion, Int[Array, ""]]:
     """Return the support vector machine to approximate, and its status.
 
-    Its support vectors are among at most `max_rows` rows; None for all rows.
+    It lies in the span of at most `max_rows` rows; None for all rows.
     """
     kernel, X = problem.kernel, problem.X
     if max_rows is not None and max_rows < len(X):

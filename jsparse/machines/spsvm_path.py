@@ -27,9 +27,10 @@ from .spsvm_newton import Objective, line_search, minimise, precision
 # Newton's systems have a quarter, half or all of the path's length, whichever holds the prototypes.
 # Below 64 prototypes a smaller system would save less time than its compilation takes.
 _EIGHTHS, _LEAST = (2, 4, 8), 64
-# Newton steps for each drawn candidate. They find the decrease to a thousandth or better; the
-# coefficient of the best candidate is then searched to the end.
-_SCREENING_STEPS = 3
+# Each drawn candidate gets a few Newton steps, and the best of them are searched to the end. With a
+# small `C` the few steps find the decrease to a thousandth, but with a large one they may miss most
+# of it, as the objective then has sharp bends.
+_SCREENING_STEPS, _FINALISTS = 3, 8
 
 
 class Problem(NamedTuple):
@@ -148,7 +149,7 @@ class Drawn(NamedTuple):
     pivot: Float[Array, " r"]  # Schur complement k(z, z) - |shares|^2; 0 if z is dependent
     noise: Float[Array, " r"]  # size of a pivot of 0 after rounding
     slope: Float[Array, " r"]  # derivative of the penalty in the candidate's coefficient, at 0
-    gain: Float[Array, " r"]  # decrease of the objective by the candidate alone, nearly the largest
+    gain: Float[Array, " r"]  # decrease of the objective by a few steps of the candidate alone
 
     __repr__ = short_repr
 
@@ -191,7 +192,15 @@ def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
     M, k, objective = len(state.free), len(state.support), problem.objective
     independent = drawn.free & (drawn.pivot > drawn.noise)
     dependent = drawn.free & (drawn.pivot <= drawn.noise)
-    best = jnp.argmax(jnp.where(independent, drawn.gain, -jnp.inf))
+    gains, finalists = jax.lax.top_k(
+        jnp.where(independent, drawn.gain, -jnp.inf), min(_FINALISTS, len(drawn.gain))
+    )
+    steps, final_gains = line_search(
+        objective, state.values, drawn.columns[:, finalists], drawn.square[finalists],
+        drawn.slope[finalists],
+    )  # fmt: skip
+    first = jnp.argmax(jnp.where(gains > -jnp.inf, final_gains, -jnp.inf))
+    best = finalists[first]
     skipped = jnp.argmax(jnp.where(dependent, drawn.pivot, -jnp.inf))
     both = jnp.stack([best, skipped])
     residuals = drawn.columns[:, both].T - dot(drawn.shares[both], state.features)
@@ -203,17 +212,13 @@ def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
     slot = jnp.where(adds, size, k)  # out of range if nothing is added: mode "drop" ignores it
     root = jnp.sqrt(jnp.where(adds, drawn.pivot[best], 1))
     row = drawn.shares[best].at[size].set(root)
-    column = drawn.columns[:, best]
-    (t,), _ = line_search(
-        objective, state.values, column[:, None], drawn.square[best][None], drawn.slope[best][None]
-    )
-    t = jnp.where(adds, t, 0)
+    t = jnp.where(adds, steps[first], 0)
     used = dependent.at[best].set(dependent[best] | adds)
     coordinates = state.machine.coordinates + t * row
     return state._replace(
         features=state.features.at[slot].set(residuals[0] / root, mode="drop"),
         factor=state.factor.at[slot].set(row, mode="drop"),
-        values=state.values + t * column,
+        values=state.values + t * drawn.columns[:, best],
         machine=state.machine._replace(coordinates=coordinates),
         support=state.support.at[slot].set(drawn.number[best], mode="drop"),
         free=state.free.at[jnp.where(used, drawn.number, M)].set(False, mode="drop"),

@@ -1,4 +1,4 @@
-"""A race: machines that are clearly worse on the first folds skip the remaining folds.
+"""A race: machines that are worse on the first folds, by a margin, skip the remaining folds.
 
 First every `C` is validated on a few folds. The errors of two machines are compared fold by fold,
 as a fold of hard rows is hard for both. The two values of `C` with the least errors are then
@@ -28,13 +28,14 @@ SomeErrors = Callable[[Bool[np.ndarray, "s v"]], Validation]
 class Rule(NamedTuple):
     """Which machines leave a race: those whose mean error exceeds the best machine's by a margin.
 
-    Machines are compared on the first folds. The margin is the larger of its two fields.
+    Machines are compared on the first folds. The margin is the larger of `standard_errors` standard
+    errors and `share` of the best machine's error.
     """
 
     first_folds: int  # number of first folds, at least
     first_rows: int  # number of rows of the first folds together, at least
-    standard_errors: float  # of the mean of the paired differences
-    share: float  # of the best machine's mean error
+    standard_errors: float  # number of standard errors of the mean of the paired differences
+    share: float
 
     __repr__ = short_repr
 

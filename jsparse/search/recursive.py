@@ -26,9 +26,9 @@ class Recursive(MetricSearch):
     fits the machine of the best kernel, computes its average gradient outer product over the rows
     (`machines.agop`), and takes the mean squared derivative in a column, to a power, as the
     column's scale: recursive feature machines (Radhakrishnan et al., Science 383, 2024). The common
-    factor and `C` are tuned again around their best values. The search ends when `rounds` are done
-    or two rounds in a row have not lowered the score. The kernel of the lowest score is the result,
-    so it never scores worse than the profile.
+    factor is tuned again around its best value, and `C` with it. The search ends when `rounds` are
+    done or two rounds in a row have not lowered the score. The kernel of the lowest score is the
+    result, so it never scores worse than the profile.
 
     Args:
         rounds: the most rounds.

@@ -82,8 +82,8 @@ class Search(abc.ABC):
     per_column: ClassVar[bool] = False
     rank: ClassVar[int | None] = None
     move_prototypes: ClassVar[bool] = False
-    # Which machines skip most folds, see `search.race`. Their scores are then estimates. None if
-    # every machine is validated on all folds.
+    # Which machines skip the folds after the first ones, see `search.race`. Their scores are then
+    # estimates. None if every machine is validated on all folds.
     race: ClassVar[Rule | None] = None
     # Whether a search on a sample of the rows, and another near its result, may replace it.
     near_a_sample: ClassVar[bool] = False
@@ -258,8 +258,8 @@ class Nearby(Search):
     kernels: the best one of the cheaper problem, and the initial one. It moves along the values of
     `C` in the grid, then by a common factor of all leaves of the kernel, each as long as the score
     falls, and ends where neither lowers it. The factor of the kernel is first `ratio`, then its
-    root. The default is at most 20 evaluations. On a CPU, a method that takes a fit for each fold
-    skips most folds of a machine that is not better on the first folds.
+    root. The default is at most 20 evaluations. On a CPU, if a method takes a fit for each fold, a
+    machine that is not better on the first folds skips the remaining folds, as in `Profile`.
     """
 
     race: ClassVar[Rule | None] = NOT_BETTER

@@ -123,11 +123,11 @@ def reweighted(
 ) -> Reweighted:
     """Solve reweighted ridge systems (Mall and Suykens 2015, eq. 10 and 13, Algorithms 3 and 4).
 
-    Solve `(A + diag(lambda) / C) beta = b`, first for the given `lambda`, then repeatedly for
-    `lambda_j = 1 / |beta_j|^2`. A fixed point is a local minimum of `sum_j log |beta_j| + C/2
-    (beta'A beta - 2 b'beta)` over the nonzero coefficients. The sum of logarithms replaces the
-    number of nonzero coefficients. With several outputs `|beta_j|` is the length of a row, so a
-    coefficient vanishes in all outputs or in none.
+    Solve `(A + diag(lambda) / C) beta = b`, first for the `lambda` that `first` gives, then
+    repeatedly for `lambda_j = 1 / |beta_j|^2`. A fixed point is a local minimum of `sum_j log
+    |beta_j| + C/2 (beta'A beta - 2 b'beta)` over the nonzero coefficients. The sum of logarithms
+    replaces the number of nonzero coefficients. With several outputs `|beta_j|` is the length of a
+    row, so a coefficient vanishes in all outputs or in none.
 
     The systems are solved for `v` in `beta_j = v_j / lambda_j^(1/2)`, `(S A S + 1/C) v = S b` with
     `S = diag(lambda^(-1/2))`. In these equations a coefficient near 0 is a small number, and a
@@ -142,10 +142,10 @@ def reweighted(
         rule: the stopping rule (static). "relative": stop after 200 steps, or when two conditions
             hold. First, the coefficients change by at most 1e-5 (or the root of the machine
             epsilon, if that is larger) of their length, in units in which the diagonal of A is 1.
-            Second, no nonzero coefficient is smaller than at any local minimum. A coefficient below
-            a thousandth of this size is set to 0 if the step has halved it. "paper": stop when
-            `|change| / p < 1e-4` or after 50 steps, and set coefficients up to 1e-6 to 0, whatever
-            their units.
+            Second, every nonzero coefficient has at least the smallest size that a local minimum
+            allows. A coefficient below a thousandth of the smallest size is set to 0 if the step
+            has halved it. "paper": stop when `|change| / p < 1e-4` or after 50 steps, and set
+            coefficients up to 1e-6 to 0, whatever their units.
 
     Returns:
         `Reweighted`. The status is `NOT_FINITE` for NaN, infinity, or a `C` that is not positive.

@@ -329,9 +329,9 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         old_alpha = jnp.where(before.model.filled, before.model.alpha, 0)
         unexplained = dot(rest, rest) + dot(old_alpha, jnp.square(fit))
         scale = 1 / jnp.sqrt(change.alpha + unexplained)
-        row = (-scale * fit).at[place].set(scale - 1)
+        row = -scale * fit
         explained = scale * (dot(rest, before.coordinates) + size * products)
-        return row, -jnp.square(explained), own, new, products
+        return row, scale, -jnp.square(explained), own, new, products
 
     def not_added() -> tuple[Array, ...]:
         variance = dot(in_place, in_place)
@@ -340,22 +340,24 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         factor = 1 / (1 + (change.alpha - before.model.alpha[place]) * variance)
         factor = jnp.where(model.filled[place], jnp.maximum(factor, 0), 0)
         row = -(1 - jnp.sqrt(factor)) / variance * covariances
-        # An empty place has the variance 1, apart from all other places.
-        row = row.at[place].add(jnp.where(model.filled[place], 0, 1 / jnp.sqrt(variance)))
+        # An empty place has the variance 1.
+        length = jnp.where(model.filled[place], jnp.sqrt(factor), 1 / jnp.sqrt(variance))
         explained = dot(dot(G, covariances), before.coordinates)
         explained = (1 - factor) / variance * jnp.square(explained)
         own = jnp.where(model.filled[place], G[:, place], 0)
-        return row, explained, own, jnp.zeros_like(before.basis[0]), jnp.zeros_like(explained)
+        no_vector, no_products = jnp.zeros_like(before.basis[0]), jnp.zeros_like(explained)
+        return row, length, explained, own, no_vector, no_products
 
-    # Only small arrays pass through the branches: the basis would be copied.
-    row, unexplained, own, new, products = jax.lax.cond(
+    # Only small arrays pass through the branches: the basis would be copied. The place's column
+    # becomes a multiple of itself; as a sum with `row` it would lose digits.
+    row, length, unexplained, own, new, products = jax.lax.cond(
         change.number < len(weighted), added, not_added
     )
     mean = jnp.where(model.filled[place], 0, before.mean[place])
     return before._replace(
         model=model,
         mean=before.mean.at[place].add(-mean),
-        factor=F + in_place[:, None] * row[None],
+        factor=(F + in_place[:, None] * row[None]).at[:, place].set(length * in_place),
         unexplained=before.unexplained + unexplained,
         slopes=before.slopes + mean * dot(G[:, place], before.coordinates),
         basis=before.basis.at[vector].set(new),
@@ -386,7 +388,8 @@ def _at_mode(start: Quadratic) -> Quadratic:
     slope = jnp.where(model.filled, start.slopes[model.columns] - alpha * start.mean, 0)
     step = dot(dot(F, slope), F)
     change = dot(dot(start.in_model, step), start.coordinates)
-    return start._replace(mean=start.mean + step, slopes=start.slopes - change)
+    mean = jnp.where(model.filled, start.mean + step, 0)
+    return start._replace(mean=mean, slopes=start.slopes - change)
 
 
 def _covariance_factor(

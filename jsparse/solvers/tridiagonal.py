@@ -21,7 +21,7 @@ class Tridiagonal(NamedTuple):
     with `Q` (Elden 1977). A ridge system therefore needs no eigendecomposition. `Q` is the product
     of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989), whose vectors are the
     rows of `V`, each from the last entry to the first. Rows of zeros fill the last block. The
-    vectors become shorter from block to block; entries beyond their ends do not change.
+    vectors become longer from block to block; entries beyond their ends do not change.
     """
 
     matrix: Float[Array, "p p"]

@@ -139,6 +139,27 @@ def test_noise_and_evidence_are_in_the_units_of_the_targets():
         np.testing.assert_allclose(scaled.expansion(X) / a, one.expansion(X), atol=1e-9)
 
 
+def test_the_units_of_the_functions_do_not_change_the_result_in_float32():
+    """The updates of the covariance must not add numbers of very different size."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    Phi = np.array(RBF(1.5).cross_gram(jnp.asarray(X), jnp.asarray(np.repeat(X[:20], 2, axis=0))))
+    Phi = np.concatenate([Phi, np.zeros((60, 1))], axis=1)
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(60)
+
+    def solved(unit):
+        functions = np.concatenate([unit * Phi, np.ones((60, 1))], axis=1)
+        arrays = (jnp.asarray(a, jnp.float32) for a in (functions, y, np.ones(60)))
+        limits = {"max_functions": 30, "max_iterations": 50, "likelihood": "normal"}
+        return sparse_bayes.solve(*arrays, jnp.float32(1e-3), **limits)
+
+    one = solved(1.0)
+    assert float(one.posterior.evidence) > float(one.history[0]) + 10
+    for unit in (1e-4, 1e4, 1e6):
+        other = solved(unit)
+        np.testing.assert_allclose(other.posterior.evidence, one.posterior.evidence, atol=0.01)
+
+
 @pytest.mark.parametrize("n", [12, 60])
 @pytest.mark.parametrize("often", [False, True])
 def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch):
