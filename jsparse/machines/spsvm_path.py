@@ -200,8 +200,8 @@ def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
         drawn.slope[finalists],
     )  # fmt: skip
     first = jnp.argmax(jnp.where(gains > -jnp.inf, final_gains, -jnp.inf))
-    best = finalists[first]
-    skipped = jnp.argmax(jnp.where(dependent, drawn.pivot, -jnp.inf))
+    best = finalists[first].astype(jnp.int32)
+    skipped = jnp.argmax(jnp.where(dependent, drawn.pivot, -jnp.inf)).astype(jnp.int32)
     both = jnp.stack([best, skipped])
     residuals = drawn.columns[:, both].T - dot(drawn.shares[both], state.features)
     # Whether the data would outweigh the penalty for the skipped direction, if it were resolved.
