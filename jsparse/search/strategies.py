@@ -17,7 +17,7 @@ from .._status import RUNNING
 from .._types import Key
 from ..machines.method import Method
 from . import annealing, simplex
-from .race import CLEARLY_WORSE, NOT_BETTER, Rule
+from .race import CLEARLY_WORSE, WORSE, Rule
 from .template import Template
 
 LINE_EVALUATIONS = 10
@@ -259,10 +259,10 @@ class Nearby(Search):
     `C` in the grid, then by a common factor of all leaves of the kernel, each as long as the score
     falls, and ends where neither lowers it. The factor of the kernel is first `ratio`, then its
     root. The default is at most 20 evaluations. On a CPU, if a method takes a fit for each fold, a
-    machine that is not better on the first folds skips the remaining folds, as in `Profile`.
+    machine that is worse on the first folds skips the remaining folds, as in `Profile`.
     """
 
-    race: ClassVar[Rule | None] = NOT_BETTER
+    race: ClassVar[Rule | None] = WORSE
 
     ratio: float = 1.65
 
