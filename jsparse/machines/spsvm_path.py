@@ -28,8 +28,7 @@ from .spsvm_newton import Objective, line_search, minimise, precision
 # Below 64 prototypes a smaller system would save less time than its compilation takes.
 _EIGHTHS, _LEAST = (2, 4, 8), 64
 # Each drawn candidate gets a few Newton steps, and the best of them are searched to the end. With a
-# small `C` the few steps find the decrease to a thousandth, but with a large one they may miss most
-# of it, as the objective then has sharp bends.
+# large `C` the few steps may miss most of the decrease, as the objective then has sharp bends.
 _SCREENING_STEPS, _FINALISTS = 3, 8
 
 

@@ -321,17 +321,17 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         size = jnp.where(spanned, 0, size)
         new = jnp.where(spanned, 0, left / jnp.where(spanned, 1, size))
         products = dot(new, weighted.T)
-        own = (first + second).at[vector].set(size)
+        in_basis = (first + second).at[vector].set(size)
         # The best approximation of the function by the model, and what it leaves unexplained: as a
         # sum of squares, since rounding may exceed a small difference of squares.
-        fit = dot(dot(F, dot(own, G)), F)
-        rest = own - dot(G, fit)
+        fit = dot(dot(F, dot(in_basis, G)), F)
+        rest = in_basis - dot(G, fit)
         old_alpha = jnp.where(before.model.filled, before.model.alpha, 0)
         unexplained = dot(rest, rest) + dot(old_alpha, jnp.square(fit))
         scale = 1 / jnp.sqrt(change.alpha + unexplained)
         row = -scale * fit
         explained = scale * (dot(rest, before.coordinates) + size * products)
-        return row, scale, -jnp.square(explained), own, new, products
+        return row, scale, -jnp.square(explained), in_basis, new, products
 
     def not_added() -> tuple[Array, ...]:
         variance = dot(in_place, in_place)
@@ -344,13 +344,13 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         length = jnp.where(model.filled[place], jnp.sqrt(factor), 1 / jnp.sqrt(variance))
         explained = dot(dot(G, covariances), before.coordinates)
         explained = (1 - factor) / variance * jnp.square(explained)
-        own = jnp.where(model.filled[place], G[:, place], 0)
+        in_basis = jnp.where(model.filled[place], G[:, place], 0)
         no_vector, no_products = jnp.zeros_like(before.basis[0]), jnp.zeros_like(explained)
-        return row, length, explained, own, no_vector, no_products
+        return row, length, explained, in_basis, no_vector, no_products
 
     # Only small arrays pass through the branches: the basis would be copied. The place's column
     # becomes a multiple of itself; as a sum with `row` it would lose digits.
-    row, length, unexplained, own, new, products = jax.lax.cond(
+    row, length, unexplained, in_basis, new, products = jax.lax.cond(
         change.number < len(weighted), added, not_added
     )
     mean = jnp.where(model.filled[place], 0, before.mean[place])
@@ -361,7 +361,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         unexplained=before.unexplained + unexplained,
         slopes=before.slopes + mean * dot(G[:, place], before.coordinates),
         basis=before.basis.at[vector].set(new),
-        in_model=G.at[:, place].set(own),
+        in_model=G.at[:, place].set(in_basis),
         coordinates=before.coordinates.at[vector].set(products),
         changes=before.changes + 1,
     )

@@ -116,7 +116,7 @@ def family_of(
         if errors[-1] < tolerance * best:
             chosen, best = name, errors[-1]
         elif np.isfinite(best):
-            break  # from smooth to rough the error falls and then rises (so on 13 tables)
+            break  # from smooth to rough the error usually falls and then rises
     return chosen, min(errors)
 
 

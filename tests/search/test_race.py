@@ -148,6 +148,11 @@ def test_the_first_folds_are_at_least_two_with_a_hundred_rows(sizes, first):
     assert first_folds(3, np.array(sizes), CLEARLY_WORSE).sum(axis=1).tolist() == [first] * 3
 
 
+@pytest.mark.parametrize(("size", "first"), [(1000, 3), (150, 4), (40, 10)])
+def test_the_first_folds_of_a_walk_are_three_with_five_hundred_rows(size, first):
+    assert first_folds(1, np.full(10, size), WORSE).sum() == first
+
+
 def rows(n, task="regression"):
     rng = np.random.default_rng(1)
     X = rng.uniform(-2, 2, (n, 2))
