@@ -180,7 +180,11 @@ def check_held(name: str, values: Any) -> None:
 
 
 def on_host(name: str, values: Any) -> np.ndarray:
-    """Return the values as a NumPy array; raise ValueError as `check_held` does."""
+    """Return the values as a NumPy array.
+
+    Raises:
+        ValueError: for a JAX array that is traced, or spread over several processes.
+    """
     check_held(name, values)
     return np.asarray(values)
 

@@ -25,11 +25,11 @@ class Interrupts:
 
     The compiler and the garbage collector swallow or replace an exception that is raised within
     their callbacks. Before `begin`, an interrupt raises no exception, because a half-imported
-    module cannot be imported again. If the process is only for the command, it ends immediately
-    instead.
+    module cannot be imported again: if `owns_process`, it ends the process, else it is only
+    recorded.
 
     Args:
-        owns_process: whether the process is only for the command, and ends with the command.
+        owns_process: whether the process runs nothing but this command.
     """
 
     def __init__(self, owns_process: bool) -> None:

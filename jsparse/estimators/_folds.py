@@ -39,7 +39,7 @@ def folds_of(
         )
     # Renumber the folds, as a fold may have only rows of weight 0.
     _, assignment = np.unique(assignment, return_inverse=True)
-    return weighted.folds_of_caller(folds_from_assignment(assignment))
+    return weighted.with_caller_rows(folds_from_assignment(assignment))
 
 
 def _assignment(splits: Any, n: int) -> np.ndarray:

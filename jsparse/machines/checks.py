@@ -97,7 +97,7 @@ def given_penalty(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] |
 
 
 def check_penalty(feature_map: FeatureMap) -> None:
-    """Raise a `ValueError` unless the feature map is one penalised by the identity."""
+    """Raise a `ValueError` unless the penalty of the feature map is the squared norm."""
     if not isinstance(feature_map, FeatureMap):
         raise ValueError(
             "feature_map: expected a map such as jsparse.features.Nystroem(kernel, prototypes), "
@@ -105,7 +105,7 @@ def check_penalty(feature_map: FeatureMap) -> None:
         )
     if feature_map.penalty() is not None:
         raise ValueError(
-            "feature_map: expected one penalised by the identity (Nystroem, Linear), got "
+            "feature_map: expected one whose penalty is the squared norm (Nystroem, Linear), got "
             f"{type(feature_map).__name__}; Nystroem gives the same models"
         )
 

@@ -226,7 +226,7 @@ def _lbfgs() -> Any:
 
 def init(problem: InnerProblem, start: Float[Array, "m d"], max_iterations: int) -> State:
     """Return the state of a descent before the first evaluation of the marginal function `W`."""
-    zero, none = jnp.zeros((), start.dtype), jnp.zeros((), jnp.int32)
+    zero, no_steps = jnp.zeros((), start.dtype), jnp.zeros((), jnp.int32)
     shapes = jax.eval_shape(problem.solve, start)
     unsolved = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
     zeros, infinite = jnp.zeros_like(start), zero + jnp.inf
@@ -234,9 +234,9 @@ def init(problem: InnerProblem, start: Float[Array, "m d"], max_iterations: int)
         Z=start, value=infinite, solved=unsolved, unit=zero + 1,
         spread=jnp.broadcast_to(problem.spread(), start.shape[1:]),
         gradient=zeros, memory=_lbfgs().init(start), steepest=jnp.asarray(True), direction=zeros,
-        slope=zero, t=zero, low=zero, high=infinite, trials=none,
-        history=jnp.full(max_iterations + 1, jnp.nan, start.dtype), steps=none - 1,
-        evaluations=none, status=none + RUNNING,
+        slope=zero, t=zero, low=zero, high=infinite, trials=no_steps,
+        history=jnp.full(max_iterations + 1, jnp.nan, start.dtype), steps=no_steps - 1,
+        evaluations=no_steps, status=no_steps + RUNNING,
     )  # fmt: skip
 
 

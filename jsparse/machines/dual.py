@@ -41,7 +41,7 @@ from .dual_system import (
     without_intercept,
 )
 from .family import Family, diagnostics, single
-from .held_out import HeldOut, OnFold, Sums, each_C, one_size
+from .held_out import HeldOut, OnFold, Sums, each_C, with_size_axis
 from .method import MANY_C, Method, Points, Task, TrainingRows, option, replaced
 from .rows import FoldLayout, Rows
 from .stages import Chosen, Outcome, Stage, nearby_stages
@@ -155,13 +155,14 @@ class Dual(Method):
         n = len(rows)
         parts = rows.by_fold(self.validation_folds(folds, n))
         values, statuses = leave_one_out_of(kernel, C, rows)
-        which = each_C(C)
+        machines = each_C(C)
 
-        def one(row: Int[Array, ""], values: Float[Array, "s l"]) -> tuple[PyTree, PyTree]:
-            return on_fold(parts.fold(row), values[None], which)
+        # Fold i holds only row i.
+        def score(row: Int[Array, ""], values: Float[Array, "s l"]) -> tuple[PyTree, PyTree]:
+            return on_fold(parts.fold(row), values[None], machines)
 
-        sums, kept_values = jax.vmap(one)(jnp.arange(n, dtype=jnp.int32), values)
-        return HeldOut(one_size(sums), kept_values, statuses)
+        sums, kept_values = jax.vmap(score)(jnp.arange(n, dtype=jnp.int32), values)
+        return HeldOut(with_size_axis(sums), kept_values, statuses)
 
     def validation_text(self, folds: int) -> str:
         """Return "leave-one-out", the validation in words; see `Method.validation_text`."""
@@ -360,6 +361,7 @@ def _by_cholesky(
     X, y = present_rows(X, w), present_targets(y, w)
     K, root_weights = kernel.gram(X), jnp.sqrt(w)[:, None]
     factor = jax.lax.stop_gradient(factorise(root_weights * K * root_weights.T, 1 / C))
+    # If the shift 1/C was too small, `factorise` has replaced it, and C becomes smaller.
     C = jnp.where(factor.lost, 1 / factor.shift, C)
     alpha, _, (residual, _) = solve_weighted(
         lambda v: dot(K, v), lambda rhs: (factor.solve(rhs), None), w[:, None], C[None, None],

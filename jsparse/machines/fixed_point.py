@@ -21,7 +21,7 @@ class State(NamedTuple):
     """Fixed-point iterations for one prototype, from `t` starts."""
 
     z: Float[Array, "t d"]
-    step_part: Float[Array, " t"]  # fraction of the fixed-point step to try next
+    fraction: Float[Array, " t"]  # fraction of the fixed-point step to try next
     value: Float[Array, " t"]  # squared projection of the residual on `phi(z)`
     steps: Int[Array, ""]
     running: Bool[Array, ""]
@@ -89,15 +89,15 @@ def _fixed_point(
         value, g = projection(state.z)
         total = jnp.sum(g, axis=1)
         # `total` equals the squared projection, so it is never negative.
-        target = dot(g, X) / jnp.where(total > 0, total, 1)[:, None]
-        z = state.z + state.step_part[:, None] * (target - state.z)
+        fixed_point = dot(g, X) / jnp.where(total > 0, total, 1)[:, None]
+        z = state.z + state.fraction[:, None] * (fixed_point - state.z)
         after, _ = projection(z)
         better = after > value
         gained = jnp.where(better, after - value, 0) > 1e-4 * value
-        part = jnp.where(better, jnp.minimum(2 * state.step_part, 1), state.step_part / 4)
-        running = jnp.any(gained | (~better & (part > 1e-3))) & (state.steps < _MAX_STEPS)
+        fraction = jnp.where(better, jnp.minimum(2 * state.fraction, 1), state.fraction / 4)
+        running = jnp.any(gained | (~better & (fraction > 1e-3))) & (state.steps < _MAX_STEPS)
         z = jnp.where(better[:, None], z, state.z)
-        return State(z, part, jnp.where(better, after, value), state.steps + 1, running)
+        return State(z, fraction, jnp.where(better, after, value), state.steps + 1, running)
 
     ones = jnp.ones(len(starts), X.dtype)
     first = State(starts, ones, 0 * ones, jnp.zeros((), jnp.int32), jnp.asarray(True))

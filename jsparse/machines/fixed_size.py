@@ -396,7 +396,7 @@ def fit_features(
     mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> FixedSizeFit:
-    """Fit as `fit` does, with any feature map that is penalised by the identity.
+    """Fit as `fit` does, with any feature map whose penalty is the squared norm.
 
     With `features.Linear` the result is the linear machine in the primal.
     """
@@ -424,7 +424,8 @@ def fit_classes(
     """Fit the problems of an output code, in one pass over the rows (De Brabanter 2010, Sec. 8.4).
 
     Args:
-        feature_map: such as `Nystroem(kernel, prototypes)`; penalised by the identity.
+        feature_map: such as `Nystroem(kernel, prototypes)`; the penalty is the squared norm of the
+            features' coefficients.
         C: weight of the data-fit term, or one for each problem, shape `l`.
         X: inputs, shape `n d`.
         labels: class numbers 0..k-1, shape `n`. Under `jit`, a label out of range makes the machine
@@ -464,7 +465,8 @@ def solve(
     `solve(phi, equations + accumulate(phi, X_new, y_new), C)` is the fit of all rows.
 
     Args:
-        feature_map: the features that were summed; penalised by the identity.
+        feature_map: the features that were summed; the penalty is the squared norm of their
+            coefficients.
         equations: from `accumulate`, or with a code from `multiclass.accumulate_code`.
         C: weight of the data-fit term; with a code also one for each problem, shape `l`.
         code: see `multiclass.output_code`; None if `equations` were summed without a code.

@@ -17,8 +17,8 @@ from .family import Family
 from .rows import Rows
 
 
-class Which(NamedTuple):
-    """The machine that computed each of the `q` values of a row."""
+class MachineIndex(NamedTuple):
+    """Which machine computed each of the `q` values of a row."""
 
     C: Int[Array, " q"]  # index in the vector of `C`
     size: Int[Array, " q"]  # index in the machine's `Family.sizes`
@@ -45,7 +45,7 @@ class OnFold(Protocol):
         ...
 
     def __call__(
-        self, rows: Rows, values: Float[Array, "r q l"], which: Which
+        self, rows: Rows, values: Float[Array, "r q l"], which: MachineIndex
     ) -> tuple[PyTree, PyTree]:
         """Reduce the predictions of `q` machines with `l` outputs at `r` rows of one fold.
 
@@ -158,24 +158,27 @@ def each_fold(
         (shared, parts.code, on_fold, each_C(C)), arrays, per_fold
     )
     kept = jax.tree.map(lambda a: a[:, :r], kept)
-    return HeldOut(one_size(sums), kept, jnp.max(status, axis=0))
+    return HeldOut(with_size_axis(sums), kept, jnp.max(status, axis=0))
 
 
-def each_C(C: Float[Array, " s"]) -> Which:
-    """Return the `Which` for one machine of each `C`."""
+def each_C(C: Float[Array, " s"]) -> MachineIndex:
+    """Return the `MachineIndex` for one machine of each `C`."""
     places = jnp.arange(C.shape[0], dtype=jnp.int32)
-    return Which(places, jnp.zeros_like(places))
+    return MachineIndex(places, jnp.zeros_like(places))
 
 
-def one_size(sums: PyTree) -> PyTree:
-    """Return sums of machines of one size, `v .. s`, in the layout of `HeldOut`, `v s .. 1`."""
+def with_size_axis(sums: PyTree) -> PyTree:
+    """Rearrange the sums for machines of one size, shape `v .. s`, to `v s .. 1` as in `HeldOut`.
+
+    The axis of `C` becomes the second axis, and an axis of one size is appended.
+    """
     return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 1)[..., None], sums)
 
 
-def each_size(place_of_C: Int[Array, ""], n_sizes: int) -> Which:
-    """Return the `Which` for one machine of each size, all with the same `C`."""
+def each_size(place_of_C: Int[Array, ""], n_sizes: int) -> MachineIndex:
+    """Return the `MachineIndex` for one machine of each size, all with the same `C`."""
     sizes = jnp.arange(n_sizes, dtype=jnp.int32)
-    return Which(jnp.full_like(sizes, place_of_C), sizes)
+    return MachineIndex(jnp.full_like(sizes, place_of_C), sizes)
 
 
 def each_fold_and_C(

@@ -32,7 +32,7 @@ from ..solvers import conjugate_gradients
 from ..solvers.definite import factorise
 from .checks import check_problem, in_one_dtype
 from .family import Family, diagnostics, single
-from .held_out import HeldOut, OnFold, Start, each_C, one_size
+from .held_out import HeldOut, OnFold, Start, each_C, with_size_axis
 from .rows import FoldLayout, Rows
 
 MAX_ITERATIONS = 200
@@ -233,7 +233,7 @@ def held_out(
     sums, kept, statuses, last = jax.lax.map(
         one_fold, jnp.arange(len(parts.weights), dtype=jnp.int32)
     )
-    return HeldOut(one_size(sums), kept, jnp.max(statuses, axis=0), Start(last[-1]))
+    return HeldOut(with_size_axis(sums), kept, jnp.max(statuses, axis=0), Start(last[-1]))
 
 
 class System(NamedTuple):

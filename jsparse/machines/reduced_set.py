@@ -280,7 +280,7 @@ def _approximate(
         Z, solved, status = minimum.Z, minimum.solved, minimum.status
     else:
         solved = problem.solve(start)
-    squared_error = solved.value / jnp.where(problem.norm > 0, problem.norm, 1)
+    squared_error = solved.value / jnp.where(problem.squared_norm > 0, problem.squared_norm, 1)
     # A squared error at the level of rounding cannot be lowered.
     rounding = squared_error <= 256 * epsilon(Z.dtype)
     status = jnp.where(rounding, CONVERGED, status).astype(jnp.int32)
@@ -298,19 +298,19 @@ class Approximation(InnerProblem):
         kernel: kernel of two points.
         X: prototypes of the machine, shape `n d`.
         coefficients: coefficients of the machine, shape `n` or `n l`.
-        norm: `|w|^2`, added up over outputs.
+        squared_norm: `|w|^2`, summed over outputs.
     """
 
     kernel: Kernel
     X: Float[Array, "n d"]
     coefficients: Float[Array, " n *l"]
-    norm: Float[Array, ""]
+    squared_norm: Float[Array, ""]
 
     def __init__(
         self, kernel: Kernel, X: Float[Array, "n d"], coefficients: Float[Array, " n *l"]
     ) -> None:
         self.kernel, self.X, self.coefficients = kernel, X, coefficients
-        self.norm = jnp.sum(coefficients * dot(kernel.gram(X), coefficients))
+        self.squared_norm = jnp.sum(coefficients * dot(kernel.gram(X), coefficients))
 
     def spread(self) -> Float[Array, " d"]:
         """Return the standard deviation of each column; rows are weighted by `|coefficients|`."""
@@ -318,8 +318,8 @@ class Approximation(InnerProblem):
         return standardize(self.X, sizes).scale
 
     def magnitude(self, value: Float[Array, ""]) -> Float[Array, ""]:
-        """Return `|w|^2`, as the minimum itself may be close to 0."""
-        return self.norm
+        """Return `|w|^2`: the minimum, the squared error, may be far smaller than its rounding."""
+        return self.squared_norm
 
     def scaled(self) -> tuple["Approximation", Int[Array, ""]]:
         """See `InnerProblem.scaled`."""
@@ -332,7 +332,7 @@ class Approximation(InnerProblem):
         T = whitener(self.kernel, Z)
         projection = dot(T.T, dot(self.kernel.cross_gram(Z, self.X), self.coefficients))
         beta = dot(T, projection)
-        value = self.norm - jnp.sum(jnp.square(projection))
+        value = self.squared_norm - jnp.sum(jnp.square(projection))
         converged = jnp.asarray(CONVERGED, jnp.int32)
         return Solved(value, beta, jnp.zeros(beta.shape[1:], Z.dtype), (), converged)
 
@@ -340,7 +340,7 @@ class Approximation(InnerProblem):
         """Return the objective itself, as there are no constraints."""
         beta = solved.coefficients
         values = dot(self.kernel.cross_gram(Z, self.X), self.coefficients)
-        return self.norm - 2 * jnp.sum(beta * values) + norm_squared(self.kernel, Z, beta)
+        return self.squared_norm - 2 * jnp.sum(beta * values) + norm_squared(self.kernel, Z, beta)
 
 
 def from_sklearn(machine: Any) -> KernelExpansion:

@@ -338,7 +338,8 @@ def subsampled_dual(
 ) -> dual.DualFit:
     """Fit the SD-LSSVM, an LS-SVM of the prototypes alone (Mall and Suykens 2015, eq. 6).
 
-    Arguments are as for `fit`. A prototype that is not a row with weight has the coefficient 0.
+    Arguments are as for `fit`. Each prototype takes its target and weight from the row of `X` that
+    equals it. If no row of positive weight does, the prototype's coefficient is 0.
     """
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
     targets = prototype_targets(prototypes, X, y, w)

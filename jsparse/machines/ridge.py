@@ -26,7 +26,7 @@ Way = Literal["auto", "subtraction", "removal"]
 
 
 class Ridge(FromSums):
-    """A method whose machine is ridge regression in a feature map penalised by the identity."""
+    """A method whose machine is ridge regression on features, with the squared norm as penalty."""
 
     def held_out(
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
@@ -65,7 +65,7 @@ def held_out(
       matrix. It is faster for small folds or few `C`.
 
     Args:
-        features: feature map, penalised by the identity.
+        features: feature map; the penalty is the squared norm of the features' coefficients.
         C: weights of the data-fit term, shape `s`.
         parts: rows laid out by folds.
         on_fold: reduces the predictions of each fold, see `OnFold`.

@@ -192,7 +192,8 @@ def fit(
     deviation, and the stopping rule counts a larger residual as one deviation.
 
     Args:
-        feature_map: such as `Nystroem(kernel, prototypes)`; penalised by the identity.
+        feature_map: such as `Nystroem(kernel, prototypes)`; the penalty is the squared norm of the
+            features' coefficients.
         C: weight of the data-fit term, positive; or one for each output, shape `c`.
         X: inputs, shape `n d`.
         y: targets, shape `n`, or `n c` for several outputs, each fitted separately. If `C` or

@@ -17,7 +17,7 @@ from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING, TRUNCATED
 from ..features import FeatureMap
 from ..solvers.definite import Factor, factorise
 from ..solvers.robust import PER_MEDIAN, least_threshold, weighted_quantile
-from .held_out import HeldOut, OnFold, each_C, one_size
+from .held_out import HeldOut, OnFold, each_C, with_size_axis
 from .rows import FoldLayout, Rows
 
 TOLERANCE = 1e-4  # length of the last step: far below the noise of held-out errors
@@ -206,4 +206,4 @@ def held_out(
     sums_of_folds, kept = jax.lax.map(
         lambda fold: on_fold(parts.fold(fold[0]), fold[1], each_C(C)), (fold_numbers, values)
     )
-    return HeldOut(one_size(sums_of_folds), kept, jnp.max(status.reshape(s, outputs), axis=1))
+    return HeldOut(with_size_axis(sums_of_folds), kept, jnp.max(status.reshape(s, outputs), axis=1))

@@ -266,12 +266,13 @@ def _pilot(log_h: Float[Array, "*k"], log_a: Scalar) -> Float[Array, "*k"]:
 def _solve(
     functional: Functional, log_a: Scalar, n: Scalar, finest: Scalar
 ) -> tuple[Scalar, Array, Array]:
-    """Return the largest root of eq. 15 in log h, whether it exists, and whether steps ran out.
+    """Return log h at the largest root, whether it exists, and whether steps ran out.
 
-    The equation `h = (2 sqrt(pi) n psi_4(g))^(-1/5)` with `g = A h^(5/7)` is written as
-    excess(log h) = 0. The excess is positive at a large h. On a grid that starts at four times the
-    bandwidth of maximal smoothing, h descends by factors of 0.8 until the excess changes its sign.
-    Then false position finds log h to eps^(2/3), far below the statistical error.
+    The equation `h = (2 sqrt(pi) n psi_4(g))^(-1/5)` with the pilot bandwidth `g = A h^(5/7)` (De
+    Brabanter 2010, eq. 15) is written as excess(log h) = 0. No pilot below `finest` is tried. The
+    excess is positive at a large h. On a grid that starts at four times the bandwidth of maximal
+    smoothing, h descends by factors of 0.8 until the excess changes its sign. Then false position
+    finds log h to eps^(2/3), far below the statistical error.
 
     For a density of variance v the optimal bandwidth is at most `1.144 v^(1/2) n^(-1/5)`, that of
     maximal smoothing (Terrell 1990). `psi_4(g)` is the integral of the squared second derivative of

@@ -1,7 +1,9 @@
 """Density functionals `psi_r = integral f^(r) f` of one column, exactly or from binned counts.
 
-Both functions return the dimensionless `h^(r+1) psi_r(h)`, which neither overflows nor underflows.
-It is De Brabanter 2010, eq. 14, without the power of h. The sum includes the diagonal `i = j`.
+With the bandwidth h the estimate `psi_r(h)` is a double sum over all pairs of rows, the diagonal
+`i = j` included. `exact` and `binned` prepare a function of r and h that returns the dimensionless
+`h^(r+1) psi_r(h)`, which neither overflows nor underflows: De Brabanter 2010, eq. 14, without the
+power of h.
 """
 
 from collections.abc import Callable
@@ -34,7 +36,7 @@ def phi_derivative(r: int, x: Array) -> Array:
 
 
 def exact(z: Float[Array, " n"], share: Float[Array, " n"]) -> tuple[Functional, Scalar]:
-    """Return the double sum over all pairs, by blocks of rows: `O(n^2)` time for each (r, h).
+    """Return the function of r and h that sums over all pairs of rows, in `O(n^2)` time a call.
 
     Args:
         z: the column, of unit scale.
@@ -75,10 +77,10 @@ def exact(z: Float[Array, " n"], share: Float[Array, " n"]) -> tuple[Functional,
 def binned(
     z: Float[Array, " n"], share: Float[Array, " n"], grid: int, margin: ScalarLike
 ) -> tuple[Functional, Scalar, Scalar]:
-    """Return the double sum from linearly binned counts and one FFT: `O(grid)` for each (r, h).
+    """Return the function of r and h that uses linearly binned counts, in `O(grid)` time a call.
 
     By Parseval, `psi_r(h)` is the integral of `(-1)^(r/2) t^r exp(-h^2 t^2 / 2) |c(t)|^2 / 2 pi`.
-    Here c is the characteristic function of the sample; the FFT of the counts gives it on a grid of
+    Here c is the characteristic function of the sample; one FFT of the counts gives it on a grid of
     frequencies. All terms have one sign, so nothing cancels in float32, unlike in the sum over lags
     (Wand 1994). Linear binning multiplies c by a squared sinc, which is divided out.
 

@@ -146,10 +146,10 @@ def _mean(fold_scores: Float[np.ndarray, "*s v"]) -> Float[np.ndarray, "*s"]:
 def _mean_difference(
     fold_scores: Float[np.ndarray, "s v"], rival: Float[np.ndarray, " v"]
 ) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
-    """Return the mean difference to a rival, and its standard error.
+    """Return the mean of each candidate's score minus the rival's, and its standard error.
 
-    They are over the folds computed for both. The mean is NaN if there is no such fold, and the
-    error is NaN if there are fewer than two.
+    Only folds with a score of the candidate and of the rival count. The mean is NaN if there is no
+    such fold, and the standard error is NaN if there are fewer than two.
     """
     with np.errstate(invalid="ignore"):
         gaps = fold_scores - rival

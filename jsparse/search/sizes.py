@@ -135,8 +135,8 @@ def tune_sizes(
     Ctrl-C stops the search and keeps the sizes tuned so far.
 
     Raises:
-        ValueError: as `tune`, and for sizes that do not increase or exceed the number of
-            prototypes, or a negative tolerance.
+        ValueError: as `tune`; also if the sizes do not increase, if a size exceeds the number of
+            prototypes, or if `tolerance` is negative.
         NumericalError: if no evaluation of the first size gave an error that can be trusted.
     """
     if problem.points is None:

@@ -16,7 +16,7 @@ from .._repr import short_repr
 from .._status import RUNNING
 from .._types import Key
 from ..machines.method import Method
-from . import annealing, simplex
+from . import annealing, downhill, simplex
 from .race import CLEARLY_WORSE, WORSE, Rule
 from .template import Template
 
@@ -257,8 +257,9 @@ class Nearby(Search):
     The cheaper problem has another method, or fewer rows. The search begins with the better of two
     kernels: the best one of the cheaper problem, and the initial one. It moves along the values of
     `C` in the grid, then by a common factor of all leaves of the kernel, each as long as the score
-    falls, and ends where neither lowers it. The factor of the kernel is first `ratio`, then its
-    root. The default is at most 20 evaluations. On a CPU, if a method takes a fit for each fold, a
+    falls. It then halves the step of `C`, and takes the root of `ratio`, the factor of the kernel;
+    a parabola through the last errors decides which of the two points half a step away to try, if
+    any. The default is at most 20 evaluations. On a CPU, if a method takes a fit for each fold, a
     machine that is worse on the first folds skips the remaining folds, as in `Profile`.
     """
 
@@ -279,9 +280,9 @@ class Nearby(Search):
         if template.size and not np.allclose(self.start.theta, template.theta, atol=1e-3):
             kernels.append(template.theta)
         direction = np.where(template.signed, 0, np.log(self.ratio) / 2) if template.size else 0.0
-        errors: dict[tuple[int, int, int], float] = {}
+        errors: dict[downhill.Point, float] = {}
 
-        def error(point: tuple[int, int, int]) -> float:
+        def error(point: downhill.Point) -> float:
             kernel, place, factor = point
             theta = np.clip(kernels[kernel] + factor * direction, run.low, run.high)
             if not 0 <= place < len(grid) or (factor and np.array_equal(theta, kernels[kernel])):
@@ -290,17 +291,6 @@ class Nearby(Search):
                 errors[point] = float(run.scores(theta[None], grid[None, [place]])[0])
             return errors.get(point, np.inf)
 
-        def walk(point: tuple[int, int, int], step: tuple[int, int]) -> tuple[int, int, int]:
-            """Return the last point that the step, or the opposite step, leads to downhill."""
-
-            def moved(point: tuple[int, int, int], sign: int) -> tuple[int, int, int]:
-                return point[0], point[1] + sign * step[0], point[2] + sign * step[1]
-
-            sign = min((1, -1), key=lambda sign: error(moved(point, sign)))
-            while error(moved(point, sign)) < error(point):
-                point = moved(point, sign)
-            return point
-
         place = int(np.argmin(np.abs(np.log(grid / self.start.C))))
         # The surrogate's kernel comes first, as it is the result if time is up.
         point = min(((kernel, place, 0) for kernel in range(len(kernels))), key=error)
@@ -308,9 +298,10 @@ class Nearby(Search):
         # A smaller `C` has a better conditioned system, so start there if no error can be trusted.
         while not np.isfinite(error(point)) and point[1] > 0 and len(errors) < run.planned:
             point = point[0], max(point[1] - stride, 0), 0
-        steps = [(stride, 0), (0, 2), (stride, 0), *[(1, 0)] * (stride > 1), (0, 1)]
-        for step in steps if template.size else [(stride, 0), (1, 0)]:
-            point = walk(point, step)
+        of_C, of_kernel = 1, 2  # the axes of a point
+        halves = [(of_C, stride >> halvings) for halvings in range(1, stride.bit_length())]
+        steps = [(of_C, stride), (of_kernel, 2), (of_C, stride), *halves, (of_kernel, 1)]
+        downhill.Walk(error).descend(point, steps)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -219,14 +219,20 @@ def _units(
     return unit, jnp.where(nonzero, size, unit)
 
 
-def init(first: Float[Array, " q"], outputs: int) -> State:
-    """Return the state before the first system; `first` is the `lambda^(-1/2)` of this system."""
+def init(scale: Float[Array, " q"], outputs: int) -> State:
+    """Return the state before the first system.
+
+    Args:
+        scale: `lambda^(-1/2)` in the first system, for the penalty lambda of each coefficient.
+        outputs: number of outputs.
+    """
     return State(
-        coefficients=jnp.zeros((len(first), outputs), first.dtype),
-        size=first,
+        coefficients=jnp.zeros((len(scale), outputs), scale.dtype),
+        size=scale,
         lost=jnp.zeros((), bool),
         steps=jnp.zeros((), jnp.int32),
-        status=jnp.where(jnp.all(first == 0), CONVERGED, RUNNING).astype(jnp.int32),
+        # With infinite penalties all coefficients are 0.
+        status=jnp.where(jnp.all(scale == 0), CONVERGED, RUNNING).astype(jnp.int32),
     )
 
 

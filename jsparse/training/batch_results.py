@@ -132,7 +132,7 @@ def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) ->
 
 
 def _data(member: Member, scaling: Standardization, Z: np.ndarray, folds: Folds) -> TrainingData:
-    """Return the rows of a member as `read_table` does, without padding."""
+    """Return the rows of a member as `prepare_table` does, without padding."""
     encoded, n, w, encoding = member.encoded, len(Z), member.weights, member.encoding(scaling)
     table, targets, row_weights = jax.device_put((Z, member.targets, w))
     rows = Rows(table, targets, row_weights, encoded.code)

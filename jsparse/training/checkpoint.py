@@ -31,8 +31,8 @@ _SHOWN = 5  # number of differences that an error lists
 CHECKPOINT_SECONDS = 30.0
 
 
-class State(NamedTuple):
-    """A part of the state of a run."""
+class Entry(NamedTuple):
+    """What a checkpoint holds under one name: named arrays and a JSON document."""
 
     arrays: dict[str, Any]
     document: dict[str, Any]  # values that JSON can hold
@@ -60,7 +60,7 @@ class Checkpoint:
     def __init__(self, path: PathLike | None, seconds: float = CHECKPOINT_SECONDS) -> None:
         self.path, self.seconds = path, real("checkpoint_seconds", seconds, 0.0)
         self.complete = True  # whether no search was stopped before its end
-        self._states: dict[str, State | Callable[[], State]] = {}
+        self._states: dict[str, Entry | Callable[[], Entry]] = {}
         self._runs = 0
         self._unwritten = False  # whether a state was kept since the last file
         self._due = time.monotonic() + self.seconds
@@ -88,26 +88,26 @@ class Checkpoint:
         self._runs += 1
         return RunState(self, f"run {self._runs}: ")
 
-    def known(self, name: str) -> State | None:
+    def known(self, name: str) -> Entry | None:
         """Return a state of an earlier call; None if it is not known."""
         state = self._states.get(name)
-        return state if isinstance(state, State) else None
+        return state if isinstance(state, Entry) else None
 
-    def keep(self, name: str, state: State | Callable[[], State] | None) -> None:
+    def keep(self, name: str, state: Entry | Callable[[], Entry] | None) -> None:
         """Keep a state, or a function that returns it when the file is written; None drops it."""
         if self.path is None:
             return
         self._unwritten = True
         self.describe(name, state)
 
-    def describe(self, name: str, state: State | Callable[[], State] | None) -> None:
+    def describe(self, name: str, state: Entry | Callable[[], Entry] | None) -> None:
         """As `keep`, of a state that alone is not worth a file, such as the arguments."""
         if state is None:
             self._states.pop(name, None)
         else:
             self._states[name] = state
 
-    def tick(self, **unfinished: Callable[[], State]) -> None:
+    def tick(self, **unfinished: Callable[[], Entry]) -> None:
         """Write the file if the time since the last file is over.
 
         Args:
@@ -122,7 +122,7 @@ class Checkpoint:
         if self.path is not None and self._unwritten:
             self._write(self._states)
 
-    def _write(self, states_by_name: Mapping[str, State | Callable[[], State]]) -> None:
+    def _write(self, states_by_name: Mapping[str, Entry | Callable[[], Entry]]) -> None:
         """Write the file. If that fails, warn; the last file is then still there."""
         begin = time.monotonic()
         states = {name: s() if callable(s) else s for name, s in states_by_name.items()}
@@ -155,15 +155,15 @@ class RunState:
 
     __repr__ = short_repr
 
-    def known(self, name: str) -> State | None:
+    def known(self, name: str) -> Entry | None:
         """See `Checkpoint.known`."""
         return self.checkpoint.known(self.prefix + name)
 
-    def keep(self, name: str, state: State | Callable[[], State] | None) -> None:
+    def keep(self, name: str, state: Entry | Callable[[], Entry] | None) -> None:
         """See `Checkpoint.keep`."""
         self.checkpoint.keep(self.prefix + name, state)
 
-    def tick(self, **unfinished: Callable[[], State]) -> None:
+    def tick(self, **unfinished: Callable[[], Entry]) -> None:
         """See `Checkpoint.tick`."""
         self.checkpoint.tick(**{self.prefix + name: state for name, state in unfinished.items()})
 
@@ -228,18 +228,18 @@ class RunState:
                 "the file to start anew, or state another path"
             )
         if known is None:
-            self.checkpoint.describe(self.prefix + name, State({}, entries))
+            self.checkpoint.describe(self.prefix + name, Entry({}, entries))
 
 
-def _together(states: Mapping[str, State]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _together(states: Mapping[str, Entry]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return all arrays, by the names of state and array, and the documents by name."""
     arrays = {f"{name}/{k}": a for name, s in states.items() for k, a in s.arrays.items()}
     return arrays, {name: state.document for name, state in states.items()}
 
 
-def _by_name(arrays: dict[str, Any], documents: dict[str, Any]) -> dict[str, State]:
+def _by_name(arrays: dict[str, Any], documents: dict[str, Any]) -> dict[str, Entry]:
     """Return the states whose arrays and documents `_together` has put together."""
-    states = {name: State({}, document) for name, document in documents.items()}
+    states = {name: Entry({}, document) for name, document in documents.items()}
     for key, array in arrays.items():
         name, _, of_state = key.rpartition("/")
         states[name].arrays[of_state] = array

@@ -195,8 +195,8 @@ class WeightedRows(NamedTuple):
         members = [fold[fold >= 0] for fold in members]
         return folds_of_rows(members, max(len(fold) for fold in members))
 
-    def folds_of_caller(self, folds: Folds) -> Folds:
-        """Return folds of the rows of positive weight with the caller's row numbers."""
+    def with_caller_rows(self, folds: Folds) -> Folds:
+        """Renumber folds: replace the numbers among the rows with weight by the caller's."""
         if len(self.index) == self.n:
             return folds
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)

@@ -68,12 +68,12 @@ def with_more_rows(
     with jax.enable_x64(dtype == np.float64):
         rows = _host_rows(model, units, X, targets, w)
         if window is not None:
-            window, equations = window.moved(equations, rows, lambda r: _sum_of(phi, model, r))
+            window, equations = window.moved(equations, rows, lambda r: _sums_of(phi, model, r))
         else:
             factor = forgetting.factor_of_earlier(n)
             if factor < 1:
                 equations = scaled(equations, np.asarray(factor, dtype))
-            equations += _sum_of(phi, model, rows)
+            equations += _sums_of(phi, model, rows)
         code = None if code is None else code.astype(dtype)
         family = method.solve(RowSums(phi, equations), jnp.asarray(C, dtype), code)
         expansion = units.expansion(family.expansion)
@@ -133,8 +133,11 @@ def _host_rows(
     return HostRows(np.asarray(scaling.apply(inputs))[:n], targets, w.astype(dtype))
 
 
-def _sum_of(phi: FeatureMap, model: Model, rows: HostRows) -> NormalEquations:
-    """Return the sums over rows. Rows of weight 0 pad them to `_capacity`, to save compilations."""
+def _sums_of(phi: FeatureMap, model: Model, rows: HostRows) -> NormalEquations:
+    """Return the normal equations, which are sums over the rows.
+
+    To save compilations, the rows are padded to `_capacity` with rows of weight 0.
+    """
     n = _capacity(len(rows.weights))
     w = padded(rows.weights, n, "constant")
     X, y, w = (as_array(a) for a in (padded(rows.X, n), padded(rows.y, n), w))

@@ -29,7 +29,7 @@ from ..search.run import Progress
 from ..search.template import Template, split_kernel
 from ..validation.folds import Folds
 from .auto import family_of, main_directions
-from .checkpoint import RunState, State, resumable, run_state
+from .checkpoint import Entry, RunState, resumable, run_state
 from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
 from .data import TrainingData
@@ -39,7 +39,7 @@ from .plan import check_fits, free_bytes
 from .presets import Preset
 from .settings import Config, HoldOut, Multiclass, Resources, Settings, configure, keys_of
 from .streams import read_stream
-from .tables import read_table
+from .tables import prepare_table
 from .target_units import TargetUnits
 from .trained import Sums, Trained
 from .tuning import Choice, calibrate, choose, fit_all_rows, predict_held_out
@@ -163,7 +163,7 @@ def trained_of(
         sums=None if sums is None else Sums(sums.features, sums.equations, units),
         point_rows=rows,
         n_points=data.source.n_rows if points.X is None else len(points.X),
-        folds=data.weighted.folds_of_caller(data.folds),
+        folds=data.weighted.with_caller_rows(data.folds),
         out_of_fold=None if values is None else data.weighted.spread(values),
         n_rows=data.source.n_rows,
         seconds=seconds,
@@ -185,7 +185,7 @@ class RawRows(NamedTuple):
 
 
 def raw_rows(X: Any, y: Any, weights: ArrayLike | None, task: Task) -> RawRows | None:
-    """Return the rows of positive weight; None if `X` is no table."""
+    """Return the rows of positive weight; None if there are no targets `y`, as with a stream."""
     frame = as_frame(X)
     if frame is not None:
         weighted = weighted_rows(weights, frame.n_rows)
@@ -212,7 +212,7 @@ def _read(
     raw = raw_rows(X, y, weights, config.task)
     if raw is not None:
         codes = () if raw.schema is None else raw.schema.codes
-        return read_table(raw.X, raw.y, raw.weighted, config, codes), raw.schema
+        return prepare_table(raw.X, raw.y, raw.weighted, config, codes), raw.schema
     if not isinstance(X, RowStream) or isinstance(X, np.ndarray | jax.Array):
         raise ValueError(
             f"y: expected targets, got None; only a stream holds its targets, and X is a "
@@ -239,7 +239,7 @@ def _resolve_search(config: Config, data: TrainingData, state: RunState) -> Conf
         if mesh is not None and spans_processes(mesh):
             memory = least_in_all_processes(mesh, memory)
         if state.checkpoint.path is not None:
-            state.checkpoint.describe(state.prefix + "memory", State({}, {"bytes": memory}))
+            state.checkpoint.describe(state.prefix + "memory", Entry({}, {"bytes": memory}))
         resources = dataclasses.replace(resources, memory=memory)
     search = config.search.resolve(data.source.n_rows, on_mesh=mesh is not None)
     return config._replace(resources=resources, search=search)
@@ -325,7 +325,7 @@ def _choose_kernel(config: Config, data: TrainingData) -> Config:
 def _points(
     method: Method, template: Template, config: Config, data: TrainingData, state: RunState
 ) -> Points:
-    """Return the points of the tuning problem: of the checkpoint, or chosen and recorded there."""
+    """Return the points of the tuning problem; read them from the checkpoint, or record them."""
     known = state.known("points")
     if known is not None:
         X = known.arrays.get("X")
@@ -336,7 +336,7 @@ def _points(
         points = points._replace(X=from_first_process(config.resources.mesh, points.X))
     arrays = {"X": points.X, "rows": points.rows}
     arrays = {name: array for name, array in arrays.items() if array is not None}
-    state.keep("points", State(arrays, {"status": int(points.status)}))
+    state.keep("points", Entry(arrays, {"status": int(points.status)}))
     return points
 
 

@@ -29,7 +29,7 @@ from ..search.problem import Problem, Table, Wanted
 from ..search.scores import least_of_sizes
 from ..validation.folds import Folds
 from ..validation.validate import FoldLosses, Scoring, Validation
-from .checkpoint import RunState, State
+from .checkpoint import Entry, RunState
 from .draws import random_bits, random_numbers
 from .encoding import Encoding
 from .plan import Plan
@@ -313,12 +313,12 @@ class Streamed(TrainingSource):
         self._restored = {n: s for n, s in self._restored.items() if n == self._best[1]}
         self.state.keep("sums", self._cached)
 
-    def _cached(self) -> State:
+    def _cached(self) -> Entry:
         """Return the cached sums as a state of the run."""
         sums = self._restored | {name: sums.equations for name, sums in self._sums.items()}
         score, name = self._best
         best = [score if np.isfinite(score) else None, name, self._method]
-        return State(_arrays_of(sums), {"best": best})
+        return Entry(_arrays_of(sums), {"best": best})
 
     def _sums_of(self, problem: Problem, kernel: Kernel) -> Sums:
         """Return the sums of a kernel from the cache, or else from a pass over the rows.
@@ -369,9 +369,9 @@ class Streamed(TrainingSource):
             totals = [jax.device_put(sums[name]) for name in names]
         pending: list[Array] = []  # weights of the last batch, ready once the batch is summed
 
-        def unfinished(batches: int) -> State:
+        def unfinished(batches: int) -> Entry:
             sums = dict(zip(names, totals, strict=True))
-            return State(_arrays_of(sums), {"names": names, "batches": batches})
+            return Entry(_arrays_of(sums), {"names": names, "batches": batches})
 
         for count, batch in reader.batches(skip):
             # Read the next batch while one batch is summed, but hold no third batch in memory.

@@ -20,7 +20,7 @@ from ..kernels.mixed import categorical_columns
 from ..machines.method import Shape, TrainingRows
 from ..machines.rows import Rows
 from ..validation.folds import Folds
-from .checkpoint import RunState, State
+from .checkpoint import Entry, RunState
 from .choices import default_folds, template_of
 from .data import TrainingData
 from .encoding import Encoding, code_of
@@ -190,7 +190,7 @@ class _FirstPass:
         self.state.same("stream", fields)
 
 
-def _state_of(summarizer: Summarizer, batches: int, rows: int | None) -> State:
+def _state_of(summarizer: Summarizer, batches: int, rows: int | None) -> Entry:
     """Return the state of the first pass.
 
     Args:
@@ -199,7 +199,7 @@ def _state_of(summarizer: Summarizer, batches: int, rows: int | None) -> State:
         rows: number of rows of the stream; None before the end of the pass.
     """
     arrays, document = summarizer.state
-    return State(arrays, document | {"batches": batches, "rows": rows})
+    return Entry(arrays, document | {"batches": batches, "rows": rows})
 
 
 def _seed(key: Key) -> int:
@@ -250,14 +250,14 @@ def _reader(
 
 
 def _sample_folds(part: np.ndarray, n_folds: int) -> Folds:
-    """Return the rows of the sample in each validated part, as folds; see `Split`.
+    """Return the folds of a sample: the sample rows in each validation part; see `Split`.
 
     Args:
-        part: number of each row's part.
-        n_folds: number of validated parts; the parts 0 to `n_folds - 1` are validated.
+        part: part number of each row of the sample.
+        n_folds: number of validation parts, which are the parts 0 to `n_folds - 1`.
 
     Raises:
-        ValueError: if no row of the sample is in a validated part.
+        ValueError: if no row of the sample is in a validation part.
     """
     members = [np.flatnonzero(part == i) for i in range(n_folds)]
     longest = capacity(max(len(numbers) for numbers in members))

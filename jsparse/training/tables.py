@@ -34,7 +34,7 @@ from .source import InMemory
 from .target_units import TargetUnits, target_units
 
 
-def read_table(
+def prepare_table(
     X: Float[np.ndarray, "n d"],
     y: Shaped[np.ndarray, " n *c"],
     weighted: WeightedRows,
@@ -51,7 +51,7 @@ def read_table(
         codes: numbers of the columns that hold codes of categories.
 
     Raises:
-        ValueError: for targets, folds, a kernel or a method that the rows contradict.
+        ValueError: if the targets, folds, kernel or method do not fit the rows.
     """
     (n, d), dtype = X.shape, X.dtype
     numbers, classes, labels, weights, units, code = encode_rows(X, y, weighted, config)
@@ -120,7 +120,7 @@ def encode_rows(
     weighted: WeightedRows,
     config: Config,
 ) -> EncodedRows:
-    """Return the encoded targets and the weights; arguments are as for `read_table`."""
+    """Return the encoded targets and the weights; arguments are as for `prepare_table`."""
     numbers, classes = encoded_targets(y, config.task, config.multiclass.classes)
     weights = row_weights(weighted.weights, config.class_weight, numbers, classes)
     units, code, labels = TargetUnits(), None, None

@@ -14,7 +14,7 @@ from .._repr import short_repr
 from ..calibration import fit_inverse_temperatures
 from ..conformal import ConformalScores, errors_of_classes, errors_of_numbers, kept_errors
 from ..machines.family import Family
-from ..machines.held_out import Sums, Which
+from ..machines.held_out import MachineIndex, Sums
 from ..machines.rows import Rows
 from ..machines.stages import Outcome, smallest_within
 from ..prediction import scores_of
@@ -25,7 +25,7 @@ from ..search.sizes import SizeCurve, curve_of
 from ..search.tune import tune_stages
 from ..validation.losses import standard_error, weighted
 from ..validation.validate import Kept
-from .checkpoint import RunState, State
+from .checkpoint import Entry, RunState
 from .data import TrainingData
 from .encoding import Encoding
 from .settings import Config
@@ -68,7 +68,7 @@ def choose(problem: Problem, config: Config, encoding: Encoding, state: RunState
     search, known = units.search(config.search, metric), state.known("history")
 
     def record(evaluations: Callable[[], list[Evaluation]]) -> None:
-        state.keep("history", lambda: State(arrays_of(evaluations()), {}))
+        state.keep("history", lambda: Entry(arrays_of(evaluations()), {}))
         state.tick()
 
     choice = tune_stages(
@@ -133,7 +133,7 @@ class _ProblemErrors(eqx.Module):
     wanted: None = None
 
     def __call__(
-        self, rows: Rows, values: Float[Array, "r q l"], which: Which
+        self, rows: Rows, values: Float[Array, "r q l"], which: MachineIndex
     ) -> tuple[PyTree, PyTree]:
         targets = rows.target_columns  # 0 where a binary problem does not use the row
         problem_weights = (jnp.abs(targets) * rows.weights[:, None])[:, None]

@@ -18,7 +18,7 @@ from .._repr import short_repr
 from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..machines.checks import check_labels, check_problem, nan_for_wrong_labels
-from ..machines.held_out import HeldOut, Start, Sums, Which
+from ..machines.held_out import HeldOut, MachineIndex, Start, Sums
 from ..machines.method import Method, Metric
 from ..machines.rows import FoldLayout, Rows
 from ..multiclass import Code, Decoding
@@ -64,9 +64,12 @@ class FoldLosses(eqx.Module):
     wanted: Bool[Array, "s v"] | Bool[np.ndarray, "s v"] | None = None  # see `OnFold.wanted`
 
     def __call__(
-        self, rows: Rows, values: Float[Array, "r q l"], which: Which
+        self, rows: Rows, values: Float[Array, "r q l"], which: MachineIndex
     ) -> tuple[PyTree, PyTree]:
-        """See `machines.held_out.OnFold`."""
+        """Return the sums of the losses and of the weights, and the values of the kept machine.
+
+        See `machines.held_out.OnFold`.
+        """
         w, decoding, quantiles = rows.weights[:, None], self.scoring.decoding, self.quantiles
         values = self.predictions(values)
         sums = jnp.stack([
@@ -105,7 +108,7 @@ class WithPredictions(FoldLosses):
     keeps_all: ClassVar[bool] = True
 
     def __call__(
-        self, rows: Rows, values: Float[Array, "r q l"], which: Which
+        self, rows: Rows, values: Float[Array, "r q l"], which: MachineIndex
     ) -> tuple[PyTree, PyTree]:
         """See `machines.held_out.OnFold`."""
         return super().__call__(rows, values, which)[0], self.predictions(values)

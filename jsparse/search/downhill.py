@@ -1,0 +1,70 @@
+"""A walk downhill on a lattice, one axis after the other, with few evaluations."""
+
+import math
+from collections.abc import Callable, Sequence
+
+Point = tuple[int, ...]
+Step = tuple[int, int]  # an axis, and a length of at least 1
+
+
+class Walk:
+    """A walk from one lattice point to the next, as long as the error falls.
+
+    After a walk along an axis, the errors at the last point and at its two neighbours define a
+    parabola. Its minimum tells which of the points half a step away to evaluate.
+
+    Args:
+        error: returns the error at a point. It must remember the errors, as the walk asks for some
+            points again.
+    """
+
+    def __init__(self, error: Callable[[Point], float]) -> None:
+        self._error = error
+        self._minima: dict[Step, float] = {}  # minimum of the last parabola, in steps
+
+    def descend(self, point: Point, steps: Sequence[Step]) -> Point:
+        """Walk along each axis in turn from `point`; return the last point."""
+        for step in steps:
+            point = self._along(point, step)
+        return point
+
+    def _along(self, point: Point, step: Step) -> Point:
+        """Return the last point that the step, or the opposite step, leads to downhill."""
+        axis, length = step
+        begin, expected = point, 2 * self._minima.get((axis, 2 * length), math.nan)
+        directions = _directions(expected)
+        for sign in directions:
+            while self._error(_moved(point, step, sign)) < self._error(point):
+                point = _moved(point, step, sign)
+            if point != begin:
+                break
+        if point != begin or len(directions) == 2:  # both neighbours are evaluated
+            left, middle, right = (self._error(_moved(point, step, sign)) for sign in (-1, 0, 1))
+            expected = _minimum(left, middle, right)
+        self._minima[step] = expected
+        return point
+
+
+def _directions(minimum: float) -> tuple[int, ...]:
+    """Return the directions to try, given where the minimum is expected, in steps; NaN if unknown.
+
+    If both directions are to be tried, the smaller coordinate comes first.
+    """
+    if math.isnan(minimum):
+        return (-1, 1)
+    if abs(minimum) <= 0.5:  # not nearer to a neighbour
+        return ()
+    return (1 if minimum > 0 else -1,)
+
+
+def _minimum(left: float, middle: float, right: float) -> float:
+    """Return where the parabola through values at -1, 0 and 1 is least; NaN if nowhere."""
+    curvature = left - 2 * middle + right
+    if not (math.isfinite(curvature) and curvature > 0):
+        return math.nan
+    return (left - right) / curvature / 2
+
+
+def _moved(point: Point, step: Step, sign: int) -> Point:
+    axis, length = step
+    return (*point[:axis], point[axis] + sign * length, *point[axis + 1 :])
