@@ -16,6 +16,7 @@ from ._status import NumericalError as NumericalError
 from ._status import check as check
 from .compilation import enable_compilation_cache as enable_compilation_cache
 from .compilation import warm_up as warm_up
+from .data.frames import Frame as Frame
 from .machines import KSP as KSP
 from .machines import SCDP as SCDP
 from .machines import SLMC as SLMC

@@ -1,5 +1,6 @@
 """Checks and conversions of users' arguments, from any array library."""
 
+import dataclasses
 import itertools
 import math
 import operator
@@ -53,6 +54,37 @@ def increasing(name: str, values: Any, most: int, what: str) -> tuple[int, ...]:
     if not numbers or any(a >= b for a, b in itertools.pairwise(numbers)):
         raise ValueError(f"{name}: expected increasing numbers, at least one, got {numbers}")
     return tuple(numbers)
+
+
+def boolean(name: str, value: Any) -> bool:
+    """Return a bool of Python or NumPy as a bool of Python; raise ValueError for other values."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name}: expected True or False, got {value!r}")
+    return bool(value)
+
+
+def column_names(name: str, names: Any) -> tuple[str, ...]:
+    """Return names of columns as texts; `name` is the name of the argument.
+
+    Raises:
+        ValueError: for a single text, whose letters would count as names, or if `names` cannot be
+            iterated over.
+    """
+    if isinstance(names, str):
+        raise ValueError(
+            f'{name}: expected a sequence of names, such as ["{names}"], got the text "{names}"'
+        )
+    try:
+        return tuple(map(str, names))
+    except TypeError as error:
+        raise ValueError(f"{name}: expected a sequence of names, got {names!r}") from error
+
+
+def check_flags(settings: Any) -> None:
+    """Raise a `ValueError` unless each field of a dataclass that defaults to a bool holds one."""
+    for field in dataclasses.fields(settings):
+        if isinstance(field.default, bool):
+            boolean(field.name, getattr(settings, field.name))
 
 
 def as_key(key: KeyLike) -> Key:

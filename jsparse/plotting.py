@@ -39,7 +39,13 @@ WIDE_RANGE = 20.0  # factor between errors above which their axis is logarithmic
 
 
 class Machine(NamedTuple):
-    """A machine as a point of `comparison`."""
+    """A machine as a point of `comparison`.
+
+    Attributes:
+        name: the label of the point.
+        size: number of prototypes.
+        error: the error, in the metric of the figure.
+    """
 
     name: str
     size: float | int  # number of prototypes
@@ -66,9 +72,12 @@ def error_curve(
         others: further machines, name to (number of prototypes, error).
 
     Raises:
-        ValueError: if there are no errors of several sizes.
+        ValueError: if `trained` is no result of `train`, or if there are no errors of several
+            sizes.
         ImportError: without matplotlib.
     """
+    if not isinstance(trained, Trained):
+        raise ValueError(f"trained: expected a Trained, got {type(trained).__name__}")
     curve = trained.curve
     if curve is None:
         raise ValueError(
@@ -105,10 +114,10 @@ def error_curve(
 
 
 def comparison(
-    machines: Sequence[Machine],
+    machines: Sequence[Machine] | Mapping[str, Trained],
     ax: "Axes | None" = None,
     *,
-    error: str,
+    error: str | None = None,
     path: tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]] | None = None,
     path_name: str = "",
     baseline: Machine | None = None,
@@ -119,19 +128,20 @@ def comparison(
     on the machines only. The baseline is a dashed line if its error is in the range, else a note.
 
     Args:
-        machines: points to draw, at least one.
+        machines: points to draw, at least one. Or a mapping from names to results of `train`, whose
+            sizes and cross-validated errors are drawn.
         ax: axes to draw on; by default new axes.
-        error: label of the axis of errors.
+        error: label of the axis of errors; by default the metric of the results of `train`.
         path: numbers of prototypes and errors of one machine at many sizes, drawn as a line.
         path_name: name of the machine of `path`. The line has the colour of this machine.
         baseline: a machine without prototypes, such as a constant.
 
     Raises:
-        ValueError: without machines.
+        ValueError: without machines, for other objects than machines, for results of `train` in
+            different metrics, or for points without a label of the axis of errors.
         ImportError: without matplotlib.
     """
-    if not machines:
-        raise ValueError("machines: expected at least one, got none")
+    machines, error = _points(machines, error)
     axes: Any = figure(1, 7.5, _height(len(machines)))[1][0] if ax is None else ax
     labels, sizes = [], [max(machine.size, 1) for machine in machines]
     errors = np.array([machine.error for machine in machines], float)
@@ -235,6 +245,34 @@ def relevance(
         "relevance" + (f" ({hidden} less relevant columns not shown)" if hidden else "")
     )
     return axes
+
+
+def _points(machines: Any, error: str | None) -> tuple[Sequence[Machine], str]:
+    """Return the points of `comparison`, and the label of the axis of errors."""
+    named = isinstance(machines, Mapping)
+    values = list(machines.values()) if named else machines
+    if not isinstance(values, Sequence):
+        values = [values]
+    if not values:
+        raise ValueError("machines: expected at least one, got none")
+    for value in values:
+        if not isinstance(value, Trained if named else Machine):
+            raise ValueError(
+                "machines: expected points jsparse.plotting.Machine(name, size, error), or a "
+                f"mapping from names to results of train, got {type(value).__name__}"
+            )
+    if named:
+        metrics = {trained.metric for trained in values}
+        if len(metrics) > 1:
+            raise ValueError(f"machines: expected errors in one metric, got {sorted(metrics)}")
+        error = METRIC_NAMES[values[0].metric] if error is None else error
+        values = [
+            Machine(name, trained.model.size, trained.cv_error)
+            for name, trained in machines.items()
+        ]
+    if error is None:
+        raise ValueError("error: expected the label of the axis of errors, got None")
+    return values, error
 
 
 def _height(labels: int) -> float:

@@ -13,6 +13,7 @@ from jax.errors import JaxRuntimeError
 from .. import _status
 from ..kernels import RBF
 from ..machines import METHODS, Method, Robust
+from ..machines.method import Shape, replaced
 from ..search.strategies import Profile
 from ..serialization import check_writable
 from ..training.choices import template_of
@@ -81,7 +82,8 @@ def run(
         methods: names in the registry of methods, or "svm"; None for all.
         codes: the columns of X that hold numbers of categories.
         test: the share of the rows to test on.
-        max_prototypes: largest number of prototypes, for methods that have such a limit.
+        max_prototypes: largest number of prototypes; None for the methods' defaults. A line with
+            more prototypes has a mark: its method has no limit, or limits each binary problem.
         max_evaluations: largest number of evaluations of each search.
         max_seconds: time limit of each method; no evaluation of its search starts later.
         seed: random seed of the split and of the methods.
@@ -234,10 +236,6 @@ def _trained(
     method: type[Method], data: _Task, progress: Callable[[int, int, float], None]
 ) -> tuple[Trained, Line]:
     """Train a method with default settings and the options' limits; return machine and line."""
-    settings = {}
-    names = {field.name for field in dataclasses.fields(method)}
-    if "max_prototypes" in names and data.max_prototypes is not None:
-        settings["max_prototypes"] = data.max_prototypes
     search = Profile(max_evaluations=data.max_evaluations)
     start = time.perf_counter()
     trained = train(
@@ -245,7 +243,7 @@ def _trained(
         data.y,
         task="classification" if data.classification else "regression",
         key=data.seed,
-        method=method(**settings),
+        method=_limited(method, data),
         kernel=template_of("rbf", data.X.shape[1], search, data.codes) if data.codes else "rbf",
         search=search,
         resources=Resources(max_seconds=data.max_seconds),
@@ -257,6 +255,22 @@ def _trained(
     line = _line(data, method.title, trained.predict, trained.model.size, seconds)
     status = max(trained.statuses.values())
     return trained, line._replace(status=status, stopped=trained.tuning.stopped)
+
+
+def _limited(method: type[Method], data: _Task) -> Method:
+    """Return the method with default settings, and with the limit of prototypes if it has one."""
+    defaults, most = method(), data.max_prototypes
+    if most is None:
+        return defaults
+    if "max_prototypes" in {field.name for field in dataclasses.fields(method)}:
+        return replaced(defaults, max_prototypes=most)
+    n, d = data.X.shape
+    classes = len(np.unique(data.y)) if data.classification else None
+    resolved = defaults.resolve(Shape(n, n, n, d, classes, linear=False))
+    try:
+        return resolved.limited(most)
+    except ValueError:  # the method has no such limit; its line gets a mark
+        return defaults
 
 
 def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -303,7 +317,11 @@ def _line(
         start = time.perf_counter()
         predict(thousand)
         durations.append(time.perf_counter() - start)
-    return Line(name, data.error(predicted), prototypes, seconds, float(np.median(durations)))
+    limit = math.inf if data.max_prototypes is None else data.max_prototypes
+    return Line(
+        name, data.error(predicted), prototypes, seconds, float(np.median(durations)),
+        over_limit=prototypes > limit,
+    )  # fmt: skip
 
 
 def _svm(data: _Task, scdp: Trained | None) -> Line:

@@ -17,6 +17,7 @@ class Line(NamedTuple):
     predict_seconds: float  # for a thousand rows
     status: int = _status.CONVERGED
     stopped: str = "finished"  # why the search ended, see `Tuning.stopped`
+    over_limit: bool = False  # whether there are more prototypes than --max-prototypes
 
     @property
     def trusted(self) -> bool:
@@ -25,9 +26,17 @@ class Line(NamedTuple):
 
     @property
     def marks(self) -> str:
-        """The marks after the row: " +" if tuning ended early, " *" if the fit is not trusted."""
-        early = "" if self.stopped == "finished" else " +"
-        return early + ("" if self.trusted else " *")
+        """The marks after the row.
+
+        " +" if tuning ended early, " >" if there are more prototypes than the limit, " *" if the
+        fit is not trusted.
+        """
+        marks = (
+            (" +", self.stopped != "finished"),
+            (" >", self.over_limit),
+            (" *", not self.trusted),
+        )
+        return "".join(mark for mark, applies in marks if applies)
 
 
 class LeftOut(NamedTuple):
@@ -83,6 +92,8 @@ def print_notes(result: Comparison, max_seconds: float, peer: str) -> None:
         print(f"+: tuning stopped after {max_seconds:g} s (--max-seconds), best result so far")
     if "interrupted" in early:
         print("+: tuning was interrupted, best result so far")
+    if any(line.over_limit for line in result.lines):
+        print(">: more prototypes than --max-prototypes: no limit, or one for each class")
     for method in result.left_out:
         print(f"without {method.name}: {'failed: ' if method.failed else ''}{method.why}")
     print("fit: with tuning and compilation")

@@ -87,7 +87,10 @@ def command_line(
         "--test", type=types.share, default=1 / 3, metavar="SHARE", help="of the rows, to test on"
     )
     compare.add_argument(
-        "--max-prototypes", type=types.count, metavar="K", help="largest number of prototypes"
+        "--max-prototypes",
+        type=types.count,
+        metavar="K",
+        help="largest number of prototypes of each method; the mark '>' shows a line with more",
     )
     compare.add_argument("--out", default=".", metavar="FOLDER", help="for compare.png and .svg")
     _run_options(compare, "default: 10")

@@ -22,21 +22,29 @@ def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
         TableError: for any other type.
     """
     values, types = table[name], pa.types
+    kind = values.type.value_type if types.is_dictionary(values.type) else values.type
+    plain = (
+        types.is_floating, types.is_decimal, types.is_string, types.is_large_string,
+        types.is_string_view, types.is_boolean, types.is_integer, types.is_temporal, types.is_null,
+    )  # fmt: skip
+    if not any(matches(kind) for matches in plain):
+        advice = "turn it into numbers or texts, or drop the column"
+        if types.is_binary(kind) or types.is_large_binary(kind):
+            advice = "if it is text, save the file in UTF-8; else drop the column"
+        raise unsupported_type(name, kind, advice)
     if types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    kind = values.type
+        values = values.cast(kind)
     if types.is_floating(kind) or types.is_decimal(kind):
         values = values.cast(pa.float64(), safe=False)
         return pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return values.cast(pa.string())
-    plain = (types.is_boolean, types.is_integer, types.is_temporal, types.is_null)
-    if any(matches(kind) for matches in plain):
-        return values
-    advice = "turn it into numbers or texts, or drop the column"
-    if types.is_binary(kind) or types.is_large_binary(kind):
-        advice = "if it is text, save the file in UTF-8; else drop the column"
-    raise TableError(
+    return values
+
+
+def unsupported_type(name: str, kind: Any, advice: str) -> TableError:
+    """Return the error for a column of a type that has no encoding."""
+    return TableError(
         f"column {name!r}: expected numbers, booleans or texts, got type {kind}; {advice}"
     )
 

@@ -1,15 +1,15 @@
 """Tables in memory, of pandas or Arrow, as training and models take them."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from .._arguments import on_host
+from .._arguments import boolean, column_names, on_host, whole_number
 from .._repr import short_repr
-from ..predictor.checks import row_index
+from ..predictor.checks import TableError, row_index
 from .schema import Schema
 
 
@@ -27,6 +27,9 @@ class Frame:
         max_categories: upper limit of the number of categories of a column.
         categories: "indicators" for a column of zeros and ones for each category, or "kernel" for a
             kernel that compares the categories of two rows, see `kernels.Mixed`.
+
+    Raises:
+        ValueError: for an invalid option, such as one text in place of a sequence of names.
     """
 
     table: Any
@@ -35,6 +38,16 @@ class Frame:
     impute: bool = False
     max_categories: int = 100
     categories: Literal["indicators", "kernel"] = "indicators"
+
+    def __post_init__(self) -> None:
+        checked = {
+            "drop": column_names("drop", self.drop),
+            "categorical": column_names("categorical", self.categorical),
+            "impute": boolean("impute", self.impute),
+            "max_categories": whole_number("max_categories", self.max_categories, 1),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)  # the dataclass is frozen
 
     @property
     def dtype(self) -> np.dtype:
@@ -230,6 +243,12 @@ def _arrow(table: Any) -> Any:
         from .arrow import pa
     except ImportError as error:
         raise ImportError("tables need pyarrow: pip install 'jsparse[cli]'") from error
+    gives_arrow = any(hasattr(table, f"__arrow_c_{kind}__") for kind in ("stream", "array"))
+    if not any((gives_arrow, _is_pandas(table), isinstance(table, Mapping))):
+        raise ValueError(
+            "table: expected a pandas or Arrow table, or a mapping from names to columns, got "
+            f"{type(table).__name__}"
+        )
     try:
         if isinstance(table, pa.Table):
             arrow_table = table
@@ -238,10 +257,28 @@ def _arrow(table: Any) -> Any:
             arrow_table = pa.Table.from_pandas(table, preserve_index=False)
         else:
             arrow_table = pa.table(table)
+    except pa.ArrowNotImplementedError as error:
+        raise _unsupported_column(table) from error
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ValueError(f"X: expected columns of one type each ({error})") from error
     _check_names(arrow_table.column_names)
     return arrow_table
+
+
+def _unsupported_column(table: Any) -> TableError:
+    """Return the error that names the first column, of pandas or a mapping, that Arrow lacks."""
+    from .arrow import pa
+    from .columns import unsupported_type
+
+    for name in table:
+        try:
+            pa.array(table[name], from_pandas=True)
+        except pa.ArrowNotImplementedError:
+            kind = getattr(table[name], "dtype", "unknown")
+            return unsupported_type(
+                str(name), kind, "turn it into numbers or texts, or give the table without it"
+            )
+    return TableError("X: expected columns of numbers, booleans or texts")
 
 
 def _check_names(names: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._arguments import column_names
 from .arrow import pa, pa_csv, pa_dataset, pa_parquet
 from .schema import CsvFormat, Schema, Value
 from .streams import BATCH_ROWS
@@ -53,6 +54,7 @@ class TableFile:
 
     Raises:
         TableError: if there is no such file, or the first bytes are not the start of a table.
+        ValueError: for one text in place of the names `keep` or `drop`.
     """
 
     def __init__(
@@ -67,7 +69,8 @@ class TableFile:
         row_groups: Sequence[int] | None = None,
     ) -> None:
         self.path, self.name = Path(path), repr(os.fspath(path))
-        self.schema, self.keep, self.drop, self.batch_rows = schema, keep, drop, batch_rows
+        self.schema, self.batch_rows = schema, batch_rows
+        self.keep, self.drop = column_names("keep", keep), column_names("drop", drop)
         if csv is None:
             csv = CsvFormat() if schema is None else schema.csv
         self.csv, self.row_groups = csv, row_groups

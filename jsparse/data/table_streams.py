@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from .._arguments import boolean, column_names
 from .arrow import pa, pc
 from .columns import is_number, plain_column
 from .encoding import encode, encode_target, fit_schema, infer_task
@@ -89,7 +90,9 @@ def stream_schema(
 
     Raises:
         TableError: see `fit_schema`.
+        ValueError: for one text in place of `categorical` names, or an `impute` that is no bool.
     """
+    categorical, impute = column_names("categorical", categorical), boolean("impute", impute)
     rng = np.random.default_rng(0)
     known: dict[str, set] = {}  # values seen so far, by column
     new_parts: list[tuple[pa.Table, np.ndarray]] = []  # rows with a new value, and their numbers

@@ -147,13 +147,19 @@ def check_problem(
     y: Array,
     weights: Array | None,
     intercept_penalty: ScalarLike = 0.0,
+    *,
+    kernel: Any = None,
 ) -> None:
     """Raise a `ValueError` for shapes or dtypes that do not fit, or values out of range.
+
+    A kernel given by name is refused too: only `train` knows kernels by name.
 
     Traced values are not checked. Shapes: prototypes `m d`, `C` any, `X` `n d`, `y` `n ..`,
     weights `n`.
     """
     check_runtime()
+    if isinstance(kernel, str):
+        raise ValueError(f"kernel: expected a kernel, such as kernels.RBF(1.0), got {kernel!r}")
     if X.ndim != 2 or X.shape[0] == 0:
         raise ValueError(f"X: expected shape (n, d) with at least one row, got {X.shape}")
     if X.dtype not in (jnp.float32, jnp.float64):

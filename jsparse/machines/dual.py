@@ -281,7 +281,7 @@ def fit(
             negative weights.
     """
     X, y, weights = in_one_dtype(X, y, weights)
-    check_problem(None, C, X, y, weights)
+    check_problem(None, C, X, y, weights, kernel=kernel)
     check_choice("method", method, Solver)
     if is_concrete(max_iterations):
         whole_number("max_iterations", max_iterations, 1)

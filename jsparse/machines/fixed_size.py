@@ -379,7 +379,7 @@ def fit(
     _check_scalar(C)
     X, y, weights = in_one_dtype(X, y, weights)
     prototypes = as_float(prototypes).astype(X.dtype)
-    check_problem(prototypes, C, X, y, weights, intercept_penalty)
+    check_problem(prototypes, C, X, y, weights, intercept_penalty, kernel=kernel)
     penalty, rows = given_penalty(intercept_penalty, X), (X, y, weights)
     return _fit_kernel(kernel, prototypes, like(C, X), rows, penalty, mesh, block_rows)
 

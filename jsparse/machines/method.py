@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
-from .._arguments import real, whole_number
+from .._arguments import check_flags, real, whole_number
 from .._numerics import as_array, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
@@ -175,6 +175,7 @@ class Method(eqx.Module):
                 f"task: expected {' or '.join(map(repr, self.tasks))} with {type(self).__name__}, "
                 f"got {task!r}"
             )
+        check_flags(self)
 
     def check_code(self, argument: str, code: Code | None) -> None:
         """Raise a `ValueError`, naming the argument, if the method cannot fit the output code."""

@@ -192,7 +192,7 @@ def fit(
     """
     X, candidates = as_float(X), as_float(candidates)
     X, y, weights = in_one_dtype(X, as_array(y), weights)
-    check_problem(None, 1.0, X, y, weights)
+    check_problem(None, 1.0, X, y, weights, kernel=kernel)
     check_candidates(candidates, X.shape[1])
     if not isinstance(kernel, Kernel):
         if not kernel or not all(isinstance(one, Kernel) for one in kernel):
@@ -249,7 +249,7 @@ def refit(
     """
     X, prototypes = as_float(X), as_float(prototypes)
     X, y, weights = in_one_dtype(X, as_array(y), weights)
-    check_problem(None, 1.0, X, y, weights)
+    check_problem(None, 1.0, X, y, weights, kernel=kernel)
     check_candidates(prototypes, X.shape[1])
     check_number("ridge", ridge, 0.0)
     columns = dictionary_columns(kernel, prototypes, intercept=intercept)

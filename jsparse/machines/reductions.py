@@ -313,7 +313,7 @@ def fit(
     _check_C(C)
     prototypes = as_float(prototypes)
     X, y, weights = in_one_dtype(X, y, weights)
-    check_problem(None, C, X, y, weights)
+    check_problem(None, C, X, y, weights, kernel=kernel)
     check_candidates(prototypes, X.shape[1])
     variant = Variant(initialization, start, loss, rule)
     variant.check()

@@ -259,7 +259,7 @@ def fit(
     """
     X, candidates = as_float(X), as_float(candidates)
     X, y, weights = in_one_dtype(X, as_array(y), weights)
-    check_problem(None, C, X, y, weights, nu)
+    check_problem(None, C, X, y, weights, nu, kernel=kernel)
     check_candidates(candidates, X.shape[1])
     M, what = len(candidates), "candidates"
     max_prototypes = check_atoms(max_prototypes, M, "max_prototypes", what)

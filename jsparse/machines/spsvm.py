@@ -152,7 +152,7 @@ def fit(
     """
     X, candidates = as_float(X), as_float(candidates)
     X, y, weights = in_one_dtype(X, as_array(y), weights)
-    check_problem(None, C, X, y, weights)
+    check_problem(None, C, X, y, weights, kernel=kernel)
     check_candidates(candidates, X.shape[1])
     if y.ndim > 2:
         raise ValueError(f"y: expected shape (n,) or (n, l), got {y.shape}")

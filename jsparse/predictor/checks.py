@@ -95,6 +95,18 @@ def _as_array(X: Any, name: str) -> np.ndarray:
         raise ValueError(f"{name}: expected a table of numbers ({error})") from error
 
 
+def _not_numbers(table: np.ndarray) -> str:
+    """Return what an array without numbers holds, and what to give instead, for a message."""
+    if table.dtype != object:
+        return f"dtype {table.dtype}"
+    if table.ndim == 0:  # NumPy makes this of one object, such as None or a dict
+        return f"{type(table.item()).__name__}; give an array, or a pandas or Arrow table"
+    return (
+        "Python objects (dtype object); give columns of text as a pandas or Arrow table, in "
+        "training too, and one row as df.iloc[[0]]"
+    )
+
+
 def finite_rows(X: Any, name: str = "X", widest: Any = np.float64) -> np.ndarray:
     """Return a table of finite numbers as an array of floats, at most as precise as `widest`.
 
@@ -103,7 +115,7 @@ def finite_rows(X: Any, name: str = "X", widest: Any = np.float64) -> np.ndarray
     """
     table = _as_array(X, name)
     if table.dtype.kind not in "biuf":
-        raise ValueError(f"{name}: expected numbers, got dtype {table.dtype}")
+        raise ValueError(f"{name}: expected numbers, got {_not_numbers(table)}")
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(
             f"{name}: expected shape (n, d) with at least one row and column, got {table.shape}"

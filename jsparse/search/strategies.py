@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._arguments import whole_number
+from .._arguments import check_flags, whole_number
 from .._numerics import as_array, epsilon
 from .._repr import short_repr
 from .._status import RUNNING
@@ -104,6 +104,7 @@ class Search(abc.ABC):
 
     def check(self) -> None:
         """Raise a `ValueError` for settings out of range."""
+        check_flags(self)
         if self.max_evaluations is not None:
             whole_number("max_evaluations", self.max_evaluations, 1)
 

@@ -26,7 +26,7 @@ from ..validation.folds import Folds
 from .clock import clock, compile_clock
 from .inputs import weighted_rows
 from .run import run
-from .settings import Settings
+from .settings import Settings, check_method
 from .trained import Trained
 
 HELD_OUT = 5  # one of so many parts of the rows decides whether moved prototypes are better
@@ -111,8 +111,7 @@ def distil(
         method = _AtMost(max_prototypes=n_prototypes)
     elif n_prototypes is not None:
         raise ValueError(NO_NUMBER.format(n_prototypes))
-    if not isinstance(method, Method):
-        raise ValueError(f"method: expected a method, such as SCDP(..), got {method!r}")
+    check_method(method, "SCDP")
     if excluded := sorted({"kernel", "search"} & set(options)):
         raise ValueError(
             f"{excluded[0]}: expected none, as the kernel of the large machine is kept, got "

@@ -9,8 +9,12 @@ from jaxtyping import ArrayLike, Float, Int, Shaped
 from .._arguments import check_finite, labels_of, on_host, real
 from .._arguments import numbers as real_numbers
 from .._repr import short_repr
+from .._status import PrecisionWarning
 from ..machines.method import Task
+from ..predictor.checks import warn_caller
 from ..validation.folds import Folds
+
+FEWEST_STEPS = 2000  # fewer steps of rounding within the range of a column give a warning
 
 ClassWeight = Literal["balanced"] | Mapping[Any, float] | None
 
@@ -23,6 +27,11 @@ def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
     """
     targets = labels_of("y", y) if task == "classification" else on_host("y", y)
     has_columns = task == "regression" and targets.ndim == 2 and targets.shape[1] > 0
+    if targets.dtype.kind in "OU" and targets.ndim == 0:
+        raise ValueError(
+            f"y: expected {n} values, one for each row of X, got {y!r}; only a table has columns "
+            "with names"
+        )
     if targets.shape[:1] != (n,) or not (targets.ndim == 1 or has_columns):
         raise ValueError(f"y: expected {n} values, as many as rows of X, got shape {targets.shape}")
     if task == "regression":
@@ -73,15 +82,28 @@ def check_labels(classes: np.ndarray, n: int, n_all: int) -> None:
         )
     if len(classes) < 2:
         raise ValueError(f"y: expected at least two classes, got only {classes.tolist()}")
-    check_label_count(len(classes), n)
+    check_label_count(len(classes), n, 0.5 if classes.dtype.kind == "f" else 0.9)
 
 
-def check_label_count(k: int, n: int) -> None:
-    """Raise a `ValueError` if `n > 20` rows have `k > 0.9 n` different labels."""
-    if 10 * k > 9 * n > 180:
+def check_label_count(k: int, n: int, most: float = 0.9) -> None:
+    """Raise a `ValueError` if `n > 20` rows have `k > most n` different labels."""
+    if n > 20 and k > most * n:
         raise ValueError(
             f"y: expected class labels, got {k} different values in {n} rows; for numbers ask "
             "for task='regression'"
+        )
+
+
+def warn_of_steps(name: str, values: Shaped[np.ndarray, " n"], dtype: np.dtype) -> None:
+    """Warn if a column's values, rounded to `dtype`, have few steps within their range."""
+    low, high = (float(value) for value in (values.min(), values.max()))
+    step = float(np.spacing(np.asarray(max(-low, high), dtype)))
+    if 0 < high - low < FEWEST_STEPS * step:
+        warn_caller(
+            f"{name}: {np.dtype(dtype)} holds values of this size in steps of {step:.2g}, and "
+            f"they range from {low:.10g} to {high:.10g}; subtract an offset from them, or compute "
+            "in float64 (jax.config.update('jax_enable_x64', True), and arrays in float64)",
+            PrecisionWarning,
         )
 
 

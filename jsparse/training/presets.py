@@ -15,8 +15,8 @@ TUNED_WITH = {"balanced": 1000, "accurate": 2000}  # sampled rows that tune a ma
 TUNED_PROTOTYPES = 500  # prototypes that tune a machine of more prototypes
 PAPERS = Settings(FixedSize(), "rbf", Profile(), "standard")
 ADVICE = {
-    "fast": "one lengthscale; preset 'balanced' learns a metric and takes some ten times as long",
-    "balanced": "preset 'accurate' tunes with more rows and takes some five times as long",
+    "fast": "one lengthscale; 'balanced' learns a metric, in some ten times the time",
+    "balanced": "'accurate' tunes with more rows, in some five times the time",
     "accurate": "no preset takes longer",
 }
 

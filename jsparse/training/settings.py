@@ -1,6 +1,7 @@
 """The configuration of a run, checked before any work on the rows."""
 
 import dataclasses
+import difflib
 import functools
 import math
 from collections.abc import Sequence
@@ -233,6 +234,21 @@ class Config(NamedTuple):
         return {**self.compared, "resources": resources}
 
 
+def check_method(method: Any, example: str) -> None:
+    """Raise a `ValueError` unless `method` is a `Method`; the message suggests one."""
+    if isinstance(method, Method):
+        return
+    if isinstance(method, type) and issubclass(method, Method):
+        example = method.__name__
+    elif isinstance(method, str):
+        from ..machines import METHODS  # imported late, as it imports every method
+
+        nearest = difflib.get_close_matches(method, METHODS, 1, 0.0)[0]
+        example = METHODS[nearest].__name__
+    got = method.__name__ if isinstance(method, type) else repr(method)
+    raise ValueError(f"method: expected a method, such as jsparse.{example}(), got {got}")
+
+
 def configure(
     task: Task,
     keys: Keys,
@@ -257,8 +273,7 @@ def configure(
     if task not in ("classification", "regression"):
         raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
     method, kernel, search, columns = settings
-    if not isinstance(method, Method):
-        raise ValueError(f"method: expected a method, such as FixedSize(..), got {method!r}")
+    check_method(method, "FixedSize")
     method.check(task)
     if not isinstance(multiclass, Multiclass):
         multiclass = Multiclass(multiclass)

@@ -188,6 +188,8 @@ def _folds_of(config: Config, weighted: WeightedRows, n: int, labels: np.ndarray
 
 def number_of_folds(config: Config, n: int) -> int:
     """Return the number of random folds of `n` rows."""
+    if n < 2:
+        raise ValueError(f"X: expected at least two rows of positive weight, got {n}")
     n_folds = default_folds(n) if config.folds is None else config.folds
     return whole_number("folds", n_folds, 2, n, "the number of rows")
 

@@ -22,6 +22,7 @@ from ..search.run import Progress, Tuning
 from ..search.sizes import SizeCurve
 from ..search.strategies import Search
 from ..solvers.robust import MEDIAN_TO_DEVIATION
+from .inputs import warn_of_steps
 
 _POWERS: dict[Metric, int] = {"mse": 2, "mae": 1, "pinball": 1, "misclassification": 0}
 
@@ -176,6 +177,9 @@ def target_units(
     the unit is the mean absolute deviation. If all targets are equal, the unit is a power of two
     near their magnitude.
 
+    Warns:
+        PrecisionWarning: if `dtype` rounds the targets to few steps, see `warn_of_steps`.
+
     Raises:
         ValueError: if the machine's values, or with `robust` their squares, would be outside the
             range of `dtype`.
@@ -220,6 +224,9 @@ def target_units(
             f"{jnp.dtype(dtype)} can hold, got a deviation {largest_deviation:.1g} "
             "times the typical deviation"
         )
+    if not equal:
+        for i, column in enumerate(np.ldexp(y, largest).reshape(len(y), -1).T):
+            warn_of_steps("y" if y.ndim == 1 else f"column {i} of y", column, dtype)
     return units
 
 

@@ -156,6 +156,8 @@ def train(
         ['inside', 'outside']
     """
     check_runtime()
+    if not (budget is None or isinstance(budget, Budget)):
+        raise ValueError(f"budget: expected a Budget, such as Budget(bytes=9000), got {budget!r}")
     stated = Stated(method, kernel, search, columns)
     settings, preset = completed(stated, preset, situation_of(X, y, folds, out_of_fold, resources))
     options = {

@@ -150,8 +150,8 @@ class Trained:
         parts = ", ".join(f"{name} {seconds[name]:.2f}" for name in phases)
         compiling = min(seconds.get("compile", 0.0), total)
         # The parts come last, as a display may cut the text.
-        shown["seconds"] = f"{total:.2f}, of which compilation {compiling:.2f}"
-        shown["seconds"] += f" ({parts})" if parts else ""
+        shown["seconds"] = f"{total:.2f} (compilation {compiling:.2f}"
+        shown["seconds"] += f"; {parts})" if parts else ")"
         shown["status"] = status_in_words(self.statuses)
         return shown
 

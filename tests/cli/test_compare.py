@@ -233,6 +233,34 @@ def test_a_method_that_is_out_of_time_is_marked_and_one_that_fails_is_named(
     assert said == "jsparse: error: no kernel gave an error that can be trusted\n"
 
 
+def test_every_method_is_limited_or_marked(tmp_path, monkeypatch, capsys):
+    table(tmp_path)
+    methods = {}
+
+    def train(*data, method, **_):
+        stub = Stub()
+        stub.model.size = 30 if method.name == "dual" else 4
+        methods[method.name] = method
+        return stub
+
+    monkeypatch.setattr(compare, "train", train)
+    monkeypatch.setattr(compare, "_figure", lambda *_: None)
+    options = ("--methods", "fixed-size,scdp,dual,rvm,sparse-ridge", "--quiet")
+    assert compared(tmp_path, *options, "--max-prototypes", "4") == 0
+    said = capsys.readouterr().out.splitlines()
+    for name in ("fixed-size", "sparse-ridge"):
+        assert methods[name].n_prototypes == 4
+    for name in ("scdp", "rvm"):
+        assert methods[name] == METHODS[name](max_prototypes=4)
+    assert methods["dual"] == METHODS["dual"]()
+    marked = [line for line in said if line.endswith(" >")]
+    assert [line[:24].strip() for line in marked] == ["LS-SVM"]
+    assert any(line.startswith(">: more prototypes than --max-prototypes") for line in said)
+    assert compared(tmp_path, *options) == 0
+    assert ">" not in capsys.readouterr().out
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
 @pytest.mark.parametrize("moment", ["tuning", "fit", "first"])
 def test_ctrl_c_keeps_the_finished_lines(tmp_path, stubs, capsys, moment, monkeypatch):
     table(tmp_path)

@@ -18,9 +18,12 @@ from sklearn.datasets import load_breast_cancer
 from benchmarks.data_sets import benchmark_set
 from jsparse.data import demo_set
 from jsparse.data.encoding import Schema, encode, encode_target, fit_schema, infer_task
+from jsparse.data.frames import Frame
 from jsparse.data.schema import NULL_VALUES, CsvFormat
-from jsparse.data.table_files import read_table
+from jsparse.data.table_files import TableFile, read_table
+from jsparse.data.table_streams import stream_schema
 from jsparse.data.tables import TableError, rows_of_file
+from jsparse.predictor.checks import rows_of
 
 PEOPLE = """age,job,height,member,income
 31,clerk,1.75,true,>50K
@@ -313,6 +316,60 @@ def test_types_without_a_meaning_are_refused_by_name():
         assert fit_schema(table, "y", drop=["odd"]).features == ("x",)
         with pytest.raises(TableError, match="'odd'"):
             fit_schema(table, "odd")
+
+
+def test_columns_that_arrow_cannot_convert_are_named():
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame({"x": [1.0, 2.0], "odd": [1.0, 3.0], "y": [1.5, 2.5]})
+    for values, words in (
+        (pd.cut(table["odd"], 2), "interval"),
+        (np.array([1.0, 2j]), "complex128"),
+        (pd.Categorical([1.0, 2j]), "category"),
+        (pd.Categorical(pd.period_range("2020", periods=2, freq="D")), "period"),
+    ):
+        with pytest.raises(TableError, match=f"'odd': expected .*{words}.*; turn it into numbers"):
+            Frame(table.assign(odd=values)).arrays("y", "regression")
+    with pytest.raises(TableError, match=r"'odd': expected .* got type complex128"):
+        Frame({"x": [1.0], "odd": np.array([2j])}).arrays("x", "regression")
+
+
+def test_invalid_options_of_a_table_are_refused_when_they_are_stated(tmp_path):
+    table = {"x": [1.0, 2.0], "y": [1.0, 2.0], "xy": [1.0, 2.0]}
+    for value in ("median", 1, 0.5, None):
+        with pytest.raises(ValueError, match=f"impute: expected True or False, got {value!r}"):
+            Frame(table, impute=value)
+    assert Frame(table, impute=np.True_).impute is True
+    text = r'expected a sequence of names, such as \["xy"\], got the text "xy"'
+    file = written(tmp_path, "x,y\n1,2\n")
+    for name, call in (
+        ("drop", lambda: Frame(table, drop="xy")),
+        ("categorical", lambda: Frame(table, categorical="xy")),
+        ("drop", lambda: TableFile(file, drop="xy")),
+        ("categorical", lambda: stream_schema(TableFile(file), "y", categorical="xy")),
+    ):
+        with pytest.raises(ValueError, match=f"{name}: {text}"):
+            call()
+    with pytest.raises(ValueError, match="drop: expected a sequence of names, got None"):
+        Frame(table, drop=None)
+    assert Frame(table, drop=np.array(["xy"])).loaded().table.column_names == ["x", "y"]
+    with pytest.raises(ValueError, match="max_categories: expected a whole number of at least 1"):
+        Frame(table, max_categories="all")
+    with pytest.raises(ValueError, match=r"table: expected a pandas .* got ndarray"):
+        Frame(np.zeros((3, 2))).arrays("y", "regression")
+
+
+def test_rows_that_are_no_numbers_are_described():
+    expected = "X: expected numbers, got"
+    objects = np.array([["Ghent", 1.0]], object)
+    for X, words in (
+        (None, "NoneType; give an array"),
+        ({"x": [1.0]}, "dict; give an array, or a pandas or Arrow table"),
+        (objects, r"Python objects \(dtype object\); .* one row as df.iloc\[\[0\]\]"),
+        (objects[0], r"Python objects \(dtype object\); give columns of text as a pandas"),
+        ([["Ghent"]], "dtype <U5"),
+    ):
+        with pytest.raises(ValueError, match=f"{expected} {words}"):
+            rows_of(X, 2, np.float64)
 
 
 DAY = 86_400_000_000  # microseconds

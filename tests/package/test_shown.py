@@ -246,6 +246,27 @@ def test_the_baseline_takes_no_room_of_the_machines():
         plotting.comparison([], error="e")
 
 
+def test_results_of_train_are_compared_by_name(tuned):
+    other = dataclasses.replace(tuned, cv_error=0.5)
+    axes = plotting.comparison({"small": tuned, "other": other})
+    assert axes.get_ylabel() == "mean squared error"
+    points = [tuple(line.get_xydata()[0]) for line in axes.lines]
+    assert points == [(tuned.model.size, tuned.cv_error), (tuned.model.size, 0.5)]
+    assert plotting.comparison({"small": tuned}, error="e").get_ylabel() == "e"
+    for machines, message in (
+        ([tuned, other], "machines: expected points jsparse.plotting.Machine.*, got Trained"),
+        (tuned, "machines: expected .*mapping from names to results of train, got Trained"),
+        ({"a": Machine("a", 3, 0.1)}, "machines: expected .*, got Machine"),
+        ({"a": tuned, "b": dataclasses.replace(tuned, metric="mae")},
+         r"machines: expected errors in one metric, got \['mae', 'mse'\]"),
+        ([Machine("a", 3, 0.1)], "error: expected the label"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            plotting.comparison(machines)
+    with pytest.raises(ValueError, match="trained: expected a Trained, got list"):
+        plotting.error_curve([tuned, other])
+
+
 def test_notebooks_show_figures_without_pyplot_and_axes_of_others_are_drawn_on():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     axes = plotting.error_curve(Drawn(fake_path()))

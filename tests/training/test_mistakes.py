@@ -1,0 +1,62 @@
+"""Frequent mistakes: each gets a message that says what was expected and what came."""
+
+import jax
+import numpy as np
+import pytest
+
+from jsparse import KSP, FixedSize, Profile, train
+from jsparse._status import PrecisionWarning
+from jsparse.machines import dual, fixed_size
+
+X = np.random.default_rng(0).uniform(size=(60, 2)).astype(np.float32)
+y = np.sin(6 * X[:, 0]) + X[:, 1]
+QUICK = {"task": "regression", "key": 0, "method": FixedSize(5), "search": Profile(2)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"method": "scdpp"}, r"such as jsparse.SCDP\(\), got 'scdpp'"),
+        ({"method": FixedSize}, r"such as jsparse.FixedSize\(\), got FixedSize"),
+        ({"method": 3}, r"such as jsparse.FixedSize\(\), got 3"),
+        ({"budget": 1000}, r"such as Budget\(bytes=9000\), got 1000"),
+        ({"search": Profile(2, tune_kernel="no")}, "tune_kernel: expected True or False, got 'no'"),
+        ({"method": FixedSize(5, stop_when_flat=1)}, "stop_when_flat: expected True or False"),
+        ({"method": KSP(5, formed="yes")}, "formed: expected True or False, got 'yes'"),
+        ({"y": "price"}, "got 'price'; only a table has columns"),
+        ({"X": X[:1], "y": y[:1]}, "expected at least two rows of positive weight, got 1"),
+        ({"y": np.round(20 * y), "task": "classification"}, r"\d+ different values in 60 rows"),
+    ],
+)
+def test_a_wrong_argument_is_named(changed, message):
+    with pytest.raises(ValueError, match=message):
+        train(**{"X": X, "y": y, **QUICK, **changed})
+
+
+def test_whole_classes_may_be_many():
+    labels = np.arange(60) % 40
+    with pytest.raises(ValueError, match="folds"):  # and not the number of classes
+        train(X, labels, **{**QUICK, "task": "classification"}, folds=61)
+
+
+@pytest.mark.parametrize("fit", [lambda: fixed_size.fit("rbf", X[:5], 10.0, X, y),
+                                 lambda: dual.fit("rbf", 10.0, X, y)])  # fmt: skip
+def test_a_pure_fit_takes_no_name_of_a_kernel(fit):
+    with pytest.raises(ValueError, match=r"kernel: expected a kernel, such as .*, got 'rbf'"):
+        fit()
+
+
+def test_values_that_float32_rounds_to_few_steps_are_named():
+    wide, days = X.astype(float), 2460000.5 + y.astype(float)
+    wide[:, 1] += 1.7e9
+    with jax.enable_x64(False):
+        with pytest.warns(PrecisionWarning, match=r"y: float32 .* steps of 0.25"):
+            train(X, days, **QUICK)
+        with pytest.warns(PrecisionWarning, match=r"column 1 of X: float32 .* steps of 1.3e\+02"):
+            train(wide, y, **QUICK)
+
+
+def test_a_mean_of_a_thousand_deviations_gives_no_warning(recwarn):
+    with jax.enable_x64(False):
+        train(X + np.float32(300.0), 300 + y, **QUICK)
+    assert not [w for w in recwarn if issubclass(w.category, PrecisionWarning)]
