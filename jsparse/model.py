@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -38,6 +38,7 @@ from .multiclass import Code, Decoding
 from .novelty import Novelty, calibration, novelty
 from .predictor.checks import NameRow, row_index
 from .relevance import Relevance, relevance_of
+from .serialization import caster
 
 
 def _without_diagnostics(family: Family | None) -> Family | None:
@@ -108,6 +109,18 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
     def size(self) -> int:
         """Return the number of prototypes."""
         return self.expansion.prototypes.shape[0]
+
+    def astype(self, dtype: Literal["float32", "float64"]) -> "Model":
+        """Return the model with every floating array in another dtype, as `load(path, dtype=...)`.
+
+        Raises:
+            ValueError: for another dtype, for float64 while it is switched off in JAX, or for a
+                value too large for the dtype.
+        """
+        leaves, structure = jax.tree_util.tree_flatten_with_path(self)
+        arrays = {jax.tree_util.keystr(path).lstrip("."): np.asarray(a) for path, a in leaves}
+        cast = caster("model", arrays, dtype)
+        return jax.tree.unflatten(structure, [cast(name, a) for name, a in arrays.items()])
 
     def __call__(self, X: Float[Array, "*n d"] | Float[np.ndarray, "*n d"]) -> Float[Array, "..."]:
         """Return the values at raw inputs, shape `n` or `n c`; differentiable.

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from . import serialization
-from ._files import PathLike, check_arrays
+from ._files import PathLike, check_arrays, named
 from ._repr import short_repr
 from ._runtime import check_fork
 from .conformal import ConformalScores, jax_scores
@@ -85,7 +85,7 @@ def read(path: PathLike, dtype: str | None) -> Contents:
     machine, document, arrays = load_machine(path)
     with complete(path):
         predictor = predictor_of(machine, document, arrays)
-    cast = serialization.caster(path, machine_arrays(machine)[0] | arrays, dtype)
+    cast = serialization.caster(named(path), machine_arrays(machine)[0] | arrays, dtype)
     path_arrays, distances = (
         {
             name.removeprefix(prefix): cast(name, array)

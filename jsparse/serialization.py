@@ -75,7 +75,7 @@ def load(
     """
     check_fork()
     machine, metadata, parts = load_machine(path)
-    cast = caster(path, machine_arrays(machine)[0] | parts, dtype)
+    cast = caster(named(path), machine_arrays(machine)[0] | parts, dtype)
     with complete(path):
         expansion = jax_expansion(machine, cast)
     return expansion, metadata, {name: cast(name, array) for name, array in parts.items()}
@@ -90,12 +90,12 @@ def _version(package: str) -> str:
 
 
 def caster(
-    path: PathLike, arrays: Mapping[str, np.ndarray], dtype: str | None
+    where: str, arrays: Mapping[str, np.ndarray], dtype: str | None
 ) -> Callable[[str, np.ndarray], jax.Array]:
     """Return a function of name and array that returns a JAX array.
 
     It converts floats to `dtype`, or to float32 with a warning if JAX has no float64; other arrays
-    keep their dtype.
+    keep their dtype. Error messages begin with `where`.
     """
     if dtype not in (None, "float32", "float64"):
         raise ValueError(f"dtype: expected 'float32', 'float64' or None, got {dtype!r}")
@@ -106,7 +106,7 @@ def caster(
     if dtype is None and not has_float64 and any(a.dtype == np.float64 for a in arrays.values()):
         dtype = "float32"
         warn_caller(
-            f"{named(path)} holds a float64 model and float64 is switched off in JAX: it is cast "
+            f"{where} holds a float64 model and float64 is switched off in JAX: it is cast "
             f"to float32 and predicts with that precision; call {switch} before loading to keep "
             "it, or load with dtype='float32' to accept",
             PrecisionWarning,
@@ -118,7 +118,7 @@ def caster(
         with np.errstate(over="ignore"):
             narrowed = array.astype(dtype)
         if np.any(np.isinf(narrowed) & np.isfinite(array)):
-            raise ValueError(f"{named(path)}: {name} holds values too large for {dtype}")
+            raise ValueError(f"{where}: {name} holds values too large for {dtype}")
         return as_array(narrowed)
 
     return cast

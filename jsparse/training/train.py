@@ -137,6 +137,10 @@ def train(
     Ctrl-C during tuning keeps the best result so far; `tuning.stopped` is then "interrupted". With
     `Resources(checkpoint=path)` a killed call resumes when it is made again.
 
+    Warns:
+        PrecisionWarning: naming a column of `X` or `y` whose range the dtype of the computations
+            holds in few steps, such as seconds since 1970 in float32.
+
     Raises:
         ValueError: before any work is done, for invalid data or settings, more points than fit into
             memory, or arrays spread over several processes. On a mesh of several processes, in

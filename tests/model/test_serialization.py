@@ -23,6 +23,7 @@ import safetensors
 import safetensors.numpy
 from families import KINDS, LONGEST, SIZES, model_of_sizes
 
+import jsparse
 from jsparse import Model, kernels, load, save, serialization
 from jsparse._status import PrecisionWarning
 from jsparse.cli.main import main
@@ -566,3 +567,21 @@ def test_machines_of_all_sizes_are_saved(tmp_path, kind):
         values = narrow.at(size)(X.astype(np.float32))
         assert values.dtype == np.float32
         np.testing.assert_allclose(values, ours.at(size)(X), rtol=1e-3, atol=1e-3)
+
+
+def test_a_cast_in_memory_is_the_cast_of_a_file(tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(size=(60, 2)), np.arange(60) % 2
+    options = {"task": "classification", "method": jsparse.KSP(4), "key": 0}
+    model = jsparse.train(X, y, search=jsparse.Profile(2), **options).model
+    model.save(tmp_path / "model")
+    loaded, cast = jsparse.load(tmp_path / "model", dtype="float32"), model.astype("float32")
+    for path in (jax.tree.leaves(loaded), jax.tree.leaves(cast)):
+        assert {a.dtype for a in path} <= {np.dtype("float32"), np.dtype("int32")}
+    for a, b in zip(jax.tree.leaves(loaded), jax.tree.leaves(cast), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert cast.predict(X).dtype == y.dtype
+    with pytest.raises(ValueError, match="dtype: expected 'float32', 'float64' or None, got 'int'"):
+        model.astype("int")
+    with jax.enable_x64(False), pytest.raises(ValueError, match="float64 is switched off"):
+        cast.astype("float64")
