@@ -229,11 +229,11 @@ def check_finite(name: str, a: Array | np.ndarray) -> None:
 
 
 def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
-    """Return a table of finite numbers as a JAX array of floats."""
+    """Check that `X` is a table of finite numbers; return it as a JAX array of floats."""
     return as_float(finite_rows(X, name))
 
 
 def finite_rows(X: ArrayLike, name: str = "X") -> Float[np.ndarray, "n d"]:
-    """Return a table of finite numbers as a NumPy array of floats."""
+    """Check that `X` is a table of finite numbers; return it as a NumPy array of floats."""
     check_held(name, X)
     return checks.finite_rows(X, name, jax.dtypes.canonicalize_dtype(np.float64))

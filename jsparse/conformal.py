@@ -102,7 +102,7 @@ def errors_of_numbers(
 def errors_of_classes(
     scores: Float[np.ndarray, " n *k"], numbers: Int[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    """Return the `margin_deficit` of the true class by held-out scores."""
+    """Return the `margin_deficit` of each row's true class, given the row's held-out scores."""
     return np.take_along_axis(margin_deficit(scores), numbers[:, None], axis=1)[:, 0]
 
 
@@ -177,7 +177,7 @@ def plain_scores(
 def jax_scores(
     conformal: plain_conformal.ConformalScores | None, cast: Cast
 ) -> ConformalScores | None:
-    """Return errors on held-out rows, whose machines take inputs that are scaled already."""
+    """Convert conformal scores from NumPy to JAX; their machines take inputs already scaled."""
     if conformal is None:
         return None
     errors = np.asarray(cast("conformal.errors", conformal.errors))

@@ -111,16 +111,18 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         return self.expansion.prototypes.shape[0]
 
     def astype(self, dtype: Literal["float32", "float64"]) -> "Model":
-        """Return the model with every floating array in another dtype, as `load(path, dtype=...)`.
+        """Return the model in another dtype, as `jsparse.load(path, dtype=...)` does.
 
         Raises:
             ValueError: for another dtype, for float64 while it is switched off in JAX, or for a
                 value too large for the dtype.
         """
         leaves, structure = jax.tree_util.tree_flatten_with_path(self)
-        arrays = {jax.tree_util.keystr(path).lstrip("."): np.asarray(a) for path, a in leaves}
-        cast = caster("model", arrays, dtype)
-        return jax.tree.unflatten(structure, [cast(name, a) for name, a in arrays.items()])
+        cast = caster("model", {}, dtype)
+        changed = [cast(jax.tree_util.keystr(path), np.asarray(a)) for path, a in leaves]
+        model = jax.tree.unflatten(structure, changed)
+        # Files hold these in float64, so that probabilities do not depend on the dtype.
+        return dataclasses.replace(model, inverse_temperatures=self.inverse_temperatures)
 
     def __call__(self, X: Float[Array, "*n d"] | Float[np.ndarray, "*n d"]) -> Float[Array, "..."]:
         """Return the values at raw inputs, shape `n` or `n c`; differentiable.

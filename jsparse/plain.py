@@ -104,7 +104,7 @@ def jax_kernel(node: plain_kernels.Kernel, cast: Cast, place: str = "kernel") ->
 
 
 def jax_expansion(machine: plain_machine.Machine, cast: Cast) -> KernelExpansion:
-    """Return a machine as an expansion of JAX's arrays."""
+    """Convert a machine of NumPy arrays to a `KernelExpansion` of JAX arrays."""
     scaling = None
     if machine.scaling is not None:
         kind = type(machine.scaling).__name__

@@ -178,11 +178,11 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _fit(options: argparse.Namespace) -> int:
     check_output(options.out, options.file)
-    _mesh(options.devices)  # reported before the file is read
+    _mesh(options.devices)  # raises for bad devices before the file is read
     if options.holdout is not None and not options.stream:
         raise ValueError("--holdout: expected together with --stream")
-    method = method_of(options)  # its options too
-    _search(options)
+    method = method_of(options)  # raises for bad options of the method
+    _search(options)  # raises for bad options of the search
     if options.stream:
         if method is not None:
             method.check_sums("--stream")

@@ -21,7 +21,7 @@ def columns_in_words(schema: Schema, prefix: str, real: str) -> list[str]:
 
 
 def encoder(schema: Schema, prefix: str, numbers: Numbers) -> str:
-    """Return the function that encodes the columns of a table as inputs."""
+    """Return the C source of the function that encodes the columns of a table as inputs."""
     lines, offset = [], 0
     for i, column in enumerate(schema.columns):
         lines += _encoded(column, i, offset, numbers, impute=schema.impute)

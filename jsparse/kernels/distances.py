@@ -19,9 +19,10 @@ def squared_distances(
 ) -> Float[Array, "n m"]:
     """Return `|(x_i - z_j) / lengthscale|^2` as `|u_i|^2 + |v_j|^2 - 2 u_i.v_j`, at least 0.
 
-    `u` and `v` are the points less the mean of `Z`. The expansion has an absolute error of about
-    `eps (|u|^2 + |v|^2)`, which an offset in the data would multiply (an offset of 1e3 in float32:
-    by a million). The centre is a function of `Z` only, so that blocks of rows agree.
+    `u` and `v` are the points less the mean of `Z`, divided by `lengthscale`. The expansion has an
+    absolute error of about `eps (|u|^2 + |v|^2)`. Without the mean subtracted, an offset in the
+    data would multiply this error (an offset of 1e3 by a million). The mean is a function of `Z`
+    only, so that blocks of rows agree.
 
     Differentiable any number of times in both modes. Clipping at 0 changes values but not
     derivatives. At coincident points these are the derivatives of the exact squared distance.

@@ -62,9 +62,10 @@ class Projected(Kernel):
         return self.kernel.diagonal(self._mapped(X, self._centre(X)))
 
     def _centre(self, Z: Float[Array, "m d"]) -> Float[Array, "1 d"]:
-        """Return a shift of the points before the map, so that an offset costs no digits.
+        """Return the point to subtract before the map, so that an offset costs no digits.
 
-        Distances and their derivatives do not depend on the shift; inner products do.
+        It is the mean of `Z` for a kernel of distances, which do not depend on the shift, else 0,
+        because inner products depend on it.
         """
         if not isinstance(self.kernel, Stationary):
             return jnp.zeros((1, Z.shape[1]), Z.dtype)

@@ -74,24 +74,24 @@ def fixed_points(
 def _fixed_point(
     kernel: Kernel, X: Float[Array, "p d"], A: Float[Array, "p l"], starts: Float[Array, "t d"]
 ) -> Float[Array, " d"]:
-    """Iterate from each start, and return the fixed point with the largest projection.
+    """Iterate from each start; return the fixed point with the largest squared projection.
 
-    A step that lowers the projection is rejected and shortened. `X` and `A` are the points and
-    coefficients of the residual.
+    A step that lowers the squared projection is rejected and shortened. `X` and `A` are the points
+    and coefficients of the residual, the part of the machine that is still to be approximated.
     """
 
-    def projection(z: Float[Array, "t d"]) -> tuple[Array, Array]:
+    def squared_projection(z: Float[Array, "t d"]) -> tuple[Array, Array]:
         columns = kernel.cross_gram(z, X)
         inner = dot(columns, A)
         return jnp.sum(jnp.square(inner), axis=1), columns * dot(inner, A.T)
 
     def step(state: State) -> State:
-        value, g = projection(state.z)
+        value, g = squared_projection(state.z)
         total = jnp.sum(g, axis=1)
-        # `total` equals the squared projection, so it is never negative.
+        # `total` equals `value` up to rounding, so it is not negative.
         fixed_point = dot(g, X) / jnp.where(total > 0, total, 1)[:, None]
         z = state.z + state.fraction[:, None] * (fixed_point - state.z)
-        after, _ = projection(z)
+        after, _ = squared_projection(z)
         better = after > value
         gained = jnp.where(better, after - value, 0) > 1e-4 * value
         fraction = jnp.where(better, jnp.minimum(2 * state.fraction, 1), state.fraction / 4)

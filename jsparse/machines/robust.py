@@ -141,7 +141,7 @@ class Robust(Prototypes):
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
         folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
     ) -> HeldOut:  # fmt: skip
-        """See `Method.held_out`: with Huber's loss, by few steps from the solution of all rows."""
+        """See `Method.held_out`; Huber's loss starts each fold at the solution of all rows."""
         if self.loss != "huber":
             return super().held_out(kernel, points, C, rows, folds, on_fold, key)
         assert points is not None

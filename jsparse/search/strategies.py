@@ -368,7 +368,8 @@ def middle_first(count: int) -> Int[np.ndarray, " e"]:
 def annealing_rounds(budget: int) -> list[int]:
     """Return the number of evaluations in each round of `annealing_search`.
 
-    In the first rounds each member of the ensemble has one; then the simplex has one a round.
+    A round of the annealing has one evaluation for each member of the ensemble. The later rounds
+    are steps of the simplex, with one evaluation each.
     """
     members = min(5, budget)
     annealed = max(members, round(budget * 90 / 160)) // members

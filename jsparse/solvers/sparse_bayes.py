@@ -77,9 +77,10 @@ class Posterior(NamedTuple):
 class Quadratic(NamedTuple):
     """A model whose log likelihood is quadratic: the expansion about the mode of another model.
 
-    For regression the log likelihood is quadratic if the noise is fixed. Functions are multiplied
-    by the root of the curvatures, and have coordinates in an orthonormal basis of `b` vectors that
-    spans the functions of the model. Products of functions would lose half of the digits.
+    For regression the log likelihood is quadratic if the noise is fixed. Each function is
+    multiplied by the square root of the log likelihood's curvature at each row. It is stored as
+    coordinates in an orthonormal basis of `b` vectors that spans the functions of the model,
+    because inner products of the functions would lose half of the digits.
     """
 
     model: Model
@@ -244,9 +245,11 @@ def step(
 def _changes(
     problem: Problem, state: State, tolerance: Float[Array, ""], likelihood: Likelihood
 ) -> tuple[Quadratic, Change]:
-    """Make up to `most_changes` changes for the quadratic expansion about the mode.
+    """Change the model up to `most_changes` times, each time by the change with the largest gain.
 
-    Returns the changed model, and the first change.
+    A change adds or removes a function, or estimates its prior precision again. The log likelihood
+    stays at its quadratic expansion about the mode. Returns the changed model, and the first
+    change.
     """
     model, current = state.model, state.posterior
     Phi, zero = problem.Phi, jnp.zeros((), jnp.int32)

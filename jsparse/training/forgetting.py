@@ -137,7 +137,7 @@ class Window(NamedTuple):
 
 
 def new_window(rows: HostRows, size: int, equations: NormalEquations) -> Window:
-    """Return the window of the first rows, given the sums over them."""
+    """Return a window of at most `size` rows that begins with `rows`; `equations` sum them."""
     return Window(rows, size, np.zeros_like(np.asarray(_energies(equations))))
 
 

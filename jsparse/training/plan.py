@@ -333,8 +333,8 @@ def check_fits(planned: Plan | None, method: Method) -> None:
         if planned.largest == 0:
             advice = "none would fit; read the rows as a stream, or in smaller batches"
     raise ValueError(
-        f"{method.size_text} would take {_with_unit(planned.bytes)} of memory (most of it, "
-        f"{_with_unit(planned.parts[largest_part])}, for {largest_part}), of which "
+        f"{method.size_text} would take {_with_unit(planned.bytes)} of memory (the largest part, "
+        f"{_with_unit(planned.parts[largest_part])}, for {largest_part}), where "
         f"{_with_unit(planned.limit)} may be used; {advice}"
     )
 

@@ -45,7 +45,7 @@ class Choice(NamedTuple):
 
     @property
     def problem(self) -> Problem:
-        """The tuning problem of the chosen size."""
+        """The tuning problem for the chosen number of prototypes."""
         return self.outcome.problem
 
     @property
