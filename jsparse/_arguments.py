@@ -70,9 +70,9 @@ def column_names(name: str, names: Any) -> tuple[str, ...]:
         ValueError: for a single text, whose letters would count as names, or if `names` cannot be
             iterated over.
     """
-    if isinstance(names, str):
+    if isinstance(names, str | bytes):
         raise ValueError(
-            f'{name}: expected a sequence of names, such as ["{names}"], got the text "{names}"'
+            f"{name}: expected a sequence of names, such as [{names!r}], got the text {names!r}"
         )
     try:
         return tuple(map(str, names))

@@ -5,7 +5,7 @@ the last line of a notebook's cell, the notebook shows their figure. pyplot does
 figure. `axes.figure.savefig("file.png")` writes it to a file.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from ._figures import (
 )
 from ._repr import short_repr
 from ._ticks import error_top
-from .machines.method import METRIC_NAMES
+from .machines.method import METRIC_NAMES, Metric
 from .model import Model
 from .relevance import Relevance
 from .training.trained import Trained
@@ -48,7 +48,7 @@ class Machine(NamedTuple):
     """
 
     name: str
-    size: float | int  # number of prototypes
+    size: float | int
     error: float | int
 
     __repr__ = short_repr
@@ -247,32 +247,33 @@ def relevance(
     return axes
 
 
-def _points(machines: Any, error: str | None) -> tuple[Sequence[Machine], str]:
+def _points(machines: Any, error: str | None) -> tuple[list[Machine], str]:
     """Return the points of `comparison`, and the label of the axis of errors."""
-    named = isinstance(machines, Mapping)
-    values = list(machines.values()) if named else machines
-    if not isinstance(values, Sequence):
-        values = [values]
-    if not values:
+    names: list[str] = []
+    points: list[Any]
+    if isinstance(machines, Mapping):
+        names, points, kind = list(machines), list(machines.values()), Trained
+    elif isinstance(machines, Machine) or not isinstance(machines, Iterable):
+        points, kind = [machines], type(None)  # one object in place of several
+    else:
+        points, kind = list(machines), Machine
+    if wrong := [type(point).__name__ for point in points if not isinstance(point, kind)]:
+        raise ValueError(
+            "machines: expected points jsparse.plotting.Machine(name, size, error), or a "
+            f"mapping from names to results of train, got {wrong[0]}"
+        )
+    if not points:
         raise ValueError("machines: expected at least one, got none")
-    for value in values:
-        if not isinstance(value, Trained if named else Machine):
-            raise ValueError(
-                "machines: expected points jsparse.plotting.Machine(name, size, error), or a "
-                f"mapping from names to results of train, got {type(value).__name__}"
-            )
-    if named:
-        metrics = {trained.metric for trained in values}
+    if kind is Trained:
+        metrics: list[Metric] = sorted({trained.metric for trained in points})
         if len(metrics) > 1:
-            raise ValueError(f"machines: expected errors in one metric, got {sorted(metrics)}")
-        error = METRIC_NAMES[values[0].metric] if error is None else error
-        values = [
-            Machine(name, trained.model.size, trained.cv_error)
-            for name, trained in machines.items()
-        ]
+            raise ValueError(f"machines: expected errors in one metric, got {metrics}")
+        error = METRIC_NAMES[metrics[0]] if error is None else error
+        named = zip(names, points, strict=True)
+        points = [Machine(name, trained.model.size, trained.cv_error) for name, trained in named]
     if error is None:
         raise ValueError("error: expected the label of the axis of errors, got None")
-    return values, error
+    return points, error
 
 
 def _height(labels: int) -> float:

@@ -21,7 +21,7 @@ import pandas as pd
 
 import jsparse
 from jsparse import plotting
-from jsparse.data.frames import Frame
+from jsparse import Frame
 from jsparse.kernels import RBF
 
 print("device:", jax.devices()[0].device_kind)

@@ -83,7 +83,7 @@ def run(
         codes: the columns of X that hold numbers of categories.
         test: the share of the rows to test on.
         max_prototypes: largest number of prototypes; None for the methods' defaults. A line with
-            more prototypes has a mark: its method has no limit, or limits each binary problem.
+            more prototypes has a mark: its method has no limit, or one for each class.
         max_evaluations: largest number of evaluations of each search.
         max_seconds: time limit of each method; no evaluation of its search starts later.
         seed: random seed of the split and of the methods.
@@ -268,9 +268,10 @@ def _limited(method: type[Method], data: _Task) -> Method:
     classes = len(np.unique(data.y)) if data.classification else None
     resolved = defaults.resolve(Shape(n, n, n, d, classes, linear=False))
     try:
-        return resolved.limited(most)
+        limited = resolved.limited(max(most, classes or 1))  # at least one for each class
     except ValueError:  # the method has no such limit; its line gets a mark
         return defaults
+    return defaults if limited == resolved else limited
 
 
 def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -40,6 +40,10 @@ class Frame:
     categories: Literal["indicators", "kernel"] = "indicators"
 
     def __post_init__(self) -> None:
+        if self.categories not in ("indicators", "kernel"):
+            raise ValueError(
+                f"categories: expected 'indicators' or 'kernel', got {self.categories!r}"
+            )
         checked = {
             "drop": column_names("drop", self.drop),
             "categorical": column_names("categorical", self.categorical),
@@ -120,10 +124,6 @@ class Frame:
         """
         from .encoding import encode, encode_target, fit_schema
 
-        if self.categories not in ("indicators", "kernel"):
-            raise ValueError(
-                f"categories: expected 'indicators' or 'kernel', got {self.categories!r}"
-            )
         table = _arrow(self.table)
         if y is None:
             raise ValueError("y: expected the name of a column of the table, or targets")
@@ -273,7 +273,7 @@ def _unsupported_column(table: Any) -> TableError:
     for name in table:
         try:
             pa.array(table[name], from_pandas=True)
-        except pa.ArrowNotImplementedError:
+        except pa.ArrowException:
             kind = getattr(table[name], "dtype", "unknown")
             return unsupported_type(
                 str(name), kind, "turn it into numbers or texts, or give the table without it"

@@ -10,8 +10,10 @@ Step = tuple[int, int]  # an axis, and a length of at least 1
 class Walk:
     """A walk from one lattice point to the next, as long as the error falls.
 
-    After a walk along an axis, the errors at the last point and at its two neighbours define a
-    parabola. Its minimum tells which of the points half a step away to evaluate.
+    Along an axis the smaller coordinate is tried first. If the error falls there, the larger
+    coordinate is not tried. Then the errors at the last point and at its two neighbours define a
+    parabola. Until the point moves along another axis, the minimum of the parabola tells which of
+    the points half a step away to evaluate: one of them, or neither.
 
     Args:
         error: returns the error at a point. It must remember the errors, as the walk asks for some
@@ -25,7 +27,9 @@ class Walk:
     def descend(self, point: Point, steps: Sequence[Step]) -> Point:
         """Walk along each axis in turn from `point`; return the last point."""
         for step in steps:
-            point = self._along(point, step)
+            begin, point = point, self._along(point, step)
+            if point != begin:  # parabolas along the other axes were measured elsewhere
+                self._minima = {at: x for at, x in self._minima.items() if at[0] == step[0]}
         return point
 
     def _along(self, point: Point, step: Step) -> Point:
@@ -52,7 +56,7 @@ def _directions(minimum: float) -> tuple[int, ...]:
     """
     if math.isnan(minimum):
         return (-1, 1)
-    if abs(minimum) <= 0.5:  # not nearer to a neighbour
+    if abs(minimum) <= 0.5:  # no neighbour is nearer to the minimum than the point itself
         return ()
     return (1 if minimum > 0 else -1,)
 

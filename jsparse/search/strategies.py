@@ -258,10 +258,10 @@ class Nearby(Search):
     The cheaper problem has another method, or fewer rows. The search begins with the better of two
     kernels: the best one of the cheaper problem, and the initial one. It moves along the values of
     `C` in the grid, then by a common factor of all leaves of the kernel, each as long as the score
-    falls. It then halves the step of `C`, and takes the root of `ratio`, the factor of the kernel;
-    a parabola through the last errors decides which of the two points half a step away to try, if
-    any. The default is at most 20 evaluations. On a CPU, if a method takes a fit for each fold, a
-    machine that is worse on the first folds skips the remaining folds, as in `Profile`.
+    falls. It then halves the step of `C`, and takes the root of `ratio`, the factor of the kernel.
+    `downhill.Walk` says which points it tries. The default is at most 20 evaluations. On a CPU, if
+    a method takes a fit for each fold, a machine that is worse on the first folds skips the
+    remaining folds, as in `Profile`.
     """
 
     race: ClassVar[Rule | None] = WORSE
@@ -281,16 +281,17 @@ class Nearby(Search):
         if template.size and not np.allclose(self.start.theta, template.theta, atol=1e-3):
             kernels.append(template.theta)
         direction = np.where(template.signed, 0, np.log(self.ratio) / 2) if template.size else 0.0
-        errors: dict[downhill.Point, float] = {}
+        errors: dict[tuple[bytes, int], float] = {}  # by kernel and place in the grid
 
         def error(point: downhill.Point) -> float:
             kernel, place, factor = point
             theta = np.clip(kernels[kernel] + factor * direction, run.low, run.high)
             if not 0 <= place < len(grid) or (factor and np.array_equal(theta, kernels[kernel])):
                 return np.inf
-            if point not in errors and len(errors) < run.planned:
-                errors[point] = float(run.scores(theta[None], grid[None, [place]])[0])
-            return errors.get(point, np.inf)
+            machine = theta.tobytes(), place  # at a bound several factors give one kernel
+            if machine not in errors and len(errors) < run.planned:
+                errors[machine] = float(run.scores(theta[None], grid[None, [place]])[0])
+            return errors.get(machine, np.inf)
 
         place = int(np.argmin(np.abs(np.log(grid / self.start.C))))
         # The surrogate's kernel comes first, as it is the result if time is up.

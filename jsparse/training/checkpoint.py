@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 class Checkpoint:
-    """The file of a call of `train`, whose states it holds by name.
+    """The file of a call of `train`, which holds entries by name.
 
     The file is written to a neighbour and renamed, so that a kill leaves the last complete file.
     A run reads a state of an earlier call by `known` and keeps a newer one by `keep`; `tick` writes
@@ -89,19 +89,19 @@ class Checkpoint:
         return RunState(self, f"run {self._runs}: ")
 
     def known(self, name: str) -> Entry | None:
-        """Return a state of an earlier call; None if it is not known."""
+        """Return an entry of an earlier call; None if it is not known."""
         state = self._states.get(name)
         return state if isinstance(state, Entry) else None
 
     def keep(self, name: str, state: Entry | Callable[[], Entry] | None) -> None:
-        """Keep a state, or a function that returns it when the file is written; None drops it."""
+        """Keep an entry, or a function that returns it when the file is written; None drops it."""
         if self.path is None:
             return
         self._unwritten = True
         self.describe(name, state)
 
     def describe(self, name: str, state: Entry | Callable[[], Entry] | None) -> None:
-        """As `keep`, of a state that alone is not worth a file, such as the arguments."""
+        """As `keep`, of an entry that alone is not worth a file, such as the arguments."""
         if state is None:
             self._states.pop(name, None)
         else:
@@ -118,7 +118,7 @@ class Checkpoint:
             self._write(self._states | unfinished)
 
     def close(self) -> None:
-        """Write the file if it lacks a state. It keeps its unfinished states if it lacks none."""
+        """Write the file if it lacks an entry. It keeps its unfinished entries if it lacks none."""
         if self.path is not None and self._unwritten:
             self._write(self._states)
 
@@ -148,7 +148,7 @@ class Checkpoint:
 
 @dataclasses.dataclass(frozen=True)
 class RunState:
-    """The states of one run of a call, which a `Checkpoint` holds."""
+    """The entries of one run of a call, which a `Checkpoint` holds."""
 
     checkpoint: Checkpoint
     prefix: str
@@ -232,13 +232,13 @@ class RunState:
 
 
 def _together(states: Mapping[str, Entry]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return all arrays, by the names of state and array, and the documents by name."""
+    """Return all arrays, by the names of entry and array, and the documents by name."""
     arrays = {f"{name}/{k}": a for name, s in states.items() for k, a in s.arrays.items()}
     return arrays, {name: state.document for name, state in states.items()}
 
 
 def _by_name(arrays: dict[str, Any], documents: dict[str, Any]) -> dict[str, Entry]:
-    """Return the states whose arrays and documents `_together` has put together."""
+    """Return the entries whose arrays and documents `_together` has put together."""
     states = {name: Entry({}, document) for name, document in documents.items()}
     for key, array in arrays.items():
         name, _, of_state = key.rpartition("/")

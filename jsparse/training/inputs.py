@@ -14,7 +14,7 @@ from ..machines.method import Task
 from ..predictor.checks import warn_caller
 from ..validation.folds import Folds
 
-FEWEST_STEPS = 2000  # fewer steps of rounding within the range of a column give a warning
+MIN_STEPS = 2000  # a column with fewer steps of rounding within its range has three digits or less
 
 ClassWeight = Literal["balanced"] | Mapping[Any, float] | None
 
@@ -82,29 +82,64 @@ def check_labels(classes: np.ndarray, n: int, n_all: int) -> None:
         )
     if len(classes) < 2:
         raise ValueError(f"y: expected at least two classes, got only {classes.tolist()}")
-    check_label_count(len(classes), n, 0.5 if classes.dtype.kind == "f" else 0.9)
+    fractions = classes.dtype.kind == "f" and np.any(classes != np.rint(classes))
+    check_label_count(len(classes), n, 0.5 if fractions else 0.9)
 
 
-def check_label_count(k: int, n: int, most: float = 0.9) -> None:
-    """Raise a `ValueError` if `n > 20` rows have `k > most n` different labels."""
-    if n > 20 and k > most * n:
+def check_label_count(k: int, n: int, max_share: float = 0.9) -> None:
+    """Raise a `ValueError` if `n > 20` rows have more than `max_share n` different labels."""
+    if n > 20 and k > max_share * n:
         raise ValueError(
             f"y: expected class labels, got {k} different values in {n} rows; for numbers ask "
             "for task='regression'"
         )
 
 
-def warn_of_steps(name: str, values: Shaped[np.ndarray, " n"], dtype: np.dtype) -> None:
-    """Warn if a column's values, rounded to `dtype`, have few steps within their range."""
-    low, high = (float(value) for value in (values.min(), values.max()))
-    step = float(np.spacing(np.asarray(max(-low, high), dtype)))
-    if 0 < high - low < FEWEST_STEPS * step:
-        warn_caller(
-            f"{name}: {np.dtype(dtype)} holds values of this size in steps of {step:.2g}, and "
-            f"they range from {low:.10g} to {high:.10g}; subtract an offset from them, or compute "
-            "in float64 (jax.config.update('jax_enable_x64', True), and arrays in float64)",
-            PrecisionWarning,
+def warn_if_rounded(
+    name: str, values: Shaped[np.ndarray, " n *d"], dtype: np.dtype, names: Sequence[str] = ()
+) -> None:
+    """Warn of columns whose values, rounded to `dtype`, have few steps within their range.
+
+    Args:
+        name: the argument's name.
+        values: one column, or a table.
+        dtype: dtype of the computations.
+        names: names of the columns of a table; by default their numbers.
+    """
+    columns = values.reshape(len(values), -1)
+    low, high = columns.min(axis=0), columns.max(axis=0)
+    # Large integers differ by less than float64 can tell.
+    width = high.astype(np.longdouble) - low.astype(np.longdouble)
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = np.spacing(np.maximum(np.abs(low.astype(float)), np.abs(high)).astype(dtype))
+    rounded = [
+        j
+        for j in np.flatnonzero((width > 0) & (width < MIN_STEPS * steps)).tolist()
+        if not _are_exact(columns[:, j], dtype)
+    ]
+    if not rounded:
+        return
+    j, others = rounded[0], len(rounded) - 1
+    what = name if values.ndim == 1 else f"column {names[j] if names else j} of {name}"
+    also = f" (and {others} other columns)" if others else ""
+    advice = "; subtract an offset from them"
+    if np.dtype(dtype) != np.float64:
+        advice += (
+            ", or compute in float64 (jax.config.update('jax_enable_x64', True), and arrays in "
+            "float64)"
         )
+    warn_caller(
+        f"{what}{also}: {np.dtype(dtype)} holds values of this size, {float(high[j]):.6g}, in "
+        f"steps of {steps[j]:.2g}, and they differ by at most {float(width[j]):.2g}{advice}",
+        PrecisionWarning,
+    )
+
+
+def _are_exact(values: Shaped[np.ndarray, " n"], dtype: np.dtype) -> bool:
+    """Return whether all values are whole numbers that `dtype` holds exactly."""
+    return bool(
+        np.array_equal(values.astype(dtype), values) and np.array_equal(np.rint(values), values)
+    )
 
 
 def checked_weights(weights: ArrayLike, n: int) -> np.ndarray:

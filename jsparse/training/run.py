@@ -1,12 +1,11 @@
 """A run: the steps from raw rows and complete settings to a tuned model."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike
 
 from .._agreement import least_in_all_processes, same_in_all_processes
 from .._arguments import finite_rows
@@ -35,7 +34,7 @@ from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
 from .data import TrainingData
 from .encoding import apply_scaling, indicators
-from .inputs import ClassWeight, WeightedRows, checked_targets, warn_of_steps, weighted_rows
+from .inputs import ClassWeight, WeightedRows, checked_targets, warn_if_rounded, weighted_rows
 from .plan import check_fits, free_bytes
 from .presets import Preset
 from .settings import Config, HoldOut, Multiclass, Resources, Settings, configure, keys_of
@@ -192,22 +191,16 @@ def raw_rows(X: Any, y: Any, weights: ArrayLike | None, task: Task) -> RawRows |
         weighted = weighted_rows(weights, frame.n_rows)
         numbers = None if weights is None else weighted.index
         X, y, schema = frame.arrays(y, task, numbers)
-        rows = _rows(X, schema.features)
+        rows = finite_rows(X)
+        warn_if_rounded("X", X, rows.dtype, schema.features)
         return RawRows(rows, checked_targets(y, len(X), task), weighted, schema)
     refuse_path("X", X)
     if y is None:
         return None
-    rows = _rows(X)
-    weighted, y = weighted_rows(weights, len(rows)), checked_targets(y, len(rows), task)
-    return RawRows(weighted.select(rows), weighted.select(y), weighted, None)
-
-
-def _rows(X: Any, names: Sequence[str] = ()) -> Float[np.ndarray, "n d"]:
-    """Return checked rows in a floating dtype; warn of columns that it rounds to few steps."""
     rows = finite_rows(X)
-    for i, column in enumerate(np.asarray(X).T):
-        warn_of_steps(f"column {names[i] if names else i} of X", column, rows.dtype)
-    return rows
+    weighted, y = weighted_rows(weights, len(rows)), checked_targets(y, len(rows), task)
+    warn_if_rounded("X", weighted.select(np.asarray(X)), rows.dtype)
+    return RawRows(weighted.select(rows), weighted.select(y), weighted, None)
 
 
 def _read(

@@ -238,13 +238,15 @@ def check_method(method: Any, example: str) -> None:
     """Raise a `ValueError` unless `method` is a `Method`; the message suggests one."""
     if isinstance(method, Method):
         return
-    if isinstance(method, type) and issubclass(method, Method):
+    from ..machines import METHODS  # imported late, as it imports every method
+
+    if method in METHODS.values():
         example = method.__name__
     elif isinstance(method, str):
-        from ..machines import METHODS  # imported late, as it imports every method
-
-        nearest = difflib.get_close_matches(method, METHODS, 1, 0.0)[0]
-        example = METHODS[nearest].__name__
+        classes = {name: kind.__name__ for name, kind in METHODS.items()}
+        classes |= {name.lower(): name for name in classes.values()}
+        nearest = difflib.get_close_matches(method.lower(), classes, 1)
+        example = classes[nearest[0]] if nearest else example
     got = method.__name__ if isinstance(method, type) else repr(method)
     raise ValueError(f"method: expected a method, such as jsparse.{example}(), got {got}")
 

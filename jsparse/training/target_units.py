@@ -22,7 +22,7 @@ from ..search.run import Progress, Tuning
 from ..search.sizes import SizeCurve
 from ..search.strategies import Search
 from ..solvers.robust import MEDIAN_TO_DEVIATION
-from .inputs import warn_of_steps
+from .inputs import warn_if_rounded
 
 _POWERS: dict[Metric, int] = {"mse": 2, "mae": 1, "pinball": 1, "misclassification": 0}
 
@@ -178,7 +178,7 @@ def target_units(
     near their magnitude.
 
     Warns:
-        PrecisionWarning: if `dtype` rounds the targets to few steps, see `warn_of_steps`.
+        PrecisionWarning: if `dtype` rounds the targets to few steps, see `warn_if_rounded`.
 
     Raises:
         ValueError: if the machine's values, or with `robust` their squares, would be outside the
@@ -225,8 +225,7 @@ def target_units(
             "times the typical deviation"
         )
     if not equal:
-        for i, column in enumerate(np.ldexp(y, largest).reshape(len(y), -1).T):
-            warn_of_steps("y" if y.ndim == 1 else f"column {i} of y", column, dtype)
+        warn_if_rounded("y", np.ldexp(y, largest), dtype)
     return units
 
 

@@ -21,6 +21,21 @@ def walk(error, begin=(0, 0), steps=STEPS):
     return Walk(remembered).descend(begin, steps), list(errors)
 
 
+@pytest.mark.parametrize("correlation", [-0.6, 0.6])
+def test_along_a_slanted_valley_it_forgets_parabolas_of_other_places(correlation):
+    ends = []
+    for best in [(3.0, -1.2), (-9.8, 4.1), (1.6, 0.9), (2.4, -0.6), (6.3, 2.2)]:
+
+        def error(point, best=best):
+            u, v = (point[0] - best[0]) / 4, (point[1] - best[1]) / 2
+            return u * u + v * v + 2 * correlation * u * v
+
+        end, evaluated = walk(error)
+        ends.append(error(end))
+        assert len(evaluated) <= 16
+    assert max(ends) < 0.5  # at a distance of one coarse step the error is 1
+
+
 @pytest.mark.parametrize("best", [(0, 0), (3.0, -1.2), (-9.8, 4.1), (1.6, 0.9), (2.4, -0.6)])
 def test_it_finds_the_least_point_of_a_bowl(best):
     def error(point):

@@ -17,6 +17,9 @@ QUICK = {"task": "regression", "key": 0, "method": FixedSize(5), "search": Profi
     ("changed", "message"),
     [
         ({"method": "scdpp"}, r"such as jsparse.SCDP\(\), got 'scdpp'"),
+        ({"method": "RVM"}, r"such as jsparse.RVM\(\), got 'RVM'"),
+        ({"method": "spsvm"}, r"such as jsparse.SpSVM\(\), got 'spsvm'"),
+        ({"method": "xyz"}, r"such as jsparse.FixedSize\(\), got 'xyz'"),
         ({"method": FixedSize}, r"such as jsparse.FixedSize\(\), got FixedSize"),
         ({"method": 3}, r"such as jsparse.FixedSize\(\), got 3"),
         ({"budget": 1000}, r"such as Budget\(bytes=9000\), got 1000"),
@@ -25,7 +28,10 @@ QUICK = {"task": "regression", "key": 0, "method": FixedSize(5), "search": Profi
         ({"method": KSP(5, formed="yes")}, "formed: expected True or False, got 'yes'"),
         ({"y": "price"}, "got 'price'; only a table has columns"),
         ({"X": X[:1], "y": y[:1]}, "expected at least two rows of positive weight, got 1"),
-        ({"y": np.round(20 * y), "task": "classification"}, r"\d+ different values in 60 rows"),
+        (
+            {"y": np.round(20 * y) / 20, "task": "classification"},
+            r"\d+ different values in 60 rows",
+        ),
     ],
 )
 def test_a_wrong_argument_is_named(changed, message):
@@ -33,8 +39,9 @@ def test_a_wrong_argument_is_named(changed, message):
         train(**{"X": X, "y": y, **QUICK, **changed})
 
 
-def test_whole_classes_may_be_many():
-    labels = np.arange(60) % 40
+@pytest.mark.parametrize("dtype", [int, float])
+def test_whole_classes_may_be_many(dtype):
+    labels = (np.arange(60) % 40).astype(dtype)
     with pytest.raises(ValueError, match="folds"):  # and not the number of classes
         train(X, labels, **{**QUICK, "task": "classification"}, folds=61)
 
@@ -54,6 +61,31 @@ def test_values_that_float32_rounds_to_few_steps_are_named():
             train(X, days, **QUICK)
         with pytest.warns(PrecisionWarning, match=r"column 1 of X: float32 .* steps of 1.3e\+02"):
             train(wide, y, **QUICK)
+        both = wide + np.array([1.7e9, 0])
+        with pytest.warns(PrecisionWarning, match=r"column 0 of X \(and 1 other columns\)"):
+            train(both, y, **QUICK)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        94102 + np.arange(60) % 9,  # postcodes
+        1_000_000 + np.arange(60) % 2,
+        np.where(np.arange(60) == 0, 0, 1.7e9 + 300 * np.arange(60)),  # row 0 has weight 0
+        np.arange(60) % 2 == 0,
+        np.full(60, 1e9),
+        np.array([1e30, *np.arange(59)]),
+    ],
+)
+def test_columns_that_keep_their_digits_give_no_warning(column, recwarn):
+    with jax.enable_x64(False):
+        inputs = np.column_stack([X.astype(float), column])
+        if column.dtype == float and column[0] == 0:
+            with pytest.warns(PrecisionWarning, match="column 2 of X"):
+                train(inputs, y, weights=np.minimum(np.arange(60), 1.0), **QUICK)
+            return
+        train(inputs, y, **QUICK)
+    assert not [w for w in recwarn if issubclass(w.category, PrecisionWarning)]
 
 
 def test_a_mean_of_a_thousand_deviations_gives_no_warning(recwarn):
