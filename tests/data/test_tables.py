@@ -339,7 +339,7 @@ def test_invalid_options_of_a_table_are_refused_when_they_are_stated(tmp_path):
         with pytest.raises(ValueError, match=f"impute: expected True or False, got {value!r}"):
             Frame(table, impute=value)
     assert Frame(table, impute=np.True_).impute is True
-    text = r'expected a sequence of names, such as \["xy"\], got the text "xy"'
+    text = r"expected a sequence of names, such as \['xy'\], got the text 'xy'"
     file = written(tmp_path, "x,y\n1,2\n")
     for name, call in (
         ("drop", lambda: Frame(table, drop="xy")),
