@@ -20,8 +20,7 @@ import numpy as np
 import pandas as pd
 
 import jsparse
-from jsparse import plotting
-from jsparse import Frame
+from jsparse import Frame, plotting
 from jsparse.kernels import RBF
 
 print("device:", jax.devices()[0].device_kind)
