@@ -16,7 +16,6 @@ from ._status import NumericalError as NumericalError
 from ._status import check as check
 from .compilation import enable_compilation_cache as enable_compilation_cache
 from .compilation import warm_up as warm_up
-from .data.frames import Frame as Frame
 from .machines import KSP as KSP
 from .machines import SCDP as SCDP
 from .machines import SLMC as SLMC
@@ -78,6 +77,7 @@ from ._status import TRUNCATED as TRUNCATED
 from ._status import VANISHED as VANISHED
 from ._status import ConvergenceWarning as ConvergenceWarning
 from ._status import PrecisionWarning as PrecisionWarning
+from .data.frames import Frame as Frame
 from .expansion import KernelExpansion as KernelExpansion
 from .features import Nystroem as Nystroem
 from .kernels import RBF as RBF

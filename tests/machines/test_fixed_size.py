@@ -337,7 +337,7 @@ def test_cross_validation_refuses(as_users_call):
     for change, message in (
         *of_both,
         ({"method": "substraction"}, "method: expected"),
-        ({"feature_map": KernelColumns(RBF(1.0), Z)}, "penalised by the identity"),
+        ({"feature_map": KernelColumns(RBF(1.0), Z)}, "whose penalty is the squared norm"),
     ):
         with pytest.raises(ValueError, match=message):
             cross_validate(**{"feature_map": Nystroem(RBF(1.0), Z), **rows, **change})

@@ -66,8 +66,8 @@ def test_without_a_method_errors_are_lower_and_the_choice_is_told():
     error, other = (np.mean((t.predict(new) - truth) ** 2) for t in (automatic, fast))
     assert error < 0.7 * other
     assert automatic.kernel.lengthscale[2] > 5 * automatic.kernel.lengthscale[0]  # the noise
-    assert "settings    balanced; preset 'accurate'" in repr(automatic)
-    assert "preset 'balanced' learns a metric" in repr(fast)
+    assert "settings    balanced; 'accurate' tunes" in repr(automatic)
+    assert "'balanced' learns a metric" in repr(fast)
     assert "leave-one-out" in repr(automatic)
     assert "10 folds" in repr(fast)
 
