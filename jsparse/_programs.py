@@ -167,8 +167,8 @@ def compiled(
 
     Args:
         function: a pure function.
-        quickly: compile without optimisation, in two thirds of the time. Use it for short
-            programs that run once in a fit.
+        quickly: compile without optimisation, which takes less time. Use it for short programs
+            that run once in a fit, and for programs that spend nearly all their time in LAPACK.
         **options: options of `jax.jit`.
     """
     plain = jax.jit(function, **options)

@@ -122,7 +122,7 @@ def solve(
     that meets all constraints.
 
     Args:
-        Phi: features, shape `n p`; penalised by the identity.
+        Phi: features, shape `n p`; the penalty is the squared norm of their coefficients.
         y: targets -1 and +1, shape `n`, or `n l` for several machines on the same features. The
             targets of rows of weight 0 have no effect.
         C: weight of the data-fit term, positive: a number, or one for each target, shape `l`.

@@ -29,8 +29,8 @@ DUAL_C_VALUES = np.geomspace(0.1, 1e4, 11)  # values of `C` to try in the dual
 ROWS, PROTOTYPES = 2048, 400  # upper limits of the rows and prototypes of a fixed-size machine
 DUAL_ROWS = 500  # upper limit of the rows of a machine in the dual
 METRIC_FACTORS = np.geomspace(1 / 1.4, 1.4, 3)  # factors to try for learned lengthscales
-# Without optimisation these programs compile in a fifth of the time, and run as fast: LAPACK takes
-# nearly all of it (measured for 500 rows: 0.2 s in place of 1.2 and 1.7 s).
+# Without optimisation these programs compile far faster, and run as fast: LAPACK takes nearly all
+# of their time.
 _quickly_compiled = functools.partial(compiled, quickly=True)
 # A rougher family gains at least this factor in the error when all rows replace the sample.
 ROUGHER_TOLERANCE = 1.01

@@ -110,8 +110,9 @@ def warn_if_rounded(
     low, high = columns.min(axis=0), columns.max(axis=0)
     # Large integers differ by less than float64 can tell.
     width = high.astype(np.longdouble) - low.astype(np.longdouble)
+    largest = np.maximum(np.abs(low.astype(float)), np.abs(high))
     with np.errstate(over="ignore", invalid="ignore"):
-        steps = np.spacing(np.maximum(np.abs(low.astype(float)), np.abs(high)).astype(dtype))
+        steps = np.spacing(largest.astype(dtype))
     rounded = [
         j
         for j in np.flatnonzero((width > 0) & (width < MIN_STEPS * steps)).tolist()
@@ -121,7 +122,7 @@ def warn_if_rounded(
         return
     j, others = rounded[0], len(rounded) - 1
     what = name if values.ndim == 1 else f"column {names[j] if names else j} of {name}"
-    also = f" (and {others} other columns)" if others else ""
+    also = f" (and {others} more)" if others else ""
     advice = "; subtract an offset from them"
     if np.dtype(dtype) != np.float64:
         advice += (
@@ -129,7 +130,7 @@ def warn_if_rounded(
             "float64)"
         )
     warn_caller(
-        f"{what}{also}: {np.dtype(dtype)} holds values of this size, {float(high[j]):.6g}, in "
+        f"{what}{also}: {np.dtype(dtype)} holds values of this size, {largest[j]:.6g}, in "
         f"steps of {steps[j]:.2g}, and they differ by at most {float(width[j]):.2g}{advice}",
         PrecisionWarning,
     )

@@ -62,7 +62,7 @@ def test_values_that_float32_rounds_to_few_steps_are_named():
         with pytest.warns(PrecisionWarning, match=r"column 1 of X: float32 .* steps of 1.3e\+02"):
             train(wide, y, **QUICK)
         both = wide + np.array([1.7e9, 0])
-        with pytest.warns(PrecisionWarning, match=r"column 0 of X \(and 1 other columns\)"):
+        with pytest.warns(PrecisionWarning, match=r"column 0 of X \(and 1 more\)"):
             train(both, y, **QUICK)
 
 
