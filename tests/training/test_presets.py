@@ -118,7 +118,7 @@ def test_few_prototypes_from_a_machine_of_all_rows(tmp_path, capsys):
     out = tmp_path / "m"
     assert main(["fit", str(path), "--target", "y", "--prototypes", "25", "--quiet",
                  "--out", str(out)]) == 0  # fmt: skip
-    assert "preset 'accurate'" in capsys.readouterr().out
+    assert "'accurate' tunes" in capsys.readouterr().out
     assert jsparse.load(out).size <= 25
     sizes = ["fit", str(path), "--target", "y", "--prototypes", "15,20", "--quiet"]
     assert main(sizes) == 2
