@@ -123,12 +123,12 @@ def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) ->
         values = units.values(values.reshape(n, *family.outputs))
         inverse_temperatures, conformal = calibrate(values, choice, data, None, machines=False)
     fitted = Fitted(
-        choice, units.family(family, member.common.method.info_powers), solved.sums, values,
-        inverse_temperatures, conformal,
+        points, choice, units.family(family, member.common.method.info_powers), solved.sums,
+        values, inverse_temperatures, conformal,
     )  # fmt: skip
     times = {"total": seconds, "batch": seconds}
     schema = member.raw.schema
-    return trained_of(fitted, data, config, schema, points, times, member.preset)
+    return trained_of(fitted, data, config, schema, times, member.preset)
 
 
 def _data(member: Member, scaling: Standardization, Z: np.ndarray, folds: Folds) -> TrainingData:

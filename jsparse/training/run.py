@@ -1,5 +1,6 @@
 """A run: the steps from raw rows and complete settings to a tuned model."""
 
+import contextlib
 import dataclasses
 from typing import Any, Literal, NamedTuple
 
@@ -9,6 +10,7 @@ from jaxtyping import Array, ArrayLike
 
 from .._agreement import least_in_all_processes, same_in_all_processes
 from .._arguments import finite_rows
+from .._dry_run import dry_run
 from .._mesh import from_first_process, spans_processes
 from .._repr import short_repr
 from .._types import KeyLike
@@ -29,7 +31,7 @@ from ..search.run import Progress
 from ..search.template import Template, split_kernel
 from ..validation.folds import Folds
 from .auto import family_of, main_directions
-from .checkpoint import Entry, RunState, resumable, run_state
+from .checkpoint import NO_CHECKPOINT, Entry, RunState, resumable, run_state
 from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
 from .data import TrainingData
@@ -91,36 +93,20 @@ def run(
                 config = _choose_columns(config, data)
             if config.columns == "ranks":
                 data, schema = _read(X, y, weights, config, seconds, state)
-        config, units = _resolve_search(config, data, state), data.encoding.units
+        config = _resolve_search(config, data, state)
         method = _resolve_method(config, data)
         if _is_auto(config.kernel) or config.search.rank is not None:
-            with clock(seconds, "settings"):
+            with clock(seconds, "settings"), dry_run(lambda: _choose_kernel(config, data)):
                 config = _choose_kernel(config, data)
-        with clock(seconds, "prototypes"):
-            template = _template(config, data)
-            points = _points(method, template, config, data, state)
-            jax.block_until_ready(points.X)
-        problem = problem_of(method, template, config, data, points)
-        values = inverse_temperatures = conformal = validation_sums = None
-        with clock(seconds, "tuning"), units.converting_histories(problem.scoring.metric):
-            choice = choose(problem, config, data.encoding, state)
-            if out_of_fold:
-                values, validation_sums = predict_held_out(choice, units)
-        with clock(seconds, "fit"):
-            family, sums = fit_all_rows(choice, units, validation_sums)
-            jax.block_until_ready(jax.tree.leaves(family))
-            if values is not None:
-                machines = out_of_fold == "machines"
-                inverse_temperatures, conformal = calibrate(
-                    values, choice, data, validation_sums, machines=machines
-                )
-    fitted = Fitted(choice, family, sums, values, inverse_temperatures, conformal)
-    return trained_of(fitted, data, config, schema, points, seconds, preset)
+        with _compiled_ahead(method, config, data):
+            fitted = _fitted(method, config, data, state, seconds)
+    return trained_of(fitted, data, config, schema, seconds, preset)
 
 
 class Fitted(NamedTuple):
     """The tuned machine in the caller's units, and what was computed on held-out rows."""
 
+    points: Points
     choice: Choice
     family: Family
     sums: RowSums | None
@@ -131,17 +117,53 @@ class Fitted(NamedTuple):
     __repr__ = short_repr
 
 
+def _compiled_ahead(
+    method: Method, config: Config, data: TrainingData
+) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the programs of `_fitted` are compiled in other threads."""
+    source = data.source.for_dry_run()
+    if source is None:
+        return contextlib.nullcontext()
+    data, config = data._replace(source=source), config._replace(progress=None)
+    return dry_run(lambda: _fitted(method, config, data, NO_CHECKPOINT, {}))
+
+
+def _fitted(
+    method: Method, config: Config, data: TrainingData, state: RunState, seconds: dict[str, float]
+) -> Fitted:
+    """Choose the points, tune the machine, and fit it to all rows."""
+    units = data.encoding.units
+    with clock(seconds, "prototypes"):
+        template = _template(config, data)
+        points = _points(method, template, config, data, state)
+        jax.block_until_ready(points.X)
+    problem = problem_of(method, template, config, data, points)
+    values = inverse_temperatures = conformal = validation_sums = None
+    with clock(seconds, "tuning"), units.converting_histories(problem.scoring.metric):
+        choice = choose(problem, config, data.encoding, state)
+        if config.out_of_fold:
+            values, validation_sums = predict_held_out(choice, units)
+    with clock(seconds, "fit"):
+        family, sums = fit_all_rows(choice, units, validation_sums)
+        jax.block_until_ready(jax.tree.leaves(family))
+        if values is not None:
+            machines = config.out_of_fold == "machines"
+            inverse_temperatures, conformal = calibrate(
+                values, choice, data, validation_sums, machines=machines
+            )
+    return Fitted(points, choice, family, sums, values, inverse_temperatures, conformal)
+
+
 def trained_of(
     fitted: Fitted,
     data: TrainingData,
     config: Config,
     schema: Schema | None,
-    points: Points,
     seconds: dict[str, float],
     preset: Preset | None,
 ) -> Trained:
     """Return the result of a run: the model, its diagnostics and the outcome of tuning."""
-    choice, family, sums, values = fitted[:4]
+    points, choice, family, sums, values = fitted[:5]
     problem, tuning, curve, units = choice.problem, choice.tuning, choice.curve, data.encoding.units
     criterion = problem.scoring.metric
     error, metric = _reported_error(choice, criterion, units)
