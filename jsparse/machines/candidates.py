@@ -42,7 +42,7 @@ class Candidates(Method):
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
-            the number of candidates or of training rows if that number is smaller.
+            fewer if there are fewer candidates or training rows.
         candidates: number of candidates; or "all" for every row with weight; or a table of points
             in raw units, shape `M d`. By default the number of rows, at most 1000, rounded down so
             that tables of similar size share programs.
@@ -129,7 +129,7 @@ class Candidates(Method):
         """
         if self.subset is None:
             return None
-        if isinstance(self.subset, str) and self.subset == "auto":
+        if self.subset == "auto":
             return min(SUBSET, M)
         return whole_number("subset", self.subset, 1, M, "the number of candidates")
 
@@ -199,9 +199,8 @@ class Candidates(Method):
 class CandidatesFromSums(Candidates, FromSums):
     """Methods that select prototypes from sums over rows.
 
-    If the rows are in memory on one device, `fit` selects the prototypes and then computes the
-    coefficients from the rows, which keeps more digits than sums do. Its result differs from the
-    result of `solve` by rounding.
+    If the rows are in memory on one device, `fit` computes the coefficients from the rows, which
+    keeps more digits than `solve` does with sums.
     """
 
     shares_rows: ClassVar[bool] = True
@@ -223,23 +222,15 @@ class CandidatesFromSums(Candidates, FromSums):
     ) -> Family:
         """Fit to rows in memory on one device; arguments as for `fit`."""
 
-    def fit(
-        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
-    ) -> Family:
-        """See `Method.fit`: fit from sums if the rows are on a mesh, else from the rows."""
-        if rows.mesh is not None:
-            return super().fit(kernel, points, C, rows, key)
-        assert points is not None
-        return self.fit_in_memory(kernel, points, C, rows, key)
-
     def fit_and_sum(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
         sums: Sums | None = None,
     ) -> tuple[Family, Sums | None]:  # fmt: skip
-        """See `Method.fit_and_sum`: there are sums only for rows spread over a mesh."""
+        """See `Method.fit_and_sum`: fit from sums only if the rows are spread over a mesh."""
         if rows.mesh is not None:
             return super().fit_and_sum(kernel, points, C, rows, key, sums)
-        return self.fit(kernel, points, C, rows, key), None
+        assert points is not None
+        return self.fit_in_memory(kernel, points, C, rows, key), None
 
 
 class _Points:

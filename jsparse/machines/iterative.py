@@ -25,7 +25,7 @@ from .._numerics import (
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
-from .._types import CLike, PointTable, ScalarLike
+from .._types import ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..solvers import conjugate_gradients
@@ -146,31 +146,21 @@ def _checked_start(start: Any, shape: tuple[int, ...], dtype: Any) -> Float[Arra
     return columns.reshape(shape[0], -1)
 
 
-def fit_rows(
-    kernel: Kernel,
-    points: PointTable,
-    C: CLike,
-    rows: Rows,
-    start: Start | None,
-    max_iterations: int,
-) -> Family:
-    """Fit like `fit` to the rows, with a target for each binary problem of their code."""
-    machine = _fit_rows(kernel, points, jnp.asarray(C, rows.dtype), rows, start, max_iterations)
-    return single(machine.expansion, machine.status, diagnostics(machine))
-
-
 @compiled
-def _fit_rows(
+def fit_rows(
     kernel: Kernel,
     points: Float[Array, "m d"],
     C: Float[Array, ""],
     rows: Rows,
     start: Start | None,
     max_iterations: Int[Array, ""] | int,
-) -> IterativeFit:
+) -> Family:
+    """Fit like `fit` to the rows, with a target for each binary problem of their code."""
     limits = like(default_tolerance(rows.dtype), rows.X), jnp.asarray(max_iterations, jnp.int32)
-    first = None if start is None else start.coefficients
-    return _fit(kernel, points, C, (rows.X, rows.targets, rows.weights), first, limits, None)
+    coefficients = None if start is None else start.coefficients
+    data = rows.X, rows.targets, rows.weights
+    machine = _fit(kernel, points, C, data, coefficients, limits, None)
+    return single(machine.expansion, machine.status, diagnostics(machine))
 
 
 @functools.partial(compiled, static_argnames="block_rows")
@@ -211,15 +201,15 @@ def held_out(
     The iteration for each `C` starts from the machine of the previous `C`. The field `total` of the
     result holds the last machine of the last fold, the warm start of a fit to all rows.
     """
-    parts, limits = rows.by_fold(folds), (default_tolerance(rows.dtype), max_iterations)
-    lower, m = lower_factor(kernel, prototypes), len(prototypes)
+    parts, m = rows.by_fold(folds), len(prototypes)
+    lower, tolerance = lower_factor(kernel, prototypes), default_tolerance(rows.dtype)
 
     def one_fold(fold: Int[Array, ""]) -> tuple[PyTree, PyTree, Array, Array]:
         training, part = rows.without_fold(folds, fold), parts.fold(fold)
         system = system_of(kernel, prototypes, lower, rows.X, rows.targets, training.weights)
 
         def next_C(start: Float[Array, "m l"], C: Float[Array, ""]) -> tuple[Array, Any]:
-            solved = solve(system, C, start, like(limits[0], C), jnp.int32(limits[1]))
+            solved = solve(system, C, start, like(tolerance, C), jnp.int32(max_iterations))
             intercept = system.intercept(solved.coefficients)
             return solved.coefficients, (solved.coefficients, intercept, jnp.max(solved.status))
 
