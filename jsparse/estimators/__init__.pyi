@@ -2057,8 +2057,7 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iter: limit of steps of the descent. It is the length of the history, so a new value
-            compiles the programs again.
+        max_iter: limit of steps of the descent. A new value compiles the programs again.
         loss: loss of the support vector machine, "hinge" or "squared_hinge".
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
@@ -2159,8 +2158,7 @@ class SparseKernelRidgeRegressor(Regressor):
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iter: limit of steps of the descent. It is the length of the history, so a new value
-            compiles the programs again.
+        max_iter: limit of steps of the descent. A new value compiles the programs again.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
@@ -2259,8 +2257,7 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iter: limit of steps of the descent. It is the length of the history, so a new value
-            compiles the programs again.
+        max_iter: limit of steps of the descent. A new value compiles the programs again.
         loss: "hinge" or "squared_hinge".
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample

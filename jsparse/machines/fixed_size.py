@@ -29,9 +29,9 @@ from .checks import (
     check_penalties,
     check_penalty,
     check_problem,
-    given_penalty,
     in_one_dtype,
     nan_for_wrong_labels,
+    penalty_or_none,
 )
 from .family import Family, diagnostics, single
 from .held_out import HeldOut, OnFold, Sums
@@ -377,7 +377,7 @@ def fit(
     X, y, weights = in_one_dtype(X, y, weights)
     prototypes = as_float(prototypes).astype(X.dtype)
     check_problem(prototypes, C, X, y, weights, intercept_penalty, kernel=kernel)
-    penalty, rows = given_penalty(intercept_penalty, X), (X, y, weights)
+    penalty, rows = penalty_or_none(intercept_penalty, X), (X, y, weights)
     return _fit_kernel(kernel, prototypes, like(C, X), rows, penalty, mesh, block_rows)
 
 
@@ -401,7 +401,7 @@ def fit_features(
     check_penalty(feature_map)
     X, y, weights = in_one_dtype(X, y, weights)
     check_problem(None, C, X, y, weights, intercept_penalty)
-    penalty, rows = given_penalty(intercept_penalty, X), (X, y, weights)
+    penalty, rows = penalty_or_none(intercept_penalty, X), (X, y, weights)
     return _fit(feature_map, like(C, X), rows, None, penalty, mesh, block_rows)
 
 
@@ -420,18 +420,10 @@ def fit_classes(
 ) -> FixedSizeFit:
     """Fit the problems of an output code, in one pass over the rows (De Brabanter 2010, Sec. 8.4).
 
-    Args:
-        feature_map: such as `Nystroem(kernel, prototypes)`; the penalty is the squared norm of the
-            features' coefficients.
-        C: weight of the data-fit term, or one for each problem, shape `l`.
-        X: inputs, shape `n d`.
-        labels: class numbers 0..k-1, shape `n`. Under `jit`, a label out of range makes the machine
-            NaN, with the status `NOT_FINITE`; outside `jit` it raises ValueError.
-        code: see `multiclass.output_code`.
-        weights: row weights, shape `n`, at least 0.
-        intercept_penalty: see `fit`.
-        mesh: see `fit`.
-        block_rows: rows in memory at a time (static).
+    The `labels` are class numbers 0..k-1, shape `n`. Under `jit`, a label out of range makes the
+    machine NaN, with the status `NOT_FINITE`; outside `jit` it raises ValueError. The `code` comes
+    from `multiclass.output_code`. `C` may hold a weight for each problem, shape `l`. Other
+    arguments are as for `fit_features`.
 
     Returns:
         An expansion with one column for each problem, for `multiclass.decode`, and the worst
@@ -443,7 +435,7 @@ def fit_classes(
     X, y, weights = in_one_dtype(X, jnp.zeros(len(labels)), weights)
     check_problem(None, C, X, y, weights, intercept_penalty)
     check_labels(labels, code.matrix.shape[0])
-    penalty, rows = given_penalty(intercept_penalty, X), (X, labels, weights)
+    penalty, rows = penalty_or_none(intercept_penalty, X), (X, labels, weights)
     C = nan_for_wrong_labels(jnp.asarray(C, X.dtype), labels, code.matrix.shape[0])
     return _fit(feature_map, C, rows, code.astype(X.dtype), penalty, mesh, block_rows)
 
@@ -478,7 +470,7 @@ def solve(
     check_penalties(C, intercept_penalty)
     dtype = equations.gram.dtype
     code = None if code is None else code.astype(dtype)
-    penalty = given_penalty(intercept_penalty, equations.gram)
+    penalty = penalty_or_none(intercept_penalty, equations.gram)
     return _solve(feature_map, equations, jnp.asarray(C, dtype), code, penalty)
 
 

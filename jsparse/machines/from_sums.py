@@ -42,7 +42,7 @@ class FromSums(Method):
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
 
     def check_classes(self, classes: Shaped[np.ndarray, " k"], present: int) -> None:
-        """See `Method.check_classes`; pass, as `partial_fit` can add rows of a missing class."""
+        """See `Method.check_classes`; pass, as `partial_fit` may add rows of a missing class."""
 
     def check_sums(self, argument: str) -> Any:
         """See `Method.check_sums`."""
@@ -145,15 +145,12 @@ class FromSums(Method):
 
 @compiled
 def rows_by_number(X: Array, y: Array, numbers: Int[Array, " r"]) -> tuple[Array, Array]:
-    """Return the inputs and targets of the rows with the given numbers, in one program."""
+    """Return the inputs and targets of the rows with these numbers, in one program."""
     return X[numbers], y[numbers]
 
 
 def accumulate_rows(features: FeatureMap, rows: Rows) -> NormalEquations:
-    """Return the sums over rows.
-
-    If some problems of a code leave out rows, there are separate sums for each class.
-    """
+    """Return the sums over rows, for each class if some problems of a code leave out rows."""
     if rows.code is None:
         return accumulate(features, rows.X, rows.y, rows.weights, mesh=rows.mesh)
     return accumulate_code(rows.code, features, rows.X, rows.y, rows.weights, mesh=rows.mesh)
