@@ -43,10 +43,10 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
             the class.
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes;
             then, with the same folds, retune `C` and one common factor of the lengthscales for
-            all prototypes. The large machine then needs a few Cholesky factors, and no
-            eigendecomposition. If it does not lower the score by one standard error of the
-            paired difference on the folds, the smaller machine is the result. None: tune the
-            machine of all prototypes directly.
+            all prototypes. This takes a few Cholesky factors, and no eigendecomposition. If the
+            large machine does not lower the score by one standard error of the paired
+            difference on the folds, the smaller machine is the result. None: tune for all
+            prototypes directly.
         solver: "cholesky" sums products of features over the rows and factorises the sums, in
             `n m^2` operations. "conjugate_gradients" multiplies by the kernel matrix of rows
             and prototypes, block by block, in some tens of passes over the rows of `n m` kernel
@@ -156,10 +156,10 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
             the class.
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes;
             then, with the same folds, retune `C` and one common factor of the lengthscales for
-            all prototypes. The large machine then needs a few Cholesky factors, and no
-            eigendecomposition. If it does not lower the score by one standard error of the
-            paired difference on the folds, the smaller machine is the result. None: tune the
-            machine of all prototypes directly.
+            all prototypes. This takes a few Cholesky factors, and no eigendecomposition. If the
+            large machine does not lower the score by one standard error of the paired
+            difference on the folds, the smaller machine is the result. None: tune for all
+            prototypes directly.
         solver: "cholesky" sums products of features over the rows and factorises the sums, in
             `n m^2` operations. "conjugate_gradients" multiplies by the kernel matrix of rows
             and prototypes, block by block, in some tens of passes over the rows of `n m` kernel
@@ -246,7 +246,7 @@ class KernelBasisPursuitClassifier(_SeveralSizes, Classifier):
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
-            the number of candidates or of training rows if that number is smaller.
+            fewer if there are fewer candidates or training rows.
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
@@ -343,7 +343,7 @@ class KernelBasisPursuitRegressor(_SeveralSizes, Regressor):
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
-            the number of candidates or of training rows if that number is smaller.
+            fewer if there are fewer candidates or training rows.
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
@@ -604,7 +604,7 @@ class KernelMatchingPursuitClassifier(_SeveralSizes, Classifier):
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
-            the number of candidates or of training rows if that number is smaller.
+            fewer if there are fewer candidates or training rows.
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
@@ -711,7 +711,7 @@ class KernelMatchingPursuitRegressor(_SeveralSizes, Regressor):
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
-            the number of candidates or of training rows if that number is smaller.
+            fewer if there are fewer candidates or training rows.
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
@@ -1747,7 +1747,7 @@ class SCDPClassifier(_SeveralSizes, Classifier):
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
-            the number of candidates or of training rows if that number is smaller.
+            fewer if there are fewer candidates or training rows.
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
@@ -1847,7 +1847,7 @@ class SCDPRegressor(_SeveralSizes, Regressor):
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
-            the number of candidates or of training rows if that number is smaller.
+            fewer if there are fewer candidates or training rows.
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
@@ -1944,7 +1944,7 @@ class SpSVMClassifier(_SeveralSizes, Classifier):
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
-            the number of candidates or of training rows if that number is smaller.
+            fewer if there are fewer candidates or training rows.
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
@@ -2057,8 +2057,7 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iter: limit of steps of the descent. It is the length of the history, so a new value
-            compiles the programs again.
+        max_iter: limit of steps of the descent. A new value compiles the programs again.
         loss: loss of the support vector machine, "hinge" or "squared_hinge".
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
@@ -2159,8 +2158,7 @@ class SparseKernelRidgeRegressor(Regressor):
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iter: limit of steps of the descent. It is the length of the history, so a new value
-            compiles the programs again.
+        max_iter: limit of steps of the descent. A new value compiles the programs again.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
@@ -2259,8 +2257,7 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iter: limit of steps of the descent. It is the length of the history, so a new value
-            compiles the programs again.
+        max_iter: limit of steps of the descent. A new value compiles the programs again.
         loss: "hinge" or "squared_hinge".
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family with the lowest error on a sample

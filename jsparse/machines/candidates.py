@@ -42,7 +42,7 @@ class Candidates(Method):
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
-            the number of candidates or of training rows if that number is smaller.
+            fewer if there are fewer candidates or training rows.
         candidates: number of candidates; or "all" for every row with weight; or a table of points
             in raw units, shape `M d`. By default the number of rows, at most 1000, rounded down so
             that tables of similar size share programs.
@@ -90,7 +90,7 @@ class Candidates(Method):
     def __post_init__(self) -> None:
         table = self.candidates
         if isinstance(table, list | tuple) or (table is not None and np.ndim(table) > 0):
-            self.candidates = _Points(table)
+            self.candidates = _CandidateTable(table)
         super().__post_init__()
 
     def check(self, task: Task) -> None:
@@ -105,8 +105,8 @@ class Candidates(Method):
 
     def resolve(self, shape: Shape) -> "Candidates":
         """See `Method.resolve`."""
-        candidates, M = self.candidates, self._count(shape)
-        if isinstance(candidates, _Points):
+        candidates, M = self.candidates, self._candidate_count(shape)
+        if isinstance(candidates, _CandidateTable):
             if candidates.X.shape[1] != shape.d:
                 raise ValueError(
                     f"candidates: expected shape (M, {shape.d}), got {candidates.X.shape}"
@@ -129,22 +129,22 @@ class Candidates(Method):
         """
         if self.subset is None:
             return None
-        if isinstance(self.subset, str) and self.subset == "auto":
+        if self.subset == "auto":
             return min(SUBSET, M)
         return whole_number("subset", self.subset, 1, M, "the number of candidates")
 
-    def _count(self, shape: Shape) -> Any:
+    def _candidate_count(self, shape: Shape) -> Any:
         """Return the number of candidates that the settings state, unchecked."""
         if self.candidates is None:
             return min(rounded_down(shape.present), CANDIDATES)
-        if isinstance(self.candidates, _Points):
+        if isinstance(self.candidates, _CandidateTable):
             return len(self.candidates.X)
         return shape.present if self.candidates == "all" else self.candidates
 
     def capped(self, shape: Shape) -> "Candidates":
         """See `Method.capped`."""
         lowered = replaced(self, candidates=at_most(self.candidates, shape.present))
-        M = whole_number("candidates", lowered._count(shape), 1)
+        M = whole_number("candidates", lowered._candidate_count(shape), 1)
         return replaced(
             lowered,
             max_prototypes=at_most(self.max_prototypes, min(M, shape.training)),
@@ -181,7 +181,7 @@ class Candidates(Method):
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return the candidates: the user's points, rows or cluster means."""
         X, M, weights = rows.X, self.candidates, np.asarray(rows.weights)
-        if isinstance(M, _Points):
+        if isinstance(M, _CandidateTable):
             return Points(rows.scaling.apply(M.X.astype(X.dtype)), None)
         present, criterion = np.flatnonzero(weights > 0), self.candidate_method
         if len(present) == M:
@@ -199,9 +199,8 @@ class Candidates(Method):
 class CandidatesFromSums(Candidates, FromSums):
     """Methods that select prototypes from sums over rows.
 
-    If the rows are in memory on one device, `fit` selects the prototypes and then computes the
-    coefficients from the rows, which keeps more digits than sums do. Its result differs from the
-    result of `solve` by rounding.
+    If the rows are in memory on one device, `fit` computes the coefficients from the rows, which
+    keeps more digits than `solve` does with sums.
     """
 
     shares_rows: ClassVar[bool] = True
@@ -209,7 +208,7 @@ class CandidatesFromSums(Candidates, FromSums):
     @property
     def n_features(self) -> int | None:
         """See `Method.n_features`: the number of candidates; None if it depends on the rows."""
-        if isinstance(self.candidates, _Points):
+        if isinstance(self.candidates, _CandidateTable):
             return len(self.candidates.X)
         return self.candidates if isinstance(self.candidates, int) else None
 
@@ -223,26 +222,18 @@ class CandidatesFromSums(Candidates, FromSums):
     ) -> Family:
         """Fit to rows in memory on one device; arguments as for `fit`."""
 
-    def fit(
-        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
-    ) -> Family:
-        """See `Method.fit`: fit from sums if the rows are on a mesh, else from the rows."""
-        if rows.mesh is not None:
-            return super().fit(kernel, points, C, rows, key)
-        assert points is not None
-        return self.fit_in_memory(kernel, points, C, rows, key)
-
     def fit_and_sum(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
         sums: Sums | None = None,
     ) -> tuple[Family, Sums | None]:  # fmt: skip
-        """See `Method.fit_and_sum`: there are sums only for rows spread over a mesh."""
+        """See `Method.fit_and_sum`: fit from sums only if the rows are spread over a mesh."""
         if rows.mesh is not None:
             return super().fit_and_sum(kernel, points, C, rows, key, sums)
-        return self.fit(kernel, points, C, rows, key), None
+        assert points is not None
+        return self.fit_in_memory(kernel, points, C, rows, key), None
 
 
-class _Points:
+class _CandidateTable:
     """The user's table of points. Tables are compared and hashed by identity, not by content."""
 
     def __init__(self, points: Any) -> None:

@@ -65,16 +65,12 @@ def columns_in_one_dtype(
     if points.ndim not in (2, 2 + several) or points.shape[-1] != d or 0 in points.shape:
         raise ValueError(f"{name}: expected shape (m, {d}), got {points.shape}")
     check_finite(name, points)
-    if is_concrete(weights):
-        w = np.asarray(weights)
-        if not np.all((w >= 0) & np.isfinite(w)):
-            raise ValueError("weights: expected all at least 0, got a negative or infinite weight")
+    _check_not_negative(weights)
     if classes and is_concrete(y) and is_concrete(weights):
-        w = np.asarray(weights)
-        present = np.broadcast_to(w.reshape(n, *[-1] * (y.ndim - 1)), y.shape) > 0
-        others = np.asarray(y)[present & (np.abs(np.asarray(y)) != 1)]
-        if len(others):
-            raise ValueError(f"y: expected -1 and +1, got {others[0]:g}")
+        w, targets = np.asarray(weights).reshape(n, *[-1] * (y.ndim - 1)), np.asarray(y)
+        wrong = targets[(w > 0) & (np.abs(targets) != 1)]
+        if len(wrong):
+            raise ValueError(f"y: expected -1 and +1, got {wrong[0]:g}")
     return points, C, X, y, weights
 
 
@@ -86,11 +82,8 @@ def check_choice(name: str, value: Any, literal: Any) -> None:
         raise ValueError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
 
 
-def given_penalty(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] | None:
-    """Return the intercept's penalty as an array; None for the Python number 0.
-
-    None selects a simpler program, without a penalty.
-    """
+def penalty_or_none(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] | None:
+    """Return the penalty as an array, or None for the Python number 0: a simpler program."""
     if isinstance(intercept_penalty, int | float) and intercept_penalty == 0:
         return None
     return like(intercept_penalty, X)
@@ -111,9 +104,9 @@ def check_penalty(feature_map: FeatureMap) -> None:
 
 
 def check_labels(labels: Array, k: int) -> None:
-    """Raise a `ValueError` unless labels are class numbers 0..k-1, at least one.
+    """Raise a `ValueError` unless there are labels, all of them class numbers 0..k-1.
 
-    Traced values are not checked; see `nan_for_wrong_labels`.
+    Traced values are not checked, see `nan_for_wrong_labels`.
     """
     if labels.ndim != 1 or not jnp.issubdtype(labels.dtype, jnp.integer):
         raise ValueError(
@@ -152,10 +145,8 @@ def check_problem(
 ) -> None:
     """Raise a `ValueError` for shapes or dtypes that do not fit, or values out of range.
 
-    A kernel given by name is refused too: only `train` knows kernels by name.
-
-    Traced values are not checked. Shapes: prototypes `m d`, `C` any, `X` `n d`, `y` `n ..`,
-    weights `n`.
+    A kernel that is stated by its name is refused too, as only `train` knows the names. Traced
+    values are not checked. Shapes: prototypes `m d`, `C` any, `X` `n d`, `y` `n ..`, weights `n`.
     """
     check_runtime()
     if isinstance(kernel, str):
@@ -191,11 +182,17 @@ def check_problem(
 def check_weights(weights: Array | None) -> None:
     """Raise a `ValueError` for weights that are negative, infinite or all zero."""
     if weights is not None and is_concrete(weights):
+        _check_not_negative(weights)
+        if not np.any(np.asarray(weights) > 0):
+            raise ValueError("weights: expected at least one above 0, got zeros only")
+
+
+def _check_not_negative(weights: Array) -> None:
+    """Raise a `ValueError` for a negative or infinite weight."""
+    if is_concrete(weights):
         w = np.asarray(weights)
         if not np.all((w >= 0) & np.isfinite(w)):
             raise ValueError("weights: expected all at least 0, got a negative or infinite weight")
-        if not np.any(w > 0):
-            raise ValueError("weights: expected at least one above 0, got zeros only")
 
 
 def check_penalties(C: ScalarLike | Array, intercept_penalty: ScalarLike) -> None:

@@ -18,8 +18,8 @@ from .family import atoms, every_atom
 class DictionaryColumns(FeatureMap):
     """Features `k(x, z) - constant`, one for each atom: a prototype `z` with a kernel `k`.
 
-    The constant of an atom is its mean over the prototypes, for the reason that `CandidateColumns`
-    states. Without an intercept all constants are 0.
+    The constant of an atom is its mean over the prototypes, see `CandidateColumns`. Without an
+    intercept all constants are 0.
 
     Attributes:
         kernel: kernel of two points, or a `Mixture` for a dictionary of several.
@@ -43,10 +43,9 @@ class DictionaryColumns(FeatureMap):
     def expansion(
         self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """Return the machine `features @ weights + intercept` as a kernel expansion.
+        """Return the machine `features @ weights + intercept`, with a prototype for each atom.
 
-        The expansion has one prototype for each atom. It sums the values `k(x, z)` of the atoms;
-        its intercept absorbs the constants subtracted from them.
+        Its intercept absorbs the constants that the features subtract from the atoms.
         """
         intercept = intercept - jnp.tensordot(self.shift, weights, axes=1)
         return KernelExpansion(*every_atom(self.kernel, self.prototypes), weights, intercept)
@@ -55,7 +54,7 @@ class DictionaryColumns(FeatureMap):
 def dictionary_columns(
     kernel: Kernel, points: Float[Array, "m d"], *, intercept: bool
 ) -> DictionaryColumns:
-    """Return the `DictionaryColumns` of some points; without an intercept, with constants of 0."""
+    """Return the `DictionaryColumns` of the points, for machines with or without an intercept."""
     values = atoms(kernel, points, points)
     shift = jnp.mean(values, axis=0) if intercept else jnp.zeros_like(values[0])
     return DictionaryColumns(kernel, points, shift)
@@ -89,7 +88,7 @@ def design_of(
     *,
     intercept: bool,
 ) -> Design:
-    """Return the `Design` of rows with weights `w`; it is centred if there is an intercept."""
+    """Return the `Design` of rows with weights `w`, centred if the machine has an intercept."""
     D, y, root = columns(X), y.reshape(len(X), -1), jnp.sqrt(w)[:, None]
     D = jnp.where(root > 0, D, 0)
     if intercept:
@@ -99,7 +98,7 @@ def design_of(
 
 
 def of_unit_length(system: System) -> tuple[System, Float[Array, " p"]]:
-    """Return the system of atoms scaled to unit length, and the scale factor of each atom.
+    """Return the system of atoms scaled to unit length, and the factor that scaled each atom.
 
     The factor is 0 for atoms whose values are rounding noise.
     """

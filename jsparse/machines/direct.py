@@ -1,7 +1,6 @@
 """The direct method: descend on a convex machine's objective in its prototypes (Wu et al. 2006).
 
-`W(Z)` is the objective as a function of the prototypes `Z` alone: its minimum over coefficients and
-intercept; see `marginal`.
+`W(Z)` is the minimum of the objective over coefficients and intercept, for given prototypes `Z`.
 """
 
 import functools
@@ -18,7 +17,6 @@ from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
-from ..kernels import Kernel
 from .inner_problems import Fisher as Fisher
 from .inner_problems import InnerProblem as InnerProblem
 from .inner_problems import LargeMargin as LargeMargin
@@ -28,9 +26,9 @@ from .inner_problems import Solved as Solved
 
 TOLERANCE = 1e-3  # relative decrease of W over the last `_WINDOW` steps that counts as convergence
 MAX_ITERATIONS = 200
-# Of several descents the one with the lowest W after these steps goes on. Three whole descents take
-# twice as long. On eight tables the best of them ended 0.8 % lower on average, and a single descent
-# ended 15 % higher than the best (`python -m benchmarks starts`).
+# Of several descents only the one with the lowest W after these steps goes on. Three whole descents
+# take twice as long, and the best of them ended only 0.8 % lower on average over eight tables. A
+# single descent ended 15 % higher than the best (`python -m benchmarks starts`).
 FIRST_STEPS = 20
 _WINDOW = 10
 _MEMORY = 10  # steps that L-BFGS remembers
@@ -41,8 +39,7 @@ _DECREASE, _CURVATURE = 1e-4, 0.9  # constants of Wolfe's conditions (Nocedal an
 class DirectFit(NamedTuple):
     """A machine whose prototypes a descent found, and the course of the descent.
 
-    If each of `l` problems has separate prototypes, `history`, `steps` and `evaluations` have an
-    entry for each problem.
+    If each of `l` problems has separate prototypes, there is a descent for each problem.
     """
 
     expansion: KernelExpansion
@@ -59,9 +56,8 @@ def marginal(
 ) -> Callable[[Float[Array, "m d"]], tuple[Float[Array, ""], Solved]]:
     """Return the marginal function `W(Z)` of an inner problem (Wu 2006, eq. 12-15).
 
-    `W(Z)` is the minimum of the inner problem for prototypes `Z`. Its derivative is the derivative
-    of the Lagrangian with solution and multipliers held fixed (Lemma 1, eq. 19). The derivative
-    exists where the solution and the multipliers are unique.
+    The derivative of `W` is the derivative of the Lagrangian with solution and multipliers held
+    fixed (Lemma 1, eq. 19). It exists where the solution and the multipliers are unique.
 
     Args:
         problem: an inner problem such as `LargeMargin(kernel, X, y, C)`.
@@ -86,8 +82,8 @@ def marginal(
 class State(NamedTuple):
     """A descent on `W` by L-BFGS with a line search by bisection; `step` evaluates `W` once.
 
-    `gradient`, `direction` and `slope` belong to `W / unit` as a function of `Z / spread`. The path
-    thus does not depend on the units of the targets and of the inputs.
+    `gradient`, `direction` and `slope` belong to `W / unit` as a function of `Z / spread`, so that
+    the path does not depend on the units of targets and inputs.
     """
 
     Z: Float[Array, "m d"]  # the last accepted prototypes
@@ -113,7 +109,7 @@ class State(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """The end of a descent."""
+    """The prototypes at which a descent ended, and the course of the descent."""
 
     Z: Float[Array, "m d"]  # prototypes
     solved: Solved  # the solution of the inner problem for Z
@@ -123,17 +119,6 @@ class Minimum(NamedTuple):
     status: Int[Array, ""]
 
     __repr__ = short_repr
-
-    def times_power(self, exponent: Int[Array, ""]) -> "Minimum":
-        """Return the minimum for targets multiplied by `2^exponent`."""
-        history = times_power(self.history[None], 2 * exponent[None])[0]
-        return self._replace(solved=self.solved.times_power(exponent), history=history)
-
-    def machine(self, kernel: Kernel) -> DirectFit:
-        """Return the `DirectFit` of the prototypes `Z` with the coefficients of `solved`."""
-        solved = self.solved
-        expansion = KernelExpansion(kernel, self.Z, solved.coefficients, solved.intercept)
-        return DirectFit(expansion, self.history, self.steps, self.evaluations, self.status)
 
 
 def minimise(
@@ -149,9 +134,8 @@ def minimise(
     2013). `W` may have kinks, where the strong conditions cannot be met. Each iteration of the loop
     evaluates `W` once, so that no member of a batch waits for the line search of another.
 
-    One start alone may end in a poor local minimum. With several starts every descent takes 20
-    steps, one after another. The descent with the lowest `W` goes on; a `W` that is not finite
-    loses.
+    With several starts every descent takes 20 steps, and only the descent with the lowest finite
+    `W` goes on: one start alone may end in a poor local minimum.
 
     Args:
         problem: an inner problem.
@@ -166,15 +150,14 @@ def minimise(
         search finds no lower `W` although the derivative predicts one, and with `NOT_FINITE` if `W`
         is not finite at the start.
 
-    A change of the unit of the targets, or of the inputs together with the lengthscales, changes
-    the path by rounding only. `W` has the unit of squared targets. If the dtype cannot hold squared
-    targets, `solved.value` and `history` are 0 or infinite; all other results are sound.
+    The units of targets, and of inputs with lengthscales, affect the path by rounding only. `W`
+    has the unit of squared targets. If the dtype cannot hold squared targets, `solved.value` and
+    `history` are 0 or infinite; all other results are sound.
 
     Pure; works under `jit` and `vmap`, over problems or starts.
 
     Raises:
-        ValueError: if `max_iterations` is below 1, or for a `start` of another shape or without a
-            start.
+        ValueError: if `max_iterations` is below 1, or for a `start` of another shape.
     """
     if max_iterations < 1:
         raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
@@ -193,20 +176,20 @@ def _minimise(
 ) -> Minimum:
     scaled, exponent = problem.scaled()  # W of tiny or huge targets could underflow or overflow
 
-    def descend(state: State, most: Int[Array, ""] | int) -> State:
+    def descend(state: State, max_steps: Int[Array, ""] | int) -> State:
         return jax.lax.while_loop(
-            lambda state: (state.status == RUNNING) & (state.steps < most),
+            lambda state: (state.status == RUNNING) & (state.steps < max_steps),
             lambda state: step(scaled, state, tolerance, max_iterations),
             state,
         )
 
     def next_descent(k: Int[Array, ""], best: State) -> State:
         """Take the first steps from start `k`; after all starts, the other steps of the best."""
-        ends = k == len(starts)
+        no_start_left = k == len(starts)
         start = starts[jnp.minimum(k, len(starts) - 1)]
-        state = _where(ends, best, init(scaled, start, max_iterations))
-        state = descend(state, jnp.where(ends, max_iterations, FIRST_STEPS))
-        return _where(ends | (k == 0) | (state.value < best.value), state, best)
+        state = _where(no_start_left, best, init(scaled, start, max_iterations))
+        state = descend(state, jnp.where(no_start_left, max_iterations, FIRST_STEPS))
+        return _where(no_start_left | (k == 0) | (state.value < best.value), state, best)
 
     first = init(scaled, starts[0], max_iterations)
     if len(starts) == 1:
@@ -214,8 +197,9 @@ def _minimise(
     else:  # one loop for both parts, as a second one would double the time of compilation
         last = jax.lax.fori_loop(0, len(starts) + 1, next_descent, first)
     status = jnp.maximum(last.status, last.solved.status)
-    minimum = Minimum(last.Z, last.solved, last.history, last.steps, last.evaluations, status)
-    return minimum.times_power(exponent)
+    history = times_power(last.history[None], 2 * exponent[None])[0]
+    solved = last.solved.times_power(exponent)
+    return Minimum(last.Z, solved, history, last.steps, last.evaluations, status)
 
 
 def _lbfgs() -> Any:

@@ -33,14 +33,8 @@ def leave_one_out(
 
     One eigendecomposition of the kernel matrix serves every `C`. The leave-one-out residuals are
     `alpha_i / [A^(-1)]_ii` with `A` the system of `dual.fit` (Cawley and Talbot 2004). A row of
-    weight 0 is predicted by the machine of all other rows with weight.
-
-    Args:
-        kernel: kernel of two points.
-        C: weights of the data-fit term, shape `s`.
-        X: inputs, shape `n d`.
-        y: targets, shape `n` or `n c`.
-        weights: row weights, shape `n`, at least 0.
+    weight 0 is predicted by the machine of all rows with weight. `C` has shape `s`; other arguments
+    are as for `dual.fit`.
 
     Returns:
         Predictions, and a stop code for each `C`: `PRECISION_LOST` if rounding, not the data,
@@ -70,7 +64,7 @@ def leave_one_out(
     fitted = dot(K[None], alpha) + b - e * (1 - ratio) / ratio
     predictions = jnp.where(w[None, :, None] > 0, targets[None] - e / ratio, fitted)
     finite = jnp.all(jnp.isfinite(predictions), axis=(1, 2))
-    # `present_rows` replaced some rows of weight 0: predict these at their original inputs.
+    # `present_rows` replaced some rows of weight 0: predict them at their original inputs.
     replaced = jnp.any(inputs != X, axis=1)
     predictions = jax.lax.cond(
         jnp.any(replaced),
@@ -84,9 +78,9 @@ def leave_one_out(
     return predictions.reshape(s, n, *y.shape[1:]), status_of(~finite, lost)
 
 
-# With up to FEW_C values of C, a Cholesky factor for each value is faster: one eigendecomposition
-# serves every C, but takes the time of five Cholesky factors with their inverses (measured for 2000
-# rows on two cores). Systems of fewer than MANY_ROWS rows gain nothing.
+# With up to FEW_C values of C and at least MANY_ROWS rows, a Cholesky factor for each value is
+# faster: an eigendecomposition takes the time of five factors with their inverses (measured for
+# 2000 rows on two cores).
 FEW_C, MANY_ROWS = 4, 1024
 
 
@@ -101,8 +95,7 @@ def leave_one_out_by_cholesky(
     """Return the result of `leave_one_out` by a Cholesky factor for each `C`.
 
     Each `C` takes `2/3 n^3` operations at the speed of matrix products. Memory holds the kernel
-    matrix, one factor and its inverse. Arguments, results and derivatives are as for
-    `leave_one_out`.
+    matrix, one factor and its inverse. Arguments and derivatives are as for `leave_one_out`.
     """
     n = X.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
@@ -111,7 +104,7 @@ def leave_one_out_by_cholesky(
     K = kernel.gram(X)
     rhs = root * right_sides(X, y)
 
-    def one(C: Float[Array, ""]) -> tuple[Float[Array, "n c"], Int[Array, ""]]:
+    def predict(C: Float[Array, ""]) -> tuple[Float[Array, "n c"], Int[Array, ""]]:
         factor = factorise(root * K * root.T, 1 / C)
         inverse = inverse_by_blocks(factor.lower)
         g = dot(inverse.T, dot(inverse, rhs))
@@ -124,25 +117,24 @@ def leave_one_out_by_cholesky(
         diagonal = jnp.sum(jnp.square(inverse), axis=0)[:, None] - jnp.square(ones) / total
         present = root > 0
         left_out = targets - g / jnp.where(present, diagonal * root, 1)
-        # A row of weight 0 is predicted by the machine of all others, at its original inputs.
-        absent = map_row_blocks(
+        # A row of weight 0 is predicted by the machine of all rows, at its original inputs.
+        of_all = map_row_blocks(
             lambda rows: dot(kernel.cross_gram(rows, X), root * g), inputs, rows_in_block(None)
         )
-        predictions = jnp.where(present, left_out, absent + b)
+        predictions = jnp.where(present, left_out, of_all + b)
         finite = jnp.all(jnp.isfinite(predictions))
-        # `diagonal / C` is the `diagonal` that `leave_one_out` compares with rounding: its largest
-        # possible value is 1.
+        # `diagonal / C` is the `diagonal` of `leave_one_out`, at most 1.
         rounded = jnp.any(jnp.where(present, diagonal / C, 1) < 32 * epsilon(X.dtype))
         return predictions, status_of(~finite, factor.lost | rounded)
 
-    predictions, status = jax.lax.map(one, C)
+    predictions, status = jax.lax.map(predict, C)
     return predictions.reshape(len(C), n, *y.shape[1:]), status
 
 
 def leave_one_out_of(
     kernel: Kernel, C: Float[Array, " s"], rows: Rows
 ) -> tuple[Float[Array, "n s l"], Int[Array, " s"]]:
-    """Predict each row as `leave_one_out` does, with a column for each output.
+    """Return the predictions of `leave_one_out` for each output, and a stop code for each `C`.
 
     If some problems of a code leave out rows, there is one decomposition for each problem.
     """
@@ -153,10 +145,10 @@ def leave_one_out_of(
         predictions, status = predict(kernel, C, rows.X, targets, weights)
         return jnp.moveaxis(predictions, 0, 1), status
 
-    def one(problem: tuple[Array, Array]) -> tuple[Float[Array, "s n"], Int[Array, " s"]]:
+    def predict_one(problem: tuple[Array, Array]) -> tuple[Float[Array, "s n"], Int[Array, " s"]]:
         return predict(kernel, C, rows.X, *problem)
 
-    predictions, status = jax.lax.map(one, (targets.T, weights.T))
+    predictions, status = jax.lax.map(predict_one, (targets.T, weights.T))
     return jnp.transpose(predictions, (2, 1, 0)), jnp.max(status, axis=0)
 
 
@@ -168,12 +160,10 @@ def machines_without_each(
 ) -> KernelExpansion:
     """Return the machines fitted without each of `v` rows, as one expansion; on the host.
 
-    With `A` the system of `dual.fit`, the solution without row `i` is the solution of all rows less
-    column `i` of `A^(-1)` times the leave-one-out residual `alpha_i / [A^(-1)]_ii` (Cawley and
-    Talbot 2004).
-
-    The prototypes are the rows with weight. There is a column for each row left out and each
-    output, row by row. A row of weight 0 that is left out changes nothing.
+    The solution without row `i` is the solution of all rows less column `i` of `A^(-1)` times the
+    residual of `leave_one_out`, `alpha_i / [A^(-1)]_ii`. The prototypes are the rows with weight.
+    There is a column for each row left out and each output, row by row. Leaving out a row of weight
+    0 changes nothing.
 
     Raises:
         NumericalError: if `1 / C` is below the rounding of the kernel matrix.
@@ -183,14 +173,14 @@ def machines_without_each(
     K, y, weights = K[np.ix_(present, present)], y[present], weights[present]
     place = np.minimum(np.searchsorted(present, left_out), len(present) - 1)
     is_present = present[place] == left_out
-    each_C = np.broadcast_to(np.asarray(C, K.dtype).reshape(-1), y.shape[1:])
+    C_of_output = np.broadcast_to(np.asarray(C, K.dtype).reshape(-1), y.shape[1:])
     columns = np.zeros((len(present), len(left_out), y.shape[1]), K.dtype)
     intercepts = np.zeros(columns.shape[1:], K.dtype)
     P = previous = None
     for j in range(y.shape[1]):
-        system = each_C[j], weights[:, j].tobytes()
+        system = C_of_output[j], weights[:, j].tobytes()
         if P is None or system != previous:
-            P, previous = _inverse(K, weights[:, j], each_C[j]), system
+            P, previous = _inverse(K, weights[:, j], C_of_output[j]), system
         ones = P.sum(axis=1)
         share = ones / P.sum()
         b = share @ y[:, j]
@@ -247,8 +237,10 @@ def _solve(
 
 
 def _diagonal(arguments: tuple[Spectrum, Array, Array, Array]) -> Float[Array, "s n"]:
-    """Return the diagonal of `(I + C K W)^(-1)` for every `C`."""
-    # It equals the diagonal of (W^(1/2) K W^(1/2) + I/C)^(-1), which `spec` decomposes, over C.
+    """Return the diagonal of `(I + C K W)^(-1)` for every `C`.
+
+    It is the diagonal of `(W^(1/2) K W^(1/2) + I/C)^(-1)`, which `spec` decomposes, over `C`.
+    """
     spec, _, w, C = arguments
     return jnp.where(w[None] > 0, spec.inverse_diagonal(1 / C) / C[:, None], 1)
 

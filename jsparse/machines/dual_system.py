@@ -37,8 +37,7 @@ def solve_weighted(
         rhs: right-hand sides, one for each column.
 
     Returns:
-        `alpha`; `e`; and a pair: the residual of the system for `g`, and the diagnostics of
-        `inverse`.
+        `alpha`; `e`; and the pair of the residual of the system for `g` and the diagnostics.
     """
     fixed_w, fixed_C = jax.lax.stop_gradient((w, C))
     root = jnp.sqrt(fixed_w)
@@ -72,10 +71,10 @@ def nystroem_preconditioner(
     root: Float[Array, "n 1"],
     block_rows: int,
 ) -> conjugate_gradients.Operator:
-    """Return the preconditioner `r -> (F F' + I/C)^(-1) r` by Woodbury's identity.
+    """Return the preconditioner `r -> (F F' + I/C)^(-1) r = C (r - F (F'F + I/C)^(-1) F' r)`.
 
-    It is `C (r - F (F'F + I/C)^(-1) F' r)`. The rows of `F = W^(1/2) Phi(X)` are Nystroem features
-    of the landmarks `Z`; `root` is `W^(1/2)`.
+    `F` is `W^(1/2) Phi(X)`, with the Nystroem features `Phi` of the landmarks `Z`; `root` is
+    `W^(1/2)`.
     """
     constant = jax.lax.stop_gradient
     phi = Nystroem(constant(kernel), constant(Z), center=False)
@@ -101,8 +100,7 @@ def right_sides(X: Float[Array, "n d"], y: Float[Array, " n *c"]) -> Float[Array
 def intercept_of(alpha: Float[Array, "*s n k"]) -> Float[Array, "*s 1 c"]:
     """Return the intercept `b` for which the multipliers of `y - b` add up to 0.
 
-    Args:
-        alpha: the multipliers for the right-hand sides `[1, y]`.
+    `alpha` holds the multipliers for the right-hand sides `[1, y]`.
     """
     total = jnp.sum(alpha, axis=-2, keepdims=True)
     return total[..., 1:] / total[..., :1]

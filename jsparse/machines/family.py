@@ -24,7 +24,7 @@ class Family(eqx.Module):
 
     Outputs come in `g` groups of `c`. With a `support`, each group has an ordered selection of
     atoms, and the machine of size `s` uses the first `s` of them. Without a `support` there is one
-    group, and a machine uses the atoms that have a coefficient other than 0.
+    group, and a machine uses the atoms with a coefficient other than 0.
 
     Attributes:
         kernel: kernel of two points, or a `Mixture` for a dictionary of several.
@@ -77,16 +77,16 @@ class Family(eqx.Module):
                 "size: expected sizes that are known, got traced ones; choose a size outside jit"
             )
         sizes = np.asarray(self.sizes)
-        place = int(np.searchsorted(sizes, size))
-        if place == len(sizes) or sizes[place] != size:
+        index = int(np.searchsorted(sizes, size))
+        if index == len(sizes) or sizes[index] != size:
             raise ValueError(f"size: expected one of {_listed(sizes)}, got {size!r}")
-        return place
+        return index
 
     def at(self, size: int) -> KernelExpansion:
         """Return the machine of a size; outside `jit` unused prototypes are dropped.
 
         The machine has the prototypes of all groups, between `size` and `g size` of them. If a
-        path ended early, every larger size is the last machine of the path.
+        path ended early, each larger size has the path's last machine.
 
         Raises:
             ValueError: as for `place_of`.
@@ -100,11 +100,10 @@ class Family(eqx.Module):
     def active_points(self, size: int | None = None) -> Int[np.ndarray, " m"]:
         """Return the indices in `points` of a machine's prototypes; on the host.
 
-        Args:
-            size: size of the machine; None for the largest.
+        A `size` of None stands for the largest.
         """
-        place = self.n_sizes - 1 if size is None else self.place_of(size)
-        return self._active_atoms(place) % len(self.points)
+        index = self.n_sizes - 1 if size is None else self.place_of(size)
+        return self._active_atoms(index) % len(self.points)
 
     def values(self, X: Float[Array, "n d"]) -> Float[Array, "n k l"]:
         """Return the values of all machines at the rows of `X`.
@@ -157,19 +156,19 @@ class Family(eqx.Module):
         }
         return dataclasses.replace(self, info=info, **jax.device_put(changed))
 
-    def _machine(self, place: int) -> KernelExpansion:
+    def _machine(self, index: int) -> KernelExpansion:
         if not all(map(is_concrete, jax.tree.leaves(self))):
-            return self._traced_machine(place)
-        active, M, kernel = self._active_atoms(place), len(self.points), self.kernel
+            return self._traced_machine(index)
+        active, M, kernel = self._active_atoms(index), len(self.points), self.kernel
         coefficients, intercepts = (
-            np.asarray(a)[:, place] for a in (self.coefficients, self.intercepts)
+            np.asarray(a)[:, index] for a in (self.coefficients, self.intercepts)
         )
         if self.support is None:
             columns = coefficients[0, active]
         else:
             columns = np.zeros((M, *intercepts.shape), coefficients.dtype)
             for group, support in enumerate(np.asarray(self.support)):
-                slots = self._slots(support, place)
+                slots = self._slots(support, index)
                 columns[np.maximum(support[slots], 0), group] = coefficients[group, slots]
             columns = columns[active]
         if is_dictionary(kernel):
@@ -178,30 +177,30 @@ class Family(eqx.Module):
         arrays = points, columns.reshape(-1, *self.outputs), intercepts.reshape(self.outputs)
         return KernelExpansion(kernel, *jax.device_put(arrays))
 
-    def _traced_machine(self, place: int) -> KernelExpansion:
+    def _traced_machine(self, index: int) -> KernelExpansion:
         """Return a machine with all atoms of all groups, as none can be dropped under `jit`."""
         g, _, q, _ = self.coefficients.shape
-        intercept = self.intercepts[:, place].reshape(self.outputs)
+        intercept = self.intercepts[:, index].reshape(self.outputs)
         if self.support is None:
-            flat = self.coefficients[0, place].reshape(q, *self.outputs)
+            flat = self.coefficients[0, index].reshape(q, *self.outputs)
             return KernelExpansion(*every_atom(self.kernel, self.points), flat, intercept)
         same_group = jnp.eye(g, dtype=self.coefficients.dtype)
-        blocks = self.coefficients[:, place, :, None, :] * same_group[:, None, :, None]  # g q g c
+        blocks = self.coefficients[:, index, :, None, :] * same_group[:, None, :, None]  # g q g c
         Z = self.points[jnp.maximum(self.support, 0).reshape(-1)]
         return KernelExpansion(self.kernel, Z, blocks.reshape(g * q, *self.outputs), intercept)
 
-    def _slots(self, support: Int[np.ndarray, " q"], place: int) -> Int[np.ndarray, " m"]:
-        """Return the indices in a group's support that the machine at a place uses."""
-        used = np.flatnonzero(support[: int(np.asarray(self.sizes)[place])] >= 0)
+    def _slots(self, support: Int[np.ndarray, " q"], index: int) -> Int[np.ndarray, " m"]:
+        """Return the indices in a group's support that a machine uses; index 0 if it uses none."""
+        used = np.flatnonzero(support[: int(np.asarray(self.sizes)[index])] >= 0)
         return used if len(used) else np.zeros(1, int)
 
-    def _active_atoms(self, place: int) -> Int[np.ndarray, " m"]:
+    def _active_atoms(self, index: int) -> Int[np.ndarray, " m"]:
         """Return the numbers of the atoms that a machine uses; atom 0 if it uses none."""
         if self.support is None:
-            coefficients = np.asarray(self.coefficients)[0, place]
+            coefficients = np.asarray(self.coefficients)[0, index]
             used = np.flatnonzero(np.any(coefficients != 0, axis=1))
             return used if len(used) else np.zeros(1, int)
-        active = [np.maximum(s[self._slots(s, place)], 0) for s in np.asarray(self.support)]
+        active = [np.maximum(s[self._slots(s, index)], 0) for s in np.asarray(self.support)]
         return active[0] if len(active) == 1 else np.unique(np.concatenate(active))
 
 
@@ -249,14 +248,10 @@ def single(
     *,
     count: Int[Array, ""] | None = None,
 ) -> Family:
-    """Return the family of one machine.
+    """Return the family of one machine, with its stop code and its diagnostics by name.
 
-    Args:
-        expansion: the machine.
-        status: its stop code.
-        info: its diagnostics, by name.
-        count: the number of prototypes that have a coefficient other than 0, if the others are to
-            be dropped; None to keep all prototypes.
+    The `count` is the number of prototypes with a coefficient other than 0, if all others are to be
+    dropped; None to keep all prototypes.
     """
     m, outputs = expansion.prototypes.shape[0], expansion.intercept.shape
     known = all(map(is_concrete, jax.tree.leaves((expansion, status, count))))
@@ -279,9 +274,9 @@ def single(
 
 def diagnostics(fit: Any) -> dict[str, Any]:
     """Return the fields of a fit's NamedTuple, by name, without `expansion` and `status`."""
-    return {
-        name: value for name, value in fit._asdict().items() if name not in ("expansion", "status")
-    }
+    fields = fit._asdict()
+    del fields["expansion"], fields["status"]
+    return fields
 
 
 def _listed(sizes: Int[np.ndarray, " k"]) -> str:

@@ -1,7 +1,7 @@
 """Settings of methods with a fixed, small number of prototypes, and of the direct method."""
 
 import abc
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, Literal, cast
 
 import jax
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from .._arguments import whole_number
 from .._blocks import map_systems
 from .._programs import compiled
-from .._types import Key, ScalarLike
+from .._types import CLike, Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..prototypes import k_means
@@ -29,10 +29,10 @@ from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 Selection = Literal["k_means", "renyi", "uniform"]
 Sharing = Literal["shared", "separate"]
-_REPEATED = 1e-6  # factor of the weight of repeated rows, so that they are chosen last
+_REPEATED_WEIGHT = 1e-6  # factor of the weight of repeated rows, so that they are chosen last
 # Distance to which copies of a point are moved apart, in standard deviations. At this distance the
 # kernel matrix of ten copies is still resolved in float64.
-_APART = 0.1
+_COPY_DISTANCE = 0.1
 
 
 class FewPrototypes(Sized):
@@ -72,9 +72,7 @@ class FewPrototypes(Sized):
         """Return the `starts` sets of points of each size, one after another."""
         if not self.sizes:
             return self._sets(key, rows)
-        each = [self.at_size(m)[0]._sets(key, rows) for m in self.sizes]
-        X = np.concatenate([np.asarray(points.X) for points in each])
-        return Points(jax.device_put(X), None, max(points.status for points in each))
+        return _concatenated([self.at_size(m)[0]._sets(key, rows) for m in self.sizes])
 
     def _sets(self, key: Key, rows: TrainingRows) -> Points:
         """Return the `starts` sets of points, one after another."""
@@ -82,9 +80,9 @@ class FewPrototypes(Sized):
             return self._one_set(key, self.selection, rows)
         keys = jax.random.split(key, self.starts)
         criteria = [self.selection] + ["uniform"] * (self.starts - 1)
-        sets = [self._one_set(k, by, rows) for k, by in zip(keys, criteria, strict=True)]
-        X = np.concatenate([np.asarray(points.X) for points in sets])
-        return Points(jax.device_put(X), None, max(points.status for points in sets))
+        return _concatenated(
+            [self._one_set(k, by, rows) for k, by in zip(keys, criteria, strict=True)]
+        )
 
     def _one_set(self, key: Key, selection: str, rows: TrainingRows) -> Points:
         X, weights, m = np.asarray(rows.X), np.array(rows.weights), self.largest
@@ -96,7 +94,7 @@ class FewPrototypes(Sized):
             means = k_means(key, inputs, m, w)
             return Points(means.centres, None, int(means.status))
         first = np.unique(X[present], axis=0, return_index=True)[1]
-        weights[np.delete(present, first)] *= _REPEATED
+        weights[np.delete(present, first)] *= _REPEATED_WEIGHT
         numbers, status = choose_rows(key, selection, rows.X, m, rows.labels, weights, rows.n)
         return Points(rows_at(rows.X, numbers), numbers, status)
 
@@ -128,16 +126,17 @@ class FewPrototypes(Sized):
         """
 
     def fit(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
         """See `Method.fit`."""
         assert points is not None
         return _fit(self, kernel, points, jnp.asarray(C, rows.dtype), rows)
+
+
+def _concatenated(sets: Sequence[Points]) -> Points:
+    """Return sets of points, one after another, with the worst of their stop codes."""
+    X = np.concatenate([np.asarray(points.X) for points in sets])
+    return Points(jax.device_put(X), None, max(points.status for points in sets))
 
 
 @compiled
@@ -169,8 +168,7 @@ def fit_arrays(
         several: whether there may be several sets of points, shape `s m d`.
 
     Raises:
-        ValueError: for invalid settings, shapes that do not fit, or (outside `jit`) values out of
-            range.
+        ValueError: for invalid settings, or as for `columns_in_one_dtype`.
     """
     method.check("classification")
     classes = method.tasks == ("classification",)
@@ -189,9 +187,8 @@ class DirectMethod(FewPrototypes):
     """The settings of methods that optimise their prototypes by L-BFGS, see `direct`.
 
     The descent minimises `W(Z)`, the minimum of a convex `InnerProblem` over the coefficients for
-    given prototypes `Z`. The kernel is tuned for a cheaper machine on the points from which the
-    descent starts, as a descent for every kernel, `C` and fold would take far longer. `C` is tuned
-    for the method.
+    given prototypes `Z`. As a descent for every kernel, `C` and fold would take long, the kernel is
+    tuned for a cheaper machine on the points from which the descent starts, and only then `C`.
 
     Args:
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem.
@@ -201,8 +198,7 @@ class DirectMethod(FewPrototypes):
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iterations: limit of steps of the descent. It is the length of the history, so a new
-            value compiles the programs again.
+        max_iterations: limit of steps of the descent. A new value compiles the programs again.
     """
 
     starts: int = setting(3)
@@ -226,7 +222,7 @@ class DirectMethod(FewPrototypes):
         points = super()._sets(key, rows)
         X = np.asarray(points.X)
         spread = np.std(np.asarray(rows.X)[np.asarray(rows.weights) > 0], axis=0)
-        sets = [copies_apart(start, _APART * spread) for start in np.split(X, self.starts)]
+        sets = [copies_apart(start, _COPY_DISTANCE * spread) for start in np.split(X, self.starts)]
         apart = np.concatenate(sets)
         if np.array_equal(apart, X):
             return points
@@ -237,15 +233,15 @@ class DirectMethod(FewPrototypes):
         """Return the convex problem for the coefficients; `data` is as for `fit_targets`."""
 
     def descend(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
-        """Minimise `W(Z)` over prototypes that all targets share; see the class.
-
-        One descent begins at each of the `starts`, see `direct.minimise`.
-        """
+        """Minimise `W(Z)` over prototypes that all targets share, see `direct.minimise`."""
+        problem = self.problem(kernel, *data)
         minimum = direct.minimise(
-            self.problem(kernel, *data), starts, tolerance=self.tolerance,
-            max_iterations=self.max_iterations,
-        )  # fmt: skip
-        return minimum.machine(kernel)
+            problem, starts, tolerance=self.tolerance, max_iterations=self.max_iterations
+        )
+        expansion = problem.expansion(minimum.Z, minimum.solved)
+        return DirectFit(
+            expansion, minimum.history, minimum.steps, minimum.evaluations, minimum.status
+        )
 
     def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
         """See `FewPrototypes.fit_targets`; with separate prototypes, fit target by target."""
@@ -281,8 +277,8 @@ def copies_apart(
 ) -> Float[np.ndarray, "m d"]:
     """Return the points, with copies of earlier points moved apart; on the host.
 
-    The copies of a point move along one column after another, by multiples of the distance of the
-    column. Columns with distance 0 are skipped.
+    The copies of a point move along one column after another, by multiples of the column's
+    distance. Columns with distance 0 are skipped.
     """
     columns = np.flatnonzero(distance > 0)
     moved, copies = Z.copy(), dict[bytes, int]()

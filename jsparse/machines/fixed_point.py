@@ -34,10 +34,10 @@ def fixed_points(
 ) -> Float[Array, "m d"]:
     """Return `m` prototypes that approximate `w = sum_i coefficients_i phi(x_i)`.
 
-    The prototypes are chosen one after another. The residual `sum_i r_i phi(x_i)` is `w` less its
-    projection on the earlier prototypes, which are among its points. Each prototype `z` maximises
-    the projection of the residual on `phi(z)`, by the iteration `z <- sum_i g_i x_i / sum_i g_i`
-    with `g_i = k(z, x_i) r_i'p` and `p = sum_j r_j k(z, x_j)`.
+    The prototypes are chosen one after another. Each prototype `z` maximises the projection on
+    `phi(z)` of the residual `sum_i r_i phi(x_i)`: `w` less its projection on the earlier
+    prototypes. The iteration is `z <- sum_i g_i x_i / sum_i g_i` with `g_i = k(z, x_i) r_i'p` and
+    `p = sum_j r_j k(z, x_j)`. The points `x_i` of the residual include the earlier prototypes.
 
     Args:
         key: decides the starts.
@@ -48,7 +48,7 @@ def fixed_points(
     """
     n, dtype = len(X), X.dtype
     A = coefficients.reshape(n, -1)
-    places = jnp.arange(m, dtype=jnp.int32)
+    numbers = jnp.arange(m, dtype=jnp.int32)
     # For each prototype, Gumbel scores draw starts without replacement, in proportion to squared
     # coefficients.
     log_mass = jnp.log(jnp.sum(jnp.square(A), axis=1) + float(jnp.finfo(dtype).tiny))
@@ -60,9 +60,9 @@ def fixed_points(
         residual = jnp.concatenate([X, Z]), jnp.concatenate([A, -beta])
         Z = Z.at[j].set(_fixed_point(kernel, *residual, starts))
         # Solve for all coefficients again (eq. 47); prototypes yet to be chosen get 0.
-        present = places <= j
-        both = present[:, None] & present[None, :]
-        gram = jnp.where(both, shifted_gram(kernel, Z), jnp.eye(m, dtype=dtype))
+        present = numbers <= j
+        both_present = present[:, None] & present[None, :]
+        gram = jnp.where(both_present, shifted_gram(kernel, Z), jnp.eye(m, dtype=dtype))
         inverse = inverse_of_lower(cholesky(gram))
         values = jnp.where(present[:, None], dot(kernel.cross_gram(Z, X), A), 0)
         return Z, dot(inverse.T, dot(inverse, values))
@@ -77,7 +77,7 @@ def _fixed_point(
     """Iterate from each start; return the fixed point with the largest squared projection.
 
     A step that lowers the squared projection is rejected and shortened. `X` and `A` are the points
-    and coefficients of the residual, the part of the machine that is still to be approximated.
+    and coefficients of the residual.
     """
 
     def squared_projection(z: Float[Array, "t d"]) -> tuple[Array, Array]:

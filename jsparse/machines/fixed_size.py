@@ -29,9 +29,9 @@ from .checks import (
     check_penalties,
     check_penalty,
     check_problem,
-    given_penalty,
     in_one_dtype,
     nan_for_wrong_labels,
+    penalty_or_none,
 )
 from .family import Family, diagnostics, single
 from .held_out import HeldOut, OnFold, Sums
@@ -58,10 +58,9 @@ class FixedSize(Prototypes, Ridge):
     Args:
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes; then,
             with the same folds, retune `C` and one common factor of the lengthscales for all
-            prototypes. The large machine then needs a few Cholesky factors, and no
-            eigendecomposition. If it does not lower the score by one standard error of the paired
-            difference on the folds, the smaller machine is the result. None: tune the machine of
-            all prototypes directly.
+            prototypes. This takes a few Cholesky factors, and no eigendecomposition. If the large
+            machine does not lower the score by one standard error of the paired difference on the
+            folds, the smaller machine is the result. None: tune for all prototypes directly.
         solver: "cholesky" sums products of features over the rows and factorises the sums, in
             `n m^2` operations. "conjugate_gradients" multiplies by the kernel matrix of rows and
             prototypes, block by block, in some tens of passes over the rows of `n m` kernel values
@@ -90,25 +89,30 @@ class FixedSize(Prototypes, Ridge):
 
     @property
     def nested(self) -> bool:
-        """Whether the first `s` prototypes must be a good choice of `s` rows, for every `s`."""
-        return super().nested or self.tuned_with is not None or self._iterates
+        """See `Prototypes.nested`."""
+        return super().nested or self.tuned_with is not None or self._uses_conjugate_gradients
 
     @property
-    def _iterates(self) -> bool:
-        """Whether the solver needs all rows in every step."""
+    def _uses_conjugate_gradients(self) -> bool:
+        """Whether the solver is conjugate gradients, which need all rows in every step."""
         return self.solver == "conjugate_gradients"
 
     @property
+    def _several_numbers(self) -> bool:
+        """Whether cross-validation chooses among several numbers of prototypes."""
+        return len(self.sizes) > 0 or self.n_prototypes == "auto"
+
+    @property
     def plan_arguments(self) -> dict[str, Any]:
-        """The arguments of `training.plan.plan` that the method decides, with the solver."""
+        """See `Method.plan_arguments`."""
         return super().plan_arguments | {"solver": self.solver}
 
     @property
     def why_alone(self) -> str | None:
-        """Why `train_many` cannot train a batch with these settings; see `Method.why_alone`."""
-        if self.sizes or self.n_prototypes == "auto":
+        """See `Method.why_alone`."""
+        if self._several_numbers:
             return "a batch needs one number of prototypes, not several"
-        if self._small() is not None:
+        if self._surrogate() is not None:
             return "a batch needs tuned_with=None and solver='cholesky'"
         if self.selection != "renyi":
             return f"a batch needs selection='renyi', not {self.selection!r}"
@@ -118,39 +122,39 @@ class FixedSize(Prototypes, Ridge):
     def shares_work_over_C(self) -> bool:
         """See `Method.shares_work_over_C`.
 
-        One eigendecomposition serves all values of `C`. But if a smaller machine tunes the kernel,
-        see `tuned_with`, then the large machine is solved separately for each `C`.
+        One eigendecomposition serves all values of `C`. But if fewer prototypes tune the kernel,
+        see `tuned_with`, the machine of all prototypes is solved separately for each `C`.
         """
-        return self._small() is None
+        return self._surrogate() is None
 
     def check_movable(self) -> None:
         """See `Method.check_movable`: allowed for one size, unless `tuned_with` is smaller."""
-        if self.sizes or self.n_prototypes == "auto" or self._small() is not None:
+        if self._several_numbers or self._surrogate() is not None:
             super().check_movable()
 
     def check(self, task: Task) -> None:
-        """Raise a `ValueError` for settings that are invalid for the task."""
+        """See `Method.check`."""
         super().check(task)
         if self.tuned_with is not None:
-            if self.sizes or self.n_prototypes == "auto":
+            if self._several_numbers:
                 raise ValueError("tuned_with: expected None with several n_prototypes")
             most = 2**31 - 1 if self.n_prototypes is None else self.largest
             whole_number("tuned_with", self.tuned_with, 1, most, "n_prototypes")
         check_choice("solver", self.solver, Solver)
         whole_number("max_iterations", self.max_iterations, 1)
-        if self._iterates and (self.sizes or self.n_prototypes == "auto"):
+        if self._uses_conjugate_gradients and self._several_numbers:
             raise ValueError("solver: expected 'cholesky' with several n_prototypes")
 
     def check_sums(self, argument: str) -> Any:
         """See `Method.check_sums`."""
-        if self._iterates:
+        if self._uses_conjugate_gradients:
             why = " with solver='conjugate_gradients', which needs the rows in every step"
             raise sums_needed(self, argument, why)
         return super().check_sums(argument)
 
     def check_code(self, argument: str, code: Code | None) -> None:
         """See `Method.check_code`: conjugate gradients have one system for all problems."""
-        if self._iterates and code is not None and not code.shares_all_rows:
+        if self._uses_conjugate_gradients and code is not None and not code.shares_all_rows:
             raise ValueError(
                 f"{argument}: expected a scheme in which every problem sees every class, such as "
                 "'one_versus_rest', with solver='conjugate_gradients'"
@@ -158,25 +162,24 @@ class FixedSize(Prototypes, Ridge):
 
     def check_C_per_problem(self) -> None:
         """See `Method.check_C_per_problem`: conjugate gradients have one system for all."""
-        if self._iterates:
+        if self._uses_conjugate_gradients:
             raise ValueError("C_per_problem: expected False with solver='conjugate_gradients'")
 
     def resolve(self, shape: Shape) -> "FixedSize":
-        """Return the method with its defaults resolved, see `Method.resolve`."""
-        if shape.linear and self._iterates:
+        """See `Method.resolve`."""
+        if shape.linear and self._uses_conjugate_gradients:
             raise ValueError(
                 "solver: expected 'cholesky' with the linear kernel, whose features are the inputs"
             )
         return cast(FixedSize, super().resolve(shape))
 
     def capped(self, shape: Shape) -> "FixedSize":
-        """Limit the numbers of prototypes to the rows, see `Method.capped`."""
-        lowered = replaced(self, tuned_with=at_most(self.tuned_with, shape.n))
-        return cast(FixedSize, Prototypes.capped(lowered, shape))
+        """See `Method.capped`."""
+        return replaced(super().capped(shape), tuned_with=at_most(self.tuned_with, shape.n))
 
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
         """See `FromSums.features`: `feature_map`, or with `tuned_with` triangular features."""
-        if self._small() is not None and not isinstance(kernel, Linear):
+        if self._surrogate() is not None and not isinstance(kernel, Linear):
             return _triangular(kernel, points)
         return feature_map(kernel, points)
 
@@ -192,22 +195,18 @@ class FixedSize(Prototypes, Ridge):
         sums: Any = None,
     ) -> tuple[Family, Sums | None]:  # fmt: skip
         """See `Method.fit_and_sum`; conjugate gradients start from a `Start`."""
-        if not self._iterates:
+        if not self._uses_conjugate_gradients:
             return super().fit_and_sum(kernel, points, C, rows, key, sums)
+        assert points is not None
+        C = jnp.asarray(C, rows.dtype)
         return iterative.fit_rows(kernel, points, C, rows, sums, self.max_iterations), None
-
-    def fit(
-        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
-    ) -> Family:
-        """Fit machines to weighted rows, see `Method.fit`."""
-        return self.fit_and_sum(kernel, points, C, rows, key)[0]
 
     def held_out(
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
         folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
     ) -> HeldOut:  # fmt: skip
         """See `Method.held_out`; conjugate gradients hold out only the first fold."""
-        if not self._iterates:
+        if not self._uses_conjugate_gradients:
             return super().held_out(kernel, points, C, rows, folds, on_fold, key)
         assert points is not None
         folds = self.validation_folds(folds, len(rows))
@@ -215,18 +214,18 @@ class FixedSize(Prototypes, Ridge):
 
     def validation_folds(self, folds: Any, n: int) -> Any:
         """See `Method.validation_folds`: the first fold, for conjugate gradients."""
-        if not self._iterates:
+        if not self._uses_conjugate_gradients:
             return folds
         return folds._replace(index=folds.index[:1], valid=folds.valid[:1])
 
     def validation_text(self, folds: int) -> str:
-        """Return in words how the method is validated, see `Method.validation_text`."""
+        """See `Method.validation_text`."""
         text = super().validation_text(folds)
-        return f"1 of {text} held out" if self._iterates else text
+        return f"1 of {text} held out" if self._uses_conjugate_gradients else text
 
     def solver_text(self, info: Mapping[str, Any]) -> str | None:
-        """Return in words how conjugate gradients ended; None for the Cholesky solver."""
-        if not self._iterates:
+        """See `Method.solver_text`: how conjugate gradients ended; None for Cholesky."""
+        if not self._uses_conjugate_gradients:
             return None
         residual = float(info["relative_residual"])
         return f"conjugate gradients, {info['steps']} steps, residual {residual:.1g}"
@@ -235,8 +234,8 @@ class FixedSize(Prototypes, Ridge):
         self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,
         folds: Any, key: Key | None, sums: Any,
     ) -> KernelExpansion:  # fmt: skip
-        """Return the machines fitted without each fold, see `Method.fold_machines`."""
-        sums = None if self._iterates else sums
+        """See `Method.fold_machines`; conjugate gradients have no sums to subtract from."""
+        sums = None if self._uses_conjugate_gradients else sums
         return super().fold_machines(kernel, points, C, size, rows, folds, key, sums)
 
     def stages_of_one_size(
@@ -247,11 +246,11 @@ class FixedSize(Prototypes, Ridge):
         With `tuned_with`, tune a smaller machine first. If the search moves prototypes, move them
         after the kernel is tuned.
         """
-        small = self._small()
-        if self._iterates:
-            return (yield from self._iterated(cast(FixedSize, small), problem, search))
+        small = self._surrogate()
+        if small is not None and self._uses_conjugate_gradients:
+            return (yield from self._iterated_stages(small, problem, search))
         if small is not None and search.tune_kernel:
-            return (yield from self._grown(small, problem, search))
+            return (yield from self._rescaled_stages(small, problem, search))
         best = yield from super().stages_of_one_size(problem, search)
         if not search.move_prototypes:
             return best
@@ -262,19 +261,17 @@ class FixedSize(Prototypes, Ridge):
             return best
         return Chosen(moved.with_theta(first.tuning.theta), moved=True)
 
-    def _grown(
+    def _rescaled_stages(
         self, small: "FixedSize", problem: Any, search: Any
     ) -> Generator[Stage, Outcome | None, Chosen]:
         """Tune a machine of fewer prototypes, `small`; then adapt kernel and `C` to all prototypes.
 
         The second stage retunes `C` and one common factor of the lengthscales. It tries only values
-        of `C` within a factor of 5 of the best one, as each value needs a factorisation for each
-        fold.
+        of `C` near the best one, as each value needs a factorisation for each fold.
         """
         smaller = problem.with_method(small).at_size(small.largest)
         rescaling = search.rescaling()
-        later = rescaling.planned(problem)
-        first = yield Stage(smaller, search, planned_later=later)
+        first = yield Stage(smaller, search, planned_later=rescaling.planned(problem))
         assert first is not None
         larger = problem.with_template(first.tuning.kernel)
         near = _near(problem.C, first.tuning.C)
@@ -283,7 +280,7 @@ class FixedSize(Prototypes, Ridge):
             return Chosen(first)
         return Chosen(last.with_theta(problem.theta_of(last.tuning.kernel)))
 
-    def _iterated(
+    def _iterated_stages(
         self, small: "FixedSize", problem: Any, search: Any
     ) -> Generator[Stage, Outcome | None, Chosen]:
         """Tune a machine of fewer prototypes, `small`; then retune only `C` for all prototypes."""
@@ -295,9 +292,9 @@ class FixedSize(Prototypes, Ridge):
         assert last is not None
         return Chosen(last.with_theta(first.tuning.theta))
 
-    def _small(self) -> "FixedSize | None":
-        """Return the method with few prototypes that tunes the kernel; None if there is none."""
-        if self._iterates:
+    def _surrogate(self) -> "FixedSize | None":
+        """Return the method of fewer prototypes for which the kernel is tuned; None for `self`."""
+        if self._uses_conjugate_gradients:
             m = TUNED_WITH if self.tuned_with is None else self.tuned_with
             few = m if self.n_prototypes is None else min(m, self.largest)
             return replaced(self, n_prototypes=few, tuned_with=None, solver="cholesky")
@@ -309,7 +306,7 @@ class FixedSize(Prototypes, Ridge):
 
 
 def _near(grid: Float[np.ndarray, " s"], C: float) -> Float[np.ndarray, " t"]:
-    """Return the values of the grid within a factor of 5 of `C`, increasing."""
+    """Return the values of the grid within a factor of 5 of `C`, in increasing order."""
     return np.sort(grid[np.abs(np.log(grid / C)) <= np.log(5.0)])
 
 
@@ -380,7 +377,7 @@ def fit(
     X, y, weights = in_one_dtype(X, y, weights)
     prototypes = as_float(prototypes).astype(X.dtype)
     check_problem(prototypes, C, X, y, weights, intercept_penalty, kernel=kernel)
-    penalty, rows = given_penalty(intercept_penalty, X), (X, y, weights)
+    penalty, rows = penalty_or_none(intercept_penalty, X), (X, y, weights)
     return _fit_kernel(kernel, prototypes, like(C, X), rows, penalty, mesh, block_rows)
 
 
@@ -404,7 +401,7 @@ def fit_features(
     check_penalty(feature_map)
     X, y, weights = in_one_dtype(X, y, weights)
     check_problem(None, C, X, y, weights, intercept_penalty)
-    penalty, rows = given_penalty(intercept_penalty, X), (X, y, weights)
+    penalty, rows = penalty_or_none(intercept_penalty, X), (X, y, weights)
     return _fit(feature_map, like(C, X), rows, None, penalty, mesh, block_rows)
 
 
@@ -423,22 +420,14 @@ def fit_classes(
 ) -> FixedSizeFit:
     """Fit the problems of an output code, in one pass over the rows (De Brabanter 2010, Sec. 8.4).
 
-    Args:
-        feature_map: such as `Nystroem(kernel, prototypes)`; the penalty is the squared norm of the
-            features' coefficients.
-        C: weight of the data-fit term, or one for each problem, shape `l`.
-        X: inputs, shape `n d`.
-        labels: class numbers 0..k-1, shape `n`. Under `jit`, a label out of range makes the machine
-            NaN, with the status `NOT_FINITE`; outside `jit` it raises ValueError.
-        code: see `multiclass.output_code`.
-        weights: row weights, shape `n`, at least 0.
-        intercept_penalty: see `fit`.
-        mesh: see `fit`.
-        block_rows: rows in memory at a time (static).
+    The `labels` are class numbers 0..k-1, shape `n`. Under `jit`, a label out of range makes the
+    machine NaN, with the status `NOT_FINITE`; outside `jit` it raises ValueError. The `code` comes
+    from `multiclass.output_code`. `C` may hold a weight for each problem, shape `l`. Other
+    arguments are as for `fit_features`.
 
     Returns:
-        An expansion with one column for each problem, for `multiclass.decode`, and the diagnostics
-        of the worst problem.
+        An expansion with one column for each problem, for `multiclass.decode`, and the worst
+        diagnostics over problems.
 
     Pure; differentiable in the feature map, `C`, `X` and `weights`, in both modes.
     """
@@ -446,7 +435,7 @@ def fit_classes(
     X, y, weights = in_one_dtype(X, jnp.zeros(len(labels)), weights)
     check_problem(None, C, X, y, weights, intercept_penalty)
     check_labels(labels, code.matrix.shape[0])
-    penalty, rows = given_penalty(intercept_penalty, X), (X, labels, weights)
+    penalty, rows = penalty_or_none(intercept_penalty, X), (X, labels, weights)
     C = nan_for_wrong_labels(jnp.asarray(C, X.dtype), labels, code.matrix.shape[0])
     return _fit(feature_map, C, rows, code.astype(X.dtype), penalty, mesh, block_rows)
 
@@ -461,8 +450,8 @@ def solve(
 ) -> FixedSizeFit:
     """Fit, given sums over rows: `fit_features` or `fit_classes` without the pass over the rows.
 
-    Sums are additive, so later rows can be added without the earlier rows:
-    `solve(phi, equations + accumulate(phi, X_new, y_new), C)` is the fit of all rows.
+    Sums are additive: `solve(phi, equations + accumulate(phi, X_new, y_new), C)` also fits later
+    rows.
 
     Args:
         feature_map: the features that were summed; the penalty is the squared norm of their
@@ -481,7 +470,7 @@ def solve(
     check_penalties(C, intercept_penalty)
     dtype = equations.gram.dtype
     code = None if code is None else code.astype(dtype)
-    penalty = given_penalty(intercept_penalty, equations.gram)
+    penalty = penalty_or_none(intercept_penalty, equations.gram)
     return _solve(feature_map, equations, jnp.asarray(C, dtype), code, penalty)
 
 

@@ -14,17 +14,17 @@ from ..kernels import Kernel, Mixture
 def join_machines(machines: Sequence[KernelExpansion]) -> KernelExpansion:
     """Join machines into one expansion on the union of their prototypes; on the host.
 
-    The machines must share the kernel and the number of outputs. The columns are ordered machine by
-    machine.
+    The machines must share the kernel and the number of outputs. The columns are in the order of
+    the machines.
     """
     kernel, outputs = machines[0].kernel, machines[0].intercept.size
     atoms = [_atoms(machine) for machine in machines]
-    joined, place = np.unique(np.concatenate(atoms), axis=0, return_inverse=True)
-    places = np.split(place.reshape(-1), np.cumsum([len(a) for a in atoms])[:-1])
+    joined, inverse = np.unique(np.concatenate(atoms), axis=0, return_inverse=True)
+    indices = np.split(inverse.reshape(-1), np.cumsum([len(a) for a in atoms])[:-1])
     columns = np.zeros((len(joined), len(machines), outputs), joined.dtype)
     for fold, machine in enumerate(machines):
         coefficients = np.asarray(machine.coefficients).reshape(-1, outputs)
-        np.add.at(columns[:, fold], places[fold], coefficients)
+        np.add.at(columns[:, fold], indices[fold], coefficients)
     used = np.any(columns != 0, axis=(1, 2))
     used[0] = True  # an expansion has at least one prototype
     if isinstance(kernel, Mixture):

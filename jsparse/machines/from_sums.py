@@ -1,4 +1,4 @@
-"""`FromSums`: methods that need nothing of the rows but sums."""
+"""`FromSums`: methods that need only sums over the rows."""
 
 import abc
 from typing import Any, ClassVar, NamedTuple
@@ -23,7 +23,7 @@ from .rows import FoldLayout, Rows
 
 
 class FoldSums(NamedTuple):
-    """What cross-validation needs of the rows, for any `C`."""
+    """The sums and rows from which cross-validation fits and predicts every fold, for any `C`."""
 
     total: Sums  # over all rows
     per_fold: NormalEquations  # sums of each fold, leading axis `v`
@@ -33,16 +33,16 @@ class FoldSums(NamedTuple):
 
 
 class FromSums(Method):
-    """A method that needs nothing of the rows but `NormalEquations`, which are additive.
+    """A method that needs only the `NormalEquations` of the rows, which are additive.
 
-    Hence it works on streams and several devices, and cross-validates by subtraction. An estimator
-    of such a method can offer `partial_fit`.
+    Hence it works on streams and several devices, cross-validates by subtraction, and its
+    estimator can offer `partial_fit`.
     """
 
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
 
     def check_classes(self, classes: Shaped[np.ndarray, " k"], present: int) -> None:
-        """See `Method.check_classes`; pass, as `partial_fit` can add rows of a missing class."""
+        """See `Method.check_classes`; pass, as `partial_fit` may add rows of a missing class."""
 
     def check_sums(self, argument: str) -> Any:
         """See `Method.check_sums`."""
@@ -68,7 +68,7 @@ class FromSums(Method):
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
         """See `Method.fit`."""
-        return self.solve(self.sum_rows(kernel, points, rows), C, rows.code, key)
+        return self.fit_and_sum(kernel, points, C, rows, key)[0]
 
     def fit_and_sum(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
@@ -84,8 +84,8 @@ class FromSums(Method):
     ) -> HeldOut:  # fmt: skip
         """See `Method.held_out`: the sums without a fold are the total less the fold's sums.
 
-        The source is De Brabanter 2010, eq. 20-21. If some problems of a code leave out rows, each
-        fold is fitted from the rows instead.
+        See De Brabanter 2010, eq. 20-21. If some problems of a code leave out rows, each fold is
+        fitted from the rows instead.
         """
         if rows.code is not None and not rows.code.shares_all_rows:
             return super().held_out(kernel, points, C, rows, folds, on_fold, key)
@@ -110,11 +110,10 @@ class FromSums(Method):
 
         Args:
             sums: sums over all rows, with a column for each target.
-            per_fold: sums of each fold, leading axis `v`. They add up to less than `sums` if some
-                rows are in no fold.
+            per_fold: sums of each fold, leading axis `v`. Rows in no fold are in `sums` alone.
             C: weights of the data-fit term, shape `s`.
             parts: rows to predict, laid out by folds.
-            on_fold: see `OnFold`.
+            on_fold: reduces the predictions of each fold.
             key: decides random draws.
         """
         features, total = sums
@@ -146,15 +145,12 @@ class FromSums(Method):
 
 @compiled
 def rows_by_number(X: Array, y: Array, numbers: Int[Array, " r"]) -> tuple[Array, Array]:
-    """Return the inputs and targets of the rows with the given numbers, in one program."""
+    """Return the inputs and targets of the rows with these numbers, in one program."""
     return X[numbers], y[numbers]
 
 
 def accumulate_rows(features: FeatureMap, rows: Rows) -> NormalEquations:
-    """Return the sums over rows.
-
-    If some problems of a code leave out rows, there are separate sums for each class.
-    """
+    """Return the sums over rows, for each class if some problems of a code leave out rows."""
     if rows.code is None:
         return accumulate(features, rows.X, rows.y, rows.weights, mesh=rows.mesh)
     return accumulate_code(rows.code, features, rows.X, rows.y, rows.weights, mesh=rows.mesh)

@@ -31,9 +31,8 @@ def agop(
     Algorithm 1).
 
     A column of codes, which a `Mixed` kernel compares, has no derivative. Its diagonal entry is
-    half the mean squared change of the machine's values when the row's category is replaced by an
-    unseen one. The factor of one half is for the squared distance of two indicator vectors, which
-    is 2. The other entries of the column are 0.
+    half the mean squared change of the machine's values when an unseen category replaces the row's
+    category; the squared distance of two indicator vectors is 2. Its other entries are 0.
 
     Args:
         expansion: the machine.
@@ -86,16 +85,16 @@ def _agop(
     d = X.shape[1]
 
     def of_block(X: Float[Array, "r d"], w: Float[Array, " r"]) -> Float[Array, "d *d"]:
-        values, pull = jax.vjp(lambda X: expansion(X).reshape(len(X), -1), X)
-        one = jnp.eye(values.shape[1], dtype=X.dtype)
-        (slopes,) = jax.vmap(lambda c: pull(jnp.broadcast_to(c, values.shape)))(one)  # c r d
+        values, pull_back = jax.vjp(lambda X: expansion(X).reshape(len(X), -1), X)
+        identity = jnp.eye(values.shape[1], dtype=X.dtype)
+        (slopes,) = jax.vmap(lambda c: pull_back(jnp.broadcast_to(c, values.shape)))(identity)
         squares = dot(w[None, :], jnp.sum(jnp.square(slopes), axis=0))[0]
         for c in codes:
             change = values - expansion(X.at[:, c].set(-2)).reshape(values.shape)
             squares = squares.at[c].set(jnp.sum(w * jnp.sum(jnp.square(change), axis=1)) / 2)
         if diagonal:
             return squares
-        rows = (jnp.sqrt(w)[None, :, None] * slopes).reshape(-1, d)
+        rows = (jnp.sqrt(w)[None, :, None] * slopes).reshape(-1, d)  # slopes have shape `c r d`
         product = dot_over_rows(rows, rows)
         return product.at[jnp.diag_indices(d)].set(squares)
 

@@ -30,17 +30,16 @@ class MachineIndex(NamedTuple):
 class OnFold(Protocol):
     """A function that reduces the predictions of a fold, such as to the sums of their losses.
 
-    The predictions of all rows by all machines together might not fit into memory.
-
-    It is a pytree, so that a method can pass it to every device of a mesh.
+    The predictions of all rows by all machines might not fit into memory. The function is a pytree,
+    so that a method can pass it to every device of a mesh.
     """
 
     @property
     def wanted(self) -> Bool[Array, "s v"] | Bool[np.ndarray, "s v"] | None:
         """For each `C` and fold, whether its results are needed; None if all are.
 
-        A method that fits every fold and `C` separately skips the other fits, and its results for
-        them are zeros. Methods that compute all results together ignore it.
+        A method that fits every fold and `C` separately skips the other fits, and returns zeros for
+        them. Methods that compute all results together ignore it.
         """
         ...
 
@@ -48,11 +47,6 @@ class OnFold(Protocol):
         self, rows: Rows, values: Float[Array, "r q l"], which: MachineIndex
     ) -> tuple[PyTree, PyTree]:
         """Reduce the predictions of `q` machines with `l` outputs at `r` rows of one fold.
-
-        Args:
-            rows: the rows.
-            values: the predictions, shape `r q l`.
-            which: the `C` and the size of each machine.
 
         Returns:
             Two pytrees, of which the second may be None. The first holds sums over the rows, such
@@ -62,13 +56,10 @@ class OnFold(Protocol):
         ...
 
     def over_C(self, kept: PyTree) -> PyTree:
-        """Return the row results of all machines, if each call reduced the machines of one `C`.
+        """Join the row results of calls that reduced the machines of one `C` each.
 
-        Args:
-            kept: the row results, with leading axes over values of `C` and folds, shape `s v r ..`.
-
-        Returns:
-            A pytree with leading axes `v r`.
+        The row results `kept` have the leading axes `s v r`: values of `C`, folds, rows. The joined
+        results have the leading axes `v r`.
         """
         ...
 
@@ -93,7 +84,7 @@ class Start(NamedTuple):
 class HeldOut(NamedTuple):
     """The results of `on_fold` for `v` folds of `r` rows, `s` values of `C` and `k` sizes.
 
-    They may be zeros where `OnFold.wanted` is False.
+    Results may be zeros where `OnFold.wanted` is False.
     """
 
     sums: PyTree  # sums over the rows of each fold, shape `v s .. k`
@@ -121,8 +112,7 @@ def each_fold(
 
     Args:
         predict: a function of `shared`, the rows of one fold and the fold's entry of `per_fold`. It
-            returns values, shape `r s l`, and a stop code for each `C`. It should close over no
-            arrays, see `spread`.
+            returns values and stop codes, and should close over no arrays, see `spread`.
         shared: any pytree.
         per_fold: a pytree with leading axis `v`, or None.
         C: weights of the data-fit term, shape `s`.
@@ -149,36 +139,30 @@ def each_fold(
         return sums, kept, status
 
     axes = ((None, 0, 0), (0, 0, 0)) if whole_folds else ((None, 1, None), (None, 1, None))
-    arrays, r = (parts.X, parts.y, parts.weights), parts.weights.shape[1]
-    if mesh is not None and not whole_folds and r % mesh.size:  # pad with rows of weight 0
-        fill = [(0, 0), (0, -r % mesh.size)]
-        X, y = (jnp.pad(a, [*fill, *[(0, 0)] * (a.ndim - 2)], mode="edge") for a in arrays[:2])
-        arrays = X, y, jnp.pad(parts.weights, fill)
+    weights = parts.weights
+    if mesh is not None and not whole_folds:  # weight 0 for the copies of rows that `spread` adds
+        weights = jnp.pad(weights, [(0, 0), (0, -weights.shape[1] % mesh.size)])
     sums, kept, status = spread(all_folds, mesh, *axes)(
-        (shared, parts.code, on_fold, each_C(C)), arrays, per_fold
+        (shared, parts.code, on_fold, each_C(C)), (parts.X, parts.y, weights), per_fold
     )
-    kept = jax.tree.map(lambda a: a[:, :r], kept)
     return HeldOut(with_size_axis(sums), kept, jnp.max(status, axis=0))
 
 
 def each_C(C: Float[Array, " s"]) -> MachineIndex:
     """Return the `MachineIndex` for one machine of each `C`."""
-    places = jnp.arange(C.shape[0], dtype=jnp.int32)
-    return MachineIndex(places, jnp.zeros_like(places))
+    indices = jnp.arange(len(C), dtype=jnp.int32)
+    return MachineIndex(indices, jnp.zeros_like(indices))
 
 
 def with_size_axis(sums: PyTree) -> PyTree:
-    """Rearrange the sums for machines of one size, shape `v .. s`, to `v s .. 1` as in `HeldOut`.
-
-    The axis of `C` becomes the second axis, and an axis of one size is appended.
-    """
+    """Rearrange sums for machines of one size, shape `v .. s`, to `v s .. 1` as in `HeldOut`."""
     return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 1)[..., None], sums)
 
 
-def each_size(place_of_C: Int[Array, ""], n_sizes: int) -> MachineIndex:
-    """Return the `MachineIndex` for one machine of each size, all with the same `C`."""
+def each_size(C_index: Int[Array, ""], n_sizes: int) -> MachineIndex:
+    """Return the `MachineIndex` for one machine of each size, all with one `C`."""
     sizes = jnp.arange(n_sizes, dtype=jnp.int32)
-    return MachineIndex(jnp.full_like(sizes, place_of_C), sizes)
+    return MachineIndex(jnp.full_like(sizes, C_index), sizes)
 
 
 def each_fold_and_C(
@@ -189,16 +173,12 @@ def each_fold_and_C(
 ) -> HeldOut:
     """Predict every fold for every `C`, by one fit for each; on a CPU one fit after another.
 
-    Args:
-        fit: a function of one `C` and the number of a fold, which returns the machines fitted
-            without this fold.
-        C: weights of the data-fit term, shape `s`.
-        parts: rows laid out by folds.
-        on_fold: reduces the predictions of each fold.
+    The function `fit` of one `C` and the number of a fold returns the machines fitted without this
+    fold. Other arguments are as for `each_fold`.
     """
 
-    def one(place: tuple[Array, Array]) -> tuple[PyTree, PyTree, Int[Array, ""]]:
-        i, fold = place
+    def one(pair: tuple[Array, Array]) -> tuple[PyTree, PyTree, Int[Array, ""]]:
+        i, fold = pair
         rows, family = parts.fold(fold), fit(C[i], fold)
         values = family.values(rows.X)
         return *on_fold(rows, values, each_size(i, values.shape[1])), family.status
@@ -212,38 +192,35 @@ def where_wanted(
     function: Callable[[tuple[Array, Array]], PyTree],
     wanted: Bool[Array, "s v"] | Bool[np.ndarray, "s v"] | None,
 ) -> Callable[[tuple[Array, Array]], PyTree]:
-    """Return a function of a pair of `C_and_folds` that is zero at pairs that are not wanted.
+    """Return the function of a pair of `C_and_folds`, with zeros for pairs that are not wanted.
 
-    In a loop over pairs the function is not computed there; a batch of pairs computes all.
+    A loop over pairs skips pairs that are not wanted; a batch of pairs computes all.
     """
     if wanted is None:
         return function
     is_wanted = jnp.asarray(wanted)
 
-    def or_zeros(place: tuple[Array, Array]) -> PyTree:
-        shapes = jax.eval_shape(function, place)
+    def or_zeros(pair: tuple[Array, Array]) -> PyTree:
+        shapes = jax.eval_shape(function, pair)
         zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-        return jax.lax.cond(is_wanted[place], function, lambda _: zeros, place)
+        return jax.lax.cond(is_wanted[pair], function, lambda _: zeros, pair)
 
     return or_zeros
 
 
 def C_and_folds(s: int, v: int) -> tuple[Int[Array, " sv"], Int[Array, " sv"]]:
     """Return all pairs of an index in `C` and the number of a fold, or of a group of folds."""
-    i, fold = jnp.meshgrid(*(jnp.arange(k, dtype=jnp.int32) for k in (s, v)), indexing="ij")
-    return i.reshape(-1), fold.reshape(-1)
+    C_index, fold = jnp.indices((s, v), dtype=jnp.int32).reshape(2, -1)
+    return C_index, fold
 
 
 def over_C_and_folds(
     results: tuple[PyTree, PyTree, Array], on_fold: OnFold, s: int, v: int
 ) -> HeldOut:
-    """Return the `HeldOut` of results for the pairs of `C_and_folds`.
+    """Return the `HeldOut` of results for the pairs of `C_and_folds(s, v)`.
 
-    Args:
-        results: sums, row results and stop codes, each with a leading axis over the `s v` pairs.
-        on_fold: the function that returned the sums and row results.
-        s: number of values of `C`.
-        v: number of folds.
+    The results are sums and row results of `on_fold`, and stop codes; their leading axis runs over
+    the pairs.
     """
     sums, kept, status = jax.tree.map(lambda a: a.reshape(s, v, *a.shape[1:]), results)
     return HeldOut(

@@ -23,7 +23,7 @@ from ..solvers import interior_point
 from ..solvers.definite import cholesky, inverse_of_lower
 
 Penalty = Literal["norm", "coefficients"]
-_SOUND = 1e-3  # relative duality gap that is far below what a step of the descent gains
+_SMALL_GAP = 1e-3  # relative duality gap that is far below what a step of the descent gains
 
 
 class Solved(NamedTuple):
@@ -53,9 +53,8 @@ class Solved(NamedTuple):
 class InnerProblem(eqx.Module):
     """The optimisation problem for a machine `w = sum_i beta_i phi(z_i)` with given `z_i`.
 
-    A subclass defines `solve` and `lagrangian`; `direct.minimise` then finds the best prototypes.
-    It also overrides `spread` and `scaled` if inputs or targets may have any units, and `magnitude`
-    if the minimum may be close to 0.
+    A subclass defines `solve` and `lagrangian`. It overrides `spread` and `scaled` if inputs or
+    targets may have any units, and `magnitude` if the minimum may be close to 0.
     """
 
     kernel: eqx.AbstractVar[Kernel]
@@ -80,8 +79,8 @@ class InnerProblem(eqx.Module):
         """Return the problem with targets divided by `2^e`, and the exponent `e`.
 
         The scaled targets are of size one. Coefficients and intercept are divided by `2^e`, and `W`
-        by `4^e`. By default the problem is unchanged, and `e` is 0. A subclass that overrides this
-        method must have no multipliers, as `Solved.times_power` does not scale them.
+        by `4^e`. By default `e` is 0. A subclass that overrides this method must have no
+        multipliers, as `Solved.times_power` does not scale them.
         """
         return self, jnp.zeros((), jnp.int32)
 
@@ -115,8 +114,8 @@ class Supervised(InnerProblem):
         C: ScalarLike | Float[Array, " l"],
         weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
     ) -> None:
-        # Replace each absent row by a copy of a present row: the values of absent rows would affect
-        # the rounding of distances, which a descent amplifies.
+        # Absent rows become copies of a present row: their values would affect the rounding of
+        # distances, which a descent amplifies.
         w = jnp.ones(len(X), X.dtype) if weights is None else weights
         heaviest = w if w.ndim == 1 else jnp.max(w, axis=1)
         self.kernel, self.C, self.weights = kernel, jnp.asarray(C, X.dtype), w
@@ -130,8 +129,7 @@ class Supervised(InnerProblem):
 
     def columns(self) -> tuple[Array, Array, Array]:
         """Return targets, row weights and `C` for each target, shapes `n l`, `n l` and `l`."""
-        y, w = self.y.reshape(len(self.y), -1), self.weights
-        w = w if w.ndim == 2 else w[:, None]
+        y, w = (a.reshape(len(self.y), -1) for a in (self.y, self.weights))
         return y, jnp.broadcast_to(w, y.shape), jnp.broadcast_to(self.C, y.shape[1:])
 
 
@@ -139,9 +137,8 @@ class LargeMargin(Supervised):
     """The support vector machine in the span of `Z` (Wu 2006, problem (24)-(27)).
 
     Minimise `1/2 |w|^2 + C sum_i weight_i max(0, 1 - y_i f(x_i))`, or for the squared hinge
-    `1/2 |w|^2 + C/2 sum_i weight_i max(0, 1 - y_i f(x_i))^2`. The targets are -1 and +1. Several
-    targets share the prototypes, and their objectives are added up. `Supervised` describes the
-    other attributes.
+    `1/2 |w|^2 + C/2 sum_i weight_i max(0, 1 - y_i f(x_i))^2`, summed over targets, which are -1 and
+    +1. `Supervised` describes the other attributes.
 
     Attributes:
         loss: "hinge" or "squared_hinge" (static).
@@ -173,9 +170,8 @@ class LargeMargin(Supervised):
         if self.penalty == "norm":
             T = whitener(self.kernel, Z)
             Phi = dot(Phi, T)
-        tolerance = _gap_tolerance(Phi)
         svm = interior_point.solve(
-            Phi, self.y, self.C, self.weights, loss=self.loss, tolerance=tolerance
+            Phi, self.y, self.C, self.weights, loss=self.loss, tolerance=_gap_tolerance(Phi)
         )
         beta, value = svm.weights if T is None else dot(T, svm.weights), jnp.sum(svm.objective)
         return Solved(value, beta, svm.intercept, svm.dual, _worst_status(svm))
@@ -193,9 +189,11 @@ class LargeMargin(Supervised):
         else:
             loss = bound * jnp.square(xi) / 2
         by_row = jnp.where(w > 0, loss - alpha * (margin - 1 + xi), 0)
-        squares = jnp.sum(jnp.square(beta))
-        norm = norm_squared(self.kernel, Z, beta) if self.penalty == "norm" else squares
-        return norm / 2 + jnp.sum(by_row)
+        if self.penalty == "norm":
+            penalty = norm_squared(self.kernel, Z, beta)
+        else:
+            penalty = jnp.sum(jnp.square(beta))
+        return penalty / 2 + jnp.sum(by_row)
 
 
 class LeastSquares(Supervised):
@@ -216,8 +214,7 @@ class LeastSquares(Supervised):
         """Solve the centred normal equations by a Cholesky factorisation.
 
         One factorisation serves all targets if they share weights and `C`. If the dtype cannot hold
-        squared targets, it cannot hold the minimum `W(Z)` of the objective either. The status is
-        then `NOT_FINITE` or `PRECISION_LOST`.
+        squared targets, and thus `W(Z)`, the status is `NOT_FINITE` or `PRECISION_LOST`.
         """
         T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
@@ -235,9 +232,9 @@ class LeastSquares(Supervised):
             jnp.zeros((), Phi.dtype), dot(T, solution), intercept, (), jnp.asarray(CONVERGED)
         )
         value = self.lagrangian(Z, solved)
-        # If W is below `least`, squared targets underflow. W > 0 unless the machine is constant.
-        least = float(jnp.finfo(value.dtype).tiny) / epsilon(value.dtype)
-        lost = (value < 0) | (value < least) & jnp.any(solution != 0)
+        # Below `smallest`, squared targets underflow. W > 0 unless the machine is constant.
+        smallest = float(jnp.finfo(value.dtype).tiny) / epsilon(value.dtype)
+        lost = (value < 0) | (value < smallest) & jnp.any(solution != 0)
         return solved._replace(value=value, status=status_of(~jnp.isfinite(value), lost))
 
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
@@ -252,11 +249,10 @@ class LeastSquares(Supervised):
 class Fisher(Supervised):
     """The kernel Fisher discriminant in the span of `Z` (Wu 2006, Appendix A, eq. 57-63).
 
-    Minimise `-w'A w` subject to `w'(B + mu I) w = 1`. `w'A w` is the squared distance of the class
-    means, and `w'B w` the variance of the values within the classes. With
-    `mu = 1 / (C sum_i weight_i)` the LS-SVM with the same `C` has the same direction. The targets
-    are -1 and +1; the objectives of several targets are added up. The intercept is 0. If all rows
-    of a target are of one class, its direction is 0.
+    Minimise `-w'A w` subject to `w'(B + mu I) w = 1`, summed over targets, which are -1 and +1.
+    `w'A w` is the squared distance of the class means, and `w'B w` the variance of the values
+    within the classes. With `mu = 1 / (C sum_i weight_i)` the LS-SVM with an equal `C` has the same
+    direction. The intercept is 0. If a target has rows of only one class, its direction is 0.
     """
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
@@ -268,20 +264,20 @@ class Fisher(Supervised):
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
         y, w, C = self.columns()
 
-        def one(target: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        def one_target(target: tuple[Array, Array, Array]) -> tuple[Array, Array]:
             y, C, w = target
             total = _or_one(jnp.sum(w))
-            up, means, both = _class_means(y, w, Phi)
-            centred = Phi - jnp.where(up[:, None], means[0][None, :], means[1][None, :])
+            positive, means, has_both = _class_means(y, w, Phi)
+            centred = Phi - jnp.where(positive[:, None], means[0][None, :], means[1][None, :])
             centred = jnp.where((w > 0)[:, None], centred, 0)
             within = dot_over_rows((w / total)[:, None] * centred, centred)
             system = within + jnp.eye(len(Z), dtype=Phi.dtype) / (C * total)
-            distance = jnp.where(both, means[0] - means[1], 0)
+            distance = jnp.where(has_both, means[0] - means[1], 0)
             direction = _solve_definite(system, distance[:, None])[:, 0]
             eigenvalue = dot(distance, direction)
             return direction / jnp.sqrt(_or_one(eigenvalue)), eigenvalue
 
-        directions, eigenvalues = map_systems(one, (y.T, C, w.T))
+        directions, eigenvalues = map_systems(one_target, (y.T, C, w.T))
         shape = self.y.shape[1:]
         value = jnp.sum(eigenvalues)
         return Solved(
@@ -295,15 +291,17 @@ class Fisher(Supervised):
         values = dot(self.kernel.cross_gram(self.X, Z), coefficients)
         gram = shifted_gram(self.kernel, Z)
 
-        def one(values: Array, beta: Array, y: Array, w: Array, C: Array) -> tuple[Array, Array]:
+        def one_target(
+            values: Array, beta: Array, y: Array, w: Array, C: Array
+        ) -> tuple[Array, Array]:
             total = _or_one(jnp.sum(w))
-            up, means, both = _class_means(y, w, values)
-            within = dot(w / total, jnp.square(values - jnp.where(up, *means)))
-            between = jnp.where(both, jnp.square(means[0] - means[1]), 0)
+            positive, means, has_both = _class_means(y, w, values)
+            within = dot(w / total, jnp.square(values - jnp.where(positive, *means)))
+            between = jnp.where(has_both, jnp.square(means[0] - means[1]), 0)
             return between, within + dot(beta, dot(gram, beta)) / (C * total)
 
         columns = values, coefficients, *self.columns()
-        between, within = jax.vmap(one, in_axes=(1, 1, 1, 1, 0))(*columns)
+        between, within = jax.vmap(one_target, in_axes=(1, 1, 1, 1, 0))(*columns)
         return jnp.sum(solved.multipliers * (within - 1) - between)
 
 
@@ -311,9 +309,8 @@ class OneClass(Supervised):
     """The one-class support vector machine in the span of `Z` (Wu 2006, Sections 3.3 and 4.4).
 
     Minimise `1/2 |w|^2 - rho + 1 / (nu sum_i weight_i) sum_i weight_i max(0, rho - w'phi(x_i))`
-    (Schoelkopf et al. 2001). The machine's values are `w'phi(x) - rho`, negative for outliers.
-
-    All targets `y` are 1. `Supervised` describes the other attributes.
+    (Schoelkopf et al. 2001). The machine's values are `w'phi(x) - rho`, negative for outliers. All
+    targets `y` are 1. `Supervised` describes the other attributes.
 
     Attributes:
         C: `nu`, an upper limit of the weighted fraction of rows with negative values, between 0 and
@@ -331,15 +328,16 @@ class OneClass(Supervised):
 
     @property
     def nu(self) -> Float[Array, ""]:
-        """The field `C`, see the attributes."""
+        """The field `C`."""
         return self.C
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
         """Solve on the features `T' psi_z(x)` of eq. 41 by `interior_point.solve_one_class`."""
         T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
-        tolerance = _gap_tolerance(Phi)
-        svm = interior_point.solve_one_class(Phi, self.nu, self.weights, tolerance=tolerance)
+        svm = interior_point.solve_one_class(
+            Phi, self.nu, self.weights, tolerance=_gap_tolerance(Phi)
+        )
         beta = dot(T, svm.weights)
         return Solved(svm.objective, beta, svm.intercept, svm.dual, _worst_status(svm))
 
@@ -376,7 +374,7 @@ def norm_squared(
 
 
 def _shift(gram: Float[Array, "m m"]) -> Float[Array, ""]:
-    """Return the shift of a Gram matrix, which is proportional to its trace.
+    """Return the shift of a Gram matrix's diagonal, which is proportional to the trace.
 
     Derivatives pass through the shift, so that derivatives of `W(Z)` are exact.
     """
@@ -392,9 +390,9 @@ def _gap_tolerance(Phi: Float[Array, "n m"]) -> float | None:
 
 
 def _worst_status(svm: interior_point.Solution) -> Int[Array, ""]:
-    """Return the worst stop code over targets; a gap below `_SOUND` counts as convergence."""
-    sound = svm.gap <= _SOUND * jnp.abs(svm.objective)
-    return jnp.max(jnp.where(sound & (svm.status == PRECISION_LOST), CONVERGED, svm.status))
+    """Return the worst stop code over targets; a gap below `_SMALL_GAP` counts as convergence."""
+    small = svm.gap <= _SMALL_GAP * jnp.abs(svm.objective)
+    return jnp.max(jnp.where(small & (svm.status == PRECISION_LOST), CONVERGED, svm.status))
 
 
 def _or_one(total: Float[Array, ""]) -> Float[Array, ""]:
@@ -405,16 +403,15 @@ def _or_one(total: Float[Array, ""]) -> Float[Array, ""]:
 def _class_means(
     y: Float[Array, " n"], w: Float[Array, " n"], values: Float[Array, " n *m"]
 ) -> tuple[Bool[Array, " n"], tuple[Array, Array], Bool[Array, ""]]:
-    """Return whether each row is of class +1, the mean values of both classes, and a flag.
+    """Return which rows are of class +1, the mean values of the classes +1 and -1, and a flag.
 
     The flag says whether both classes have rows.
     """
-    up = y > 0
-    up_weights, down_weights = jnp.where(up, w, 0), jnp.where(up, 0, w)
-    up_weights = up_weights / _or_one(jnp.sum(up_weights))
-    down_weights = down_weights / _or_one(jnp.sum(down_weights))
-    both = (jnp.sum(up_weights) > 0) & (jnp.sum(down_weights) > 0)
-    return up, (dot(up_weights, values), dot(down_weights, values)), both
+    positive = y > 0
+    of_class = jnp.where(positive, w, 0), jnp.where(positive, 0, w)
+    upper, lower = (weights / _or_one(jnp.sum(weights)) for weights in of_class)
+    has_both = (jnp.sum(upper) > 0) & (jnp.sum(lower) > 0)
+    return positive, (dot(upper, values), dot(lower, values)), has_both
 
 
 def _ridge(

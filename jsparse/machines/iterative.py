@@ -25,7 +25,7 @@ from .._numerics import (
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
-from .._types import CLike, PointTable, ScalarLike
+from .._types import ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..solvers import conjugate_gradients
@@ -36,7 +36,7 @@ from .held_out import HeldOut, OnFold, Start, each_C, with_size_axis
 from .rows import FoldLayout, Rows
 
 MAX_ITERATIONS = 200
-# Number of restarts of conjugate gradients, each from a residual that is computed from the rows. In
+# Number of rounds of conjugate gradients, each from a residual that is computed from the rows. In
 # float32 a round divides the residual by 2 to 10.
 ROUNDS = 6
 # Number of kernel values in memory at a time. On a CPU they stay in the cache: with 10,000
@@ -58,8 +58,8 @@ class IterativeFit(NamedTuple):
 def default_tolerance(dtype: Any) -> float:
     """Return the relative residual at which the iteration stops: 1e-2 in float32, 4e-7 in float64.
 
-    The relative change of the test error is about the square of the residual. With 4,000 prototypes
-    and C = 100, rounding in float32 leaves a residual of 3e-3.
+    It changes the test error by about its square. With 4,000 prototypes and C = 100, rounding in
+    float32 leaves a residual of 3e-3.
     """
     return 30 * epsilon(dtype) ** 0.5
 
@@ -87,9 +87,9 @@ def fit(
 
     Minimises `1/2 beta' K(Z, Z) beta + C/2 sum_i weight_i (y_i - k(x_i, Z)' beta - b)^2`. A step
     takes one pass over the rows, in blocks, for all targets together. The preconditioner follows
-    Falkon (Rudi, Carratino and Rosasco 2017) and takes two Cholesky factors of size `m`. It solves
-    the system in which each row is replaced by its nearest prototype. The regulariser is
-    `K(Z, Z)` with a small shift of its diagonal (`lower_factor`), so prototypes may be repeated.
+    Falkon (Rudi, Carratino and Rosasco 2017): two Cholesky factors of size `m` solve the system in
+    which each row is replaced by its nearest prototype. Prototypes may be repeated, as the diagonal
+    of `K(Z, Z)` has a small shift (`lower_factor`).
 
     Args:
         kernel: kernel of two points.
@@ -100,10 +100,9 @@ def fit(
         weights: row weights, shape `n`, at least 0. A row of weight 0 is absent.
         start: coefficients of a similar machine, shape `m`, or `m c` for several targets, in the
             dtype of `X`.
-        tolerance: stop when the norm of the preconditioned residual, divided by the norm of the
-            right-hand side, is at most this number. If the preconditioner is exact, the ratio is
-            the machine's relative error in the norm that the objective defines. By default
-            `default_tolerance`.
+        tolerance: the norm of the preconditioned residual, relative to the norm of the right-hand
+            side, at which to stop; by default `default_tolerance`. If the preconditioner is exact,
+            the ratio is the machine's relative error in the norm that the objective defines.
         max_iterations: limit of steps.
         block_rows: rows in memory at a time (static).
 
@@ -133,7 +132,7 @@ def fit(
 
 
 def _checked_start(start: Any, shape: tuple[int, ...], dtype: Any) -> Float[Array, "m l"]:
-    """Return coefficients of a shape as a column for each target; raise ValueError otherwise."""
+    """Return coefficients with a column for each target; raise ValueError for another shape."""
     columns = as_array(start)
     if columns.shape != shape:
         raise ValueError(
@@ -146,31 +145,21 @@ def _checked_start(start: Any, shape: tuple[int, ...], dtype: Any) -> Float[Arra
     return columns.reshape(shape[0], -1)
 
 
-def fit_rows(
-    kernel: Kernel,
-    points: PointTable,
-    C: CLike,
-    rows: Rows,
-    start: Start | None,
-    max_iterations: int,
-) -> Family:
-    """Fit like `fit` to the rows, with a target for each binary problem of their code."""
-    machine = _fit_rows(kernel, points, jnp.asarray(C, rows.dtype), rows, start, max_iterations)
-    return single(machine.expansion, machine.status, diagnostics(machine))
-
-
 @compiled
-def _fit_rows(
+def fit_rows(
     kernel: Kernel,
     points: Float[Array, "m d"],
     C: Float[Array, ""],
     rows: Rows,
     start: Start | None,
     max_iterations: Int[Array, ""] | int,
-) -> IterativeFit:
+) -> Family:
+    """Fit like `fit` to the rows, with a target for each binary problem of their code."""
     limits = like(default_tolerance(rows.dtype), rows.X), jnp.asarray(max_iterations, jnp.int32)
-    first = None if start is None else start.coefficients
-    return _fit(kernel, points, C, (rows.X, rows.targets, rows.weights), first, limits, None)
+    coefficients = None if start is None else start.coefficients
+    data = rows.X, rows.targets, rows.weights
+    machine = _fit(kernel, points, C, data, coefficients, limits, None)
+    return single(machine.expansion, machine.status, diagnostics(machine))
 
 
 @functools.partial(compiled, static_argnames="block_rows")
@@ -208,18 +197,18 @@ def held_out(
 ) -> HeldOut:
     """Predict the rows of each fold by machines fitted to the other folds, for every `C` in turn.
 
-    The iteration for each `C` starts from the machine of the previous `C`. The field `total` of the
-    result holds the last machine of the last fold, the warm start of a fit to all rows.
+    The iteration for each `C` starts from the machine of the previous `C`. The last machine of the
+    last fold, in the field `total` of the result, is the warm start of a fit to all rows.
     """
-    parts, limits = rows.by_fold(folds), (default_tolerance(rows.dtype), max_iterations)
-    lower, m = lower_factor(kernel, prototypes), len(prototypes)
+    parts, m = rows.by_fold(folds), len(prototypes)
+    lower, tolerance = lower_factor(kernel, prototypes), default_tolerance(rows.dtype)
 
     def one_fold(fold: Int[Array, ""]) -> tuple[PyTree, PyTree, Array, Array]:
         training, part = rows.without_fold(folds, fold), parts.fold(fold)
         system = system_of(kernel, prototypes, lower, rows.X, rows.targets, training.weights)
 
         def next_C(start: Float[Array, "m l"], C: Float[Array, ""]) -> tuple[Array, Any]:
-            solved = solve(system, C, start, like(limits[0], C), jnp.int32(limits[1]))
+            solved = solve(system, C, start, like(tolerance, C), jnp.int32(max_iterations))
             intercept = system.intercept(solved.coefficients)
             return solved.coefficients, (solved.coefficients, intercept, jnp.max(solved.status))
 
@@ -239,9 +228,8 @@ def held_out(
 class System(NamedTuple):
     """The system `(Phi' W Phi + I/C) w = Phi' W y` of centred features, without its matrix.
 
-    `Phi` is `K(X, Z) L^-T` less its weighted mean row, and `w = L' beta`. `L L'` is `K(Z, Z)` with
-    a small shift of its diagonal, see `lower_factor`. Every product with the matrix evaluates the
-    kernel again, see `back`.
+    `Phi` is `K(X, Z) L^-T` less its weighted mean row, and `w = L' beta`, with `L` from
+    `lower_factor`. Every product with the matrix evaluates the kernel again, see `pull_back`.
     """
 
     kernel: Kernel
@@ -253,7 +241,7 @@ class System(NamedTuple):
     mean_target: Float[Array, " l"]
     mean_column: Float[Array, " m"]  # weighted mean of k(x_i, Z)
     cross: Float[Array, "m l"]  # K' W y
-    counts: Float[Array, " m"]  # weight of the rows nearest to each prototype
+    nearby_weight: Float[Array, " m"]  # weight of the rows nearest to each prototype
     block_rows: int
 
     __repr__ = short_repr
@@ -262,17 +250,17 @@ class System(NamedTuple):
         """Return the intercept of the machine with coefficients `beta`."""
         return self.mean_target - dot(self.mean_column, beta)
 
-    def back(self, beta: Float[Array, "m l"], share: float) -> Float[Array, "m l"]:
-        """Return `K' W (share y - K beta)`, where `K` is `K(X, Z)` less its weighted mean row.
+    def pull_back(self, beta: Float[Array, "m l"], factor: float) -> Float[Array, "m l"]:
+        """Return `K' W (factor y - K beta)`, where `K` is `K(X, Z)` less its weighted mean row.
 
-        With `share` 1 this is a residual, with 0 minus the product of `K' W K` and `beta`.
+        With a `factor` of 1 this is a residual, with 0 the product of `-K' W K` and `beta`.
         """
         mean = dot(self.mean_column, beta)
 
         def of_block(X: Array, y: Array, w: Array) -> tuple[Array, Array]:
             # Without the barrier, each of the two products would evaluate the kernel again.
             K = jax.lax.optimization_barrier(self.kernel.cross_gram(X, self.prototypes))
-            errors = w[:, None] * (share * y - dot(K, beta) + mean[None])
+            errors = w[:, None] * (factor * y - dot(K, beta) + mean[None])
             return dot(errors.T, K).T, jnp.sum(errors, axis=0)
 
         zero = jnp.zeros_like(beta), jnp.zeros_like(mean)
@@ -297,7 +285,7 @@ def system_of(
     weights: Float[Array, " n"],
     block_rows: int | None = None,
 ) -> System:
-    """Return the system of some rows, by one pass; `lower` is `lower_factor`."""
+    """Return the system of the rows, by one pass; `lower` comes from `lower_factor`."""
     m = len(prototypes)
     block_rows = rows_of_block(m) if block_rows is None else block_rows
     X, y = present_rows(X, weights, apart=True), present_targets(y, weights).reshape(len(X), -1)
@@ -307,14 +295,14 @@ def system_of(
 
     def of_block(X: Array, y: Array, w: Array) -> tuple[Array, Array, Array]:
         K = jax.lax.optimization_barrier(kernel.cross_gram(X, prototypes))
-        counts = jnp.zeros(m, K.dtype).at[jnp.argmax(K, axis=1)].add(w)
-        return dot(w, K), dot((w[:, None] * y).T, K).T, counts
+        nearby_weight = jnp.zeros(m, K.dtype).at[jnp.argmax(K, axis=1)].add(w)
+        return dot(w, K), dot((w[:, None] * y).T, K).T, nearby_weight
 
     zero = jnp.zeros(m, X.dtype), jnp.zeros((m, y.shape[1]), X.dtype), jnp.zeros(m, X.dtype)
-    column, cross, counts = sum_row_blocks(of_block, (X, y, weights), zero, block_rows)
+    column, cross, nearby_weight = sum_row_blocks(of_block, (X, y, weights), zero, block_rows)
     return System(
-        kernel, prototypes, lower, X, y, weights, mean_target, column / total, cross, counts,
-        block_rows,
+        kernel, prototypes, lower, X, y, weights, mean_target, column / total, cross,
+        nearby_weight, block_rows,
     )  # fmt: skip
 
 
@@ -348,9 +336,9 @@ def solve(
     """Solve the system for one `C`; arguments as for `fit`.
 
     The unknown is `x = A' w`, where `A A'` approximates `Phi' W Phi + I/C`. The matrix of the
-    system in `x` is then near the identity, so residuals measure errors. `Phi' W (y - Phi w)` has a
-    far smaller rounding error than the difference of its two terms. So each round of conjugate
-    gradients starts from a residual that is computed as one product.
+    system in `x` is then near the identity, so residuals measure errors. Each round of conjugate
+    gradients starts from a residual computed as `Phi' W (y - Phi w)`, whose rounding error is far
+    smaller than the rounding error of the difference of its two terms.
     """
     L, A = system.lower, _preconditioner(system, C)
 
@@ -360,18 +348,16 @@ def solve(
     def coefficients_of(w: Float[Array, "m l"]) -> Float[Array, "m l"]:
         return solve_triangular(L, w, lower=True, trans=1)
 
-    def inward(columns: Float[Array, "m l"], w: Float[Array, "m l"] | None = None) -> Array:
+    def preconditioned(columns: Float[Array, "m l"], w: Array | float = 0.0) -> Array:
         """Map `K' W r` to the residual of the system in `x`: `A^-1 (L^-1 columns - w / C)`."""
-        features = solve_triangular(L, columns, lower=True)
-        features = features if w is None else features - w / C
-        return solve_triangular(A, features, lower=True)
+        return solve_triangular(A, solve_triangular(L, columns, lower=True) - w / C, lower=True)
 
-    def residual_of(x: Float[Array, "m l"], share: float = 1.0) -> Float[Array, "m l"]:
-        """Return `share b - M x` for the matrix `M` and the right-hand side `b` of the system."""
+    def residual_of(x: Float[Array, "m l"], factor: float = 1.0) -> Float[Array, "m l"]:
+        """Return `factor b - M x` for the matrix `M` and right-hand side `b` of the system."""
         w = weights_of(x)
-        return inward(system.back(coefficients_of(w), share), w)
+        return preconditioned(system.pull_back(coefficients_of(w), factor), w)
 
-    rhs = inward(system.cross)
+    rhs = preconditioned(system.cross)
     norm = jnp.linalg.norm(rhs, axis=0)
     target = tolerance * norm
 
@@ -409,11 +395,11 @@ def solve(
 def _preconditioner(system: System, C: Float[Array, ""]) -> Float[Array, "m m"]:
     """Return the lower Cholesky factor `A` of an approximation of `Phi' W Phi + I/C`.
 
-    Each row is replaced by its nearest prototype; the features of the prototypes are the rows of
-    `L`. So each prototype has the weight of the rows nearest to it. On 8,000 rows of adult with
-    C = 100 this weighting saves a quarter of the steps.
+    Each row is replaced by its nearest prototype, whose features are a row of `L`. So each
+    prototype has the weight of the rows nearest to it. On 8,000 rows of adult with C = 100 this
+    weighting saves a quarter of the steps.
     """
-    L, counts = system.lower, system.counts
-    mean = dot(counts, L) / jnp.sum(counts)
-    centred = jnp.sqrt(counts)[:, None] * (L - mean[None])
+    L, w = system.lower, system.nearby_weight
+    mean = dot(w, L) / jnp.sum(w)
+    centred = jnp.sqrt(w)[:, None] * (L - mean[None])
     return factorise(dot(centred.T, centred), 1 / C).lower

@@ -21,7 +21,7 @@ from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate
 from ..pursuit.on_atoms import least_squares
 from .candidates import CandidatesFromSums, check_candidates
-from .checks import check_problem, given_penalty, in_one_dtype
+from .checks import check_problem, in_one_dtype, penalty_or_none
 from .dictionary import Design, DictionaryColumns, System, design_of, dictionary_columns
 from .family import Family, is_dictionary, kernels_of
 from .held_out import Sums
@@ -97,7 +97,7 @@ class Pursuit(CandidatesFromSums):
     def capped(self, shape: Shape) -> "Pursuit":
         """See `Method.capped`."""
         lowered = cast(Pursuit, super().capped(shape))
-        bound = min(lowered._count(shape), shape.training)
+        bound = min(lowered._candidate_count(shape), shape.training)
         return replaced(lowered, n_prototypes=at_most(self.n_prototypes, bound))
 
     def default_sizes(self, longest: int) -> tuple[int, ...]:
@@ -255,7 +255,7 @@ def refit(
     columns = dictionary_columns(kernel, prototypes, intercept=intercept)
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
     D, targets = design_of(columns, X, y, w, intercept=intercept)
-    penalty = given_penalty(ridge, X)
+    penalty = penalty_or_none(ridge, X)
     if penalty is not None:  # append one row for each atom, which adds the penalty to the squares
         positive = penalty > 0
         root = jnp.where(positive, jnp.sqrt(jnp.where(positive, penalty, 1) * jnp.sum(w)), 0)

@@ -187,7 +187,7 @@ class SparseReduction(Prototypes, FromSums):
     ) -> tuple[Family, Sums | None]:
         """See `Method.fit_and_sum`: no sums if the variant needs rows too."""
         if self.variant.needs_rows:
-            return self.fit(kernel, points, C, rows, key), None
+            return super().fit_and_sum(kernel, points, C, rows, key)[0], None
         return super().fit_and_sum(kernel, points, C, rows, key, sums)
 
     def held_out_from_sums(

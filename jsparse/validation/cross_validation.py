@@ -13,7 +13,7 @@ from .._repr import short_repr
 from .._types import ScalarLike
 from ..features import FeatureMap
 from ..machines import ridge
-from ..machines.checks import check_penalty, given_penalty
+from ..machines.checks import check_penalty, penalty_or_none
 from ..machines.held_out import Sums
 from ..machines.method import Metric
 from ..machines.rows import Rows
@@ -99,7 +99,7 @@ def cross_validate(
     C, rows = checked(C, X, y, folds, weights, (metric,), code, mesh)
     if method == "removal" and not (code is None or code.shares_all_rows):
         raise ValueError("method: a code whose problems see different rows needs 'subtraction'")
-    penalty = given_penalty(intercept_penalty, rows.X)
+    penalty = penalty_or_none(intercept_penalty, rows.X)
     scoring = Scoring(metric, decoding)
     return _cross_validate(feature_map, C, rows, folds, penalty, keep, scoring, method, block_rows)
 
