@@ -34,10 +34,8 @@ _AXES = {
 def trained_members(members: list[Member], solved: Any, seconds: float) -> list[Any]:
     """Return a `Trained` for each member, or the error of a member without a result.
 
-    Args:
-        members: the members of the batch.
-        solved: a `batch.Solved`, with a leading axis of at least as many tables.
-        seconds: wall time of the program for each member.
+    `solved` is a `batch.Solved` with a leading axis of at least as many tables, and `seconds` the
+    wall time of the program for each member.
     """
     solved = jax.tree.map(np.asarray, solved)
     machines, spread = _machines(solved, members), _standard_errors(solved)
@@ -54,11 +52,8 @@ def trained_members(members: list[Member], solved: Any, seconds: float) -> list[
 def _machines(solved: Any, members: list[Member]) -> list[dict[str, Any]]:
     """Return the family, the sums and the scaling of each member, without padding, as JAX arrays.
 
-    Their kernels know no absent points.
-
-    Args:
-        solved: a `batch.Solved`, on the host.
-        members: the members of the batch.
+    `solved` is a `batch.Solved` on the host. Its kernels, which allow for absent points
+    (`WithAbsent`), are replaced by the members' plain kernels.
     """
     family = eqx.tree_at(lambda f: f.kernel, solved.family, solved.family.kernel.kernel)
     sums = solved.sums
@@ -77,7 +72,7 @@ def _machines(solved: Any, members: list[Member]) -> list[dict[str, Any]]:
         places = [(i, *(lengths[axis] for axis in names)) for names in axes]
         return [leaf[place] for (_, leaf), place in zip(with_paths, places, strict=True)]
 
-    # One call for all members, as each takes as long as some hundred numbers.
+    # One call for all members: the time of a call is the time of moving some hundred numbers.
     placed = jax.device_put([without_padding(i, member) for i, member in enumerate(members)])
     machines = [structure.unflatten(leaves) for leaves in placed]
     for machine, member in zip(machines, members, strict=True):
@@ -93,13 +88,9 @@ def _standard_errors(solved: Any) -> np.ndarray:
 
 
 def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) -> Trained:
-    """Return the result of one problem of a batch, from its solution and fold spreads.
+    """Return the result of one problem of a batch.
 
-    Args:
-        member: the problem.
-        solved: its solution.
-        spread: standard errors of its scores, one for each evaluation and `C`.
-        seconds: time of the batch, divided by the number of its problems.
+    `spread` has the standard errors of the problem's scores, one for each evaluation and `C`.
     """
     config, n, scaling = member.config, len(member.raw.X), solved.scaling
     folds = member.folds
@@ -151,11 +142,7 @@ def _data(member: Member, scaling: Standardization, Z: np.ndarray, folds: Folds)
 
 
 def _tuning(problem: Problem, solved: Any, spread: np.ndarray) -> Tuning:
-    """Return the outcome of the search.
-
-    Raises:
-        NumericalError: if no score can be trusted.
-    """
+    """Return the outcome of the search; raise a `NumericalError` if no score can be trusted."""
     validations, C = solved.validations, problem.C
     history = [
         Evaluation(theta, C, scores, errors, status, 0.0, fold_scores=folds)

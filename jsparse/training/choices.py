@@ -90,8 +90,8 @@ def projected(name: KernelLike, matrix: Float[np.ndarray, "r d"]) -> Kernel:
     return kernels.Projected(make_kernel(name, matrix.shape[1]), matrix)
 
 
-# The cache gives one function always the same static field of `Custom`. A new field would compile
-# all programs again.
+# The cache returns one object for each function: a static field of `Custom`. A new object would
+# compile all programs again.
 @functools.cache
 def _with_unused_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of parameters, which it ignores, and two points."""

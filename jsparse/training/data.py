@@ -49,23 +49,13 @@ class TrainingData(NamedTuple):
     def plan(self, method: Method, config: Config, n_parameters: int) -> Plan | None:
         """Return the memory plan of a run; None if the method needs little more than the rows.
 
-        Args:
-            method: the resolved method.
-            config: the configuration of the run.
-            n_parameters: number of tuned leaves of the kernel.
+        The method is resolved, and the kernel has `n_parameters` tuned leaves.
         """
-        arguments = {
-            "n": self.source.n_rows,
-            "d": self.shape.d,
-            "code": self.encoding.code,
-            "n_C": config.C.size,
-            "dtype": self.source.dtype,
-            "search": config.search,
-            "n_parameters": n_parameters,
-            "memory": config.resources.memory,
-            **self.planning,
-        }
-        return plan_of(method, **arguments)
+        return plan_of(
+            method, n=self.source.n_rows, d=self.shape.d, code=self.encoding.code,
+            n_C=config.C.size, dtype=self.source.dtype, search=config.search,
+            n_parameters=n_parameters, memory=config.resources.memory, **self.planning,
+        )  # fmt: skip
 
     def choose_points(self, method: Method, key: Key, kernel: Kernel) -> Points:
         """Return the prototypes or candidates that the method chooses.

@@ -180,15 +180,13 @@ def _moved(
     X: Float[np.ndarray, "r d"],
     key: Key,
 ) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]:
-    """Return the small model's prototypes, before and after they imitate the large machine.
-
-    The prototypes are in raw units.
+    """Return the small model's prototypes in raw units, before and after the imitation.
 
     Args:
-        small: a model with few of the prototypes, in float64.
-        large: the large machine.
-        kernel: its kernel, in float64.
-        Z: its prototypes, in raw units and float64.
+        small: a model with few of the large machine's prototypes, in float64.
+        large: the large machine, which the moved prototypes imitate.
+        kernel: the large machine's kernel, in float64.
+        Z: the large machine's prototypes, in raw units and float64.
         X: rows, in the units of the small model's prototypes.
         key: random key.
     """

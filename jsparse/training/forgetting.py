@@ -51,10 +51,9 @@ class Forgetting(NamedTuple):
 
 
 def forgetting(forget: Any, half_life: Any, window: Any) -> Forgetting:
-    """Return the `Forgetting` that the arguments of `partial_fit` state; at most one may be given.
+    """Return the `Forgetting` that the arguments of `partial_fit` state.
 
-    Raises:
-        ValueError: if several are stated, or one is out of range.
+    If several are stated, or one is out of range, raise a `ValueError`.
     """
     stated = {"forget": forget, "half_life": half_life, "window": window}
     names = [name for name, value in stated.items() if value is not None]
@@ -115,10 +114,7 @@ class Window(NamedTuple):
     ) -> tuple["Window", NormalEquations]:
         """Return the window and its sums after rows have entered and surplus rows have left.
 
-        Args:
-            equations: sums over the rows of the window.
-            entering: later rows.
-            sum_of: a function that returns the sums over rows.
+        `equations` are the sums over the rows of the window; `sum_of` returns the sums over rows.
         """
         rows = HostRows(*map(np.asarray, self.rows)).followed_by(entering)
         equations = equations + sum_of(entering)

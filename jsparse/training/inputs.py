@@ -70,10 +70,7 @@ def encoded_targets(
 def check_labels(classes: np.ndarray, n: int, n_all: int) -> None:
     """Raise a `ValueError` for fewer than two classes, or nearly as many classes as rows.
 
-    Args:
-        classes: labels of the rows of positive weight.
-        n: number of rows of positive weight.
-        n_all: number of all rows.
+    `classes` are the labels of the `n` rows of positive weight, among `n_all` rows.
     """
     if len(classes) < 2 and n < n_all:
         raise ValueError(
@@ -100,11 +97,8 @@ def warn_if_rounded(
 ) -> None:
     """Warn of columns whose values, rounded to `dtype`, have few steps within their range.
 
-    Args:
-        name: the argument's name.
-        values: one column, or a table.
-        dtype: dtype of the computations.
-        names: names of the columns of a table; by default their numbers.
+    `values` is one column, or a table whose columns have `names`, by default their numbers. `name`
+    is the argument that holds the values.
     """
     columns = values.reshape(len(values), -1)
     low, high = columns.min(axis=0), columns.max(axis=0)
@@ -168,11 +162,8 @@ def row_weights(
 ) -> np.ndarray | None:
     """Return row weights times the factors of the rows' classes; None if all weights are 1.
 
-    Args:
-        weights: row weights; None for 1.
-        class_weight: see `train`.
-        numbers: class numbers (or real targets) of the rows.
-        classes: labels in sorted order; None for regression.
+    `numbers` are the class numbers of the rows, and `classes` the sorted labels. For regression
+    they are the targets and None.
     """
     w = np.ones(len(numbers)) if weights is None else checked_weights(weights, len(numbers))
     if class_weight is None or classes is None:
@@ -183,12 +174,9 @@ def row_weights(
 def class_factors(
     class_weight: ClassWeight, classes: np.ndarray, class_sums: np.ndarray
 ) -> np.ndarray:
-    """Return the weight factor of each class.
+    """Return the weight factor of each class; a label that `class_weight` lacks has the factor 1.
 
-    Args:
-        class_weight: "balanced", or factors by label. A missing label has the factor 1.
-        classes: labels in sorted order.
-        class_sums: sum of the row weights of each class.
+    `classes` has the labels in sorted order, and `class_sums` the sum of each class's row weights.
     """
     if isinstance(class_weight, str) and class_weight == "balanced":
         n_classes = np.count_nonzero(class_sums)  # classes that have weight
@@ -250,8 +238,7 @@ class WeightedRows(NamedTuple):
         new_number = np.full(self.n, -1, np.int32)
         new_number[self.index] = np.arange(len(self.index))
         members = [new_number[fold[used]] for fold, used in zip(index, valid, strict=True)]
-        members = [fold[fold >= 0] for fold in members]
-        return folds_of_rows(members, max(len(fold) for fold in members))
+        return Folds.of([fold[fold >= 0] for fold in members])
 
     def with_caller_rows(self, folds: Folds) -> Folds:
         """Renumber folds: replace the numbers among the rows with weight by the caller's."""
@@ -259,14 +246,6 @@ class WeightedRows(NamedTuple):
             return folds
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)
         return Folds(np.where(valid, self.index[index], 0).astype(np.int32), valid)
-
-
-def folds_of_rows(members: list[np.ndarray], width: int) -> Folds:
-    """Return folds from the row numbers of each fold, padded to `width` rows."""
-    index, valid = (np.zeros((len(members), width), t) for t in (np.int32, bool))
-    for fold, rows in enumerate(members):
-        index[fold, : len(rows)], valid[fold, : len(rows)] = rows, True
-    return Folds(index, valid)
 
 
 def weighted_rows(weights: ArrayLike | None, n: int) -> WeightedRows:

@@ -93,15 +93,10 @@ def with_window(
     weights: Float[np.ndarray, " n"],
     size: int,
 ) -> Sums:
-    """Return the model's sums with a window that holds all rows so far; see `with_more_rows`.
+    """Return the model's sums with a window of at most `size` rows, which holds all rows so far.
 
-    Args:
-        model: the model fitted to the rows.
-        sums: the model's sums over the rows.
-        X: raw inputs of the rows.
-        targets: targets of the rows, as for `with_more_rows`.
-        weights: row weights, 0 for rows that are not in the window.
-        size: the largest number of rows of the window.
+    Arguments are as for `with_more_rows`, but of the rows that the model was fitted to. Rows that
+    are not in the window have weight 0.
     """
     with jax.enable_x64(model.dtype == np.float64):
         rows = _host_rows(model, sums.units, X, targets, weights)

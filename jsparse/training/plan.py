@@ -28,15 +28,15 @@ from ..search.strategies import Profile, Search, check_search
 FACTORS = 4
 SAMPLE_ROWS = 65536  # default number of rows in the sample of a stream
 
-# Of `train_many`. Number of tables in one call of a program: on each accelerator, and on a CPU,
-# where one table is computed after another.
+# For `train_many`: the number of tables in one call of a program, on each accelerator, and on a
+# CPU, where one table is computed after another.
 TABLES, TABLES_ON_CPU = 64, 16
-# Number of calls at a time. An accelerator has the second waiting when it has done the first. The
-# cores of a CPU take one each; preparing tables and results takes as long as four calls compute.
+# Number of calls at a time. The second call waits on an accelerator until the first is done. Each
+# core of a CPU takes one; preparing tables and results takes as long as four calls compute.
 CALLS, CALLS_ON_CPU = 2, 4
-# Of `train` without a method, by preset: upper limits of the rows for which every row is a
-# prototype, and of the prototypes of more rows. Memory and time of all rows grow with the square
-# and the cube of their number.
+# For `train` without a method, by preset: the most rows of which every row becomes a prototype, and
+# the most prototypes of larger tables. If every row is a prototype, memory and time grow with the
+# square and the cube of the number of rows.
 ALL_ROWS = {"balanced": 6000, "accurate": 20_000}
 PROTOTYPES = {"balanced": 500, "accurate": 2000}
 COMPARED = 3 * 2**25  # measured bytes of the programs for the kernels and columns that it compares
@@ -244,7 +244,7 @@ def plan(
 def default_prototypes(
     n: int, preset: str, memory: int | None, *, by_folds: bool = False
 ) -> int | Literal["all"]:
-    """Return the number of prototypes of `train` without a method, for rows in memory.
+    """Return the number of prototypes of `train` without a method, for `n` rows in memory.
 
     Args:
         n: number of rows.
@@ -264,15 +264,8 @@ def bytes_in_batch(
 ) -> int:
     """Return the bytes of the arguments and results of a problem in a call of `train_many`.
 
-    Args:
-        rows: capacity of rows.
-        columns: capacity of columns.
-        outputs: number of binary problems or targets.
-        m: capacity of prototypes.
-        n_C: number of values of `C`.
-        evaluations: number of kernels of the search.
-        folds: number of folds.
-        item: bytes of a number.
+    Rows, columns and prototypes `m` are capacities. The search evaluates `evaluations` kernels, and
+    a number has `item` bytes.
     """
     arrays = rows * (columns + outputs + 4) + 4 * m * (m + columns)
     return 2 * item * (arrays + evaluations * n_C * folds)
@@ -284,8 +277,8 @@ def calls_of_batch(
     """Return the number of tables in a call of `train_many`, and the number of calls at a time.
 
     Args:
-        problems: number of problems.
-        devices: number of devices that share them.
+        problems: number of problems, which the devices share.
+        devices: number of devices.
         one: bytes while a problem is solved.
         stored: bytes of a problem's arguments and results, see `bytes_in_batch`.
         limit: bytes that may be used; None without a limit.
@@ -312,18 +305,12 @@ def _free_for_arrays(programs: int) -> int | None:
 
 
 def plan_of(method: Method, **arguments: Any) -> Plan | None:
-    """Return the memory `plan` of a method whose settings are resolved.
-
-    None if the method stores neither a feature matrix nor a kernel matrix (`Method.n_features`).
-    """
+    """Return the memory `plan` of a resolved method; None if it needs little more than the rows."""
     return None if method.n_features is None else plan(**method.plan_arguments, **arguments)
 
 
 def check_fits(planned: Plan | None, method: Method) -> None:
-    """Raise a `ValueError` if a run does not fit into memory.
-
-    The message states the largest number of prototypes or candidates that would fit.
-    """
+    """Raise a `ValueError` if a run does not fit into memory; its message states what would fit."""
     if planned is None or planned.limit is None or planned.bytes <= planned.limit:
         return
     largest_part = max(planned.parts, key=planned.parts.__getitem__)

@@ -55,9 +55,8 @@ def completed(
     if preset is None and (stated.method is not None or situation.n is None):
         return stated.completed(PAPERS), None
     preset = preset or "balanced"
-    if preset == "fast":
-        return stated.completed(PAPERS), preset
-    return stated.completed(_metric_settings(preset, situation)), preset
+    settings = PAPERS if preset == "fast" else _metric_settings(preset, situation)
+    return stated.completed(settings), preset
 
 
 def _metric_settings(preset: Preset, situation: Situation) -> Settings:

@@ -18,13 +18,8 @@ def join_processes(mesh: Mesh | None, summarizer: Summarizer, shards: list[int])
     """Turn the summary of this process's rows into the summary of the rows of all processes.
 
     On a mesh of several processes this is a collective operation; otherwise it does nothing. The
-    result depends on the numbers of the shards, but not on the processes that read them, except for
-    rounding.
-
-    Args:
-        mesh: the devices of the run.
-        summarizer: the rows of this process, to which the rows of all others are added.
-        shards: the numbers of the shards of this process.
+    result depends on the numbers of the `shards` of all processes. It does not depend on which
+    process reads a shard, except for rounding.
 
     Raises:
         ValueError: in every process, if two processes have the same shard, the numbers of columns

@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
@@ -177,12 +176,8 @@ class Stated(NamedTuple):
 
     def completed(self, others: Settings) -> Settings:
         """Return the stated settings, with the settings of `others` in place of None."""
-        return Settings(
-            others.method if self.method is None else self.method,
-            others.kernel if self.kernel is None else self.kernel,
-            others.search if self.search is None else self.search,
-            others.columns if self.columns is None else self.columns,
-        )
+        pairs = zip(self, others, strict=True)
+        return Settings(*(other if stated is None else stated for stated, other in pairs))
 
 
 class Config(NamedTuple):
@@ -217,13 +212,9 @@ class Config(NamedTuple):
         settings = self._asdict()
         del settings["keys"], settings["progress"]
         # Each process has its own file, or none has one.
-        resources = dataclasses.replace(self.resources, checkpoint=None)
-        return {
-            **settings,
-            "resources": resources,
-            "checkpoint is stated": self.resources.checkpoint is not None,
-            "key": self.keys.points,
-        }
+        settings["resources"] = dataclasses.replace(self.resources, checkpoint=None)
+        stated = self.resources.checkpoint is not None
+        return {**settings, "checkpoint is stated": stated, "key": self.keys.points}
 
     @property
     def resumed(self) -> dict[str, Any]:
@@ -267,10 +258,8 @@ def configure(
 ) -> Config:
     """Return the configuration of a run from completed settings and the arguments of `train`.
 
-    A `student` is a method that will distil the machine. It must take the same output codes.
-
-    Raises:
-        ValueError: for the first argument that is out of range or contradicts another argument.
+    A `student` is a method that will distil the machine. It must take the same output codes. For
+    the first argument that is out of range or contradicts another, raise a `ValueError`.
     """
     if task not in ("classification", "regression"):
         raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
@@ -330,6 +319,4 @@ def keys_of(key: KeyLike) -> Keys:
     return Keys(*_split_in_five(as_key(key)))
 
 
-@functools.partial(compiled, quickly=True)
-def _split_in_five(key: Key) -> list[Key]:
-    return list(jax.random.split(key, 5))
+_split_in_five = compiled(lambda key: list(jax.random.split(key, 5)), quickly=True)

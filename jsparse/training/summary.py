@@ -67,12 +67,9 @@ class Columns(NamedTuple):
 def lowest_numbers(
     numbers: Float[np.ndarray, " r"], class_numbers: Int[np.ndarray, " r"], n_rows: int
 ) -> Bool[np.ndarray, " r"]:
-    """Return which rows have the lowest random numbers, of all rows and of each class.
+    """Return which rows are in the sample: the `n_rows` with the lowest random numbers.
 
-    Args:
-        numbers: the random number of each row.
-        class_numbers: the number of each row's class.
-        n_rows: number of rows to select from the rows of all classes.
+    Of each of the `k` classes, at least `n_rows / (CLASS_SHARE k)` rows are selected, or one row.
     """
     if len(numbers) <= n_rows:
         return np.ones(len(numbers), bool)
@@ -151,9 +148,7 @@ class Summarizer:
         self.n = self.largest_batch = 0
         self.low, self.high = np.full(1, np.inf), np.full(1, -np.inf)
         self.by_class: dict[Any, Moments] = {}  # in the order in which the classes were seen
-        # Groups of rows as columns: random numbers, class numbers, inputs, targets (class numbers
-        # for classification), weights, row numbers and places.
-        self.parts: list[Columns] = []
+        self.parts: list[Columns] = []  # rows that may be in the sample
 
     def add(self, batch: Batch, rows: np.ndarray, places: np.ndarray) -> None:
         """Add rows of positive weight, see `data.streams.Located`.
@@ -165,10 +160,8 @@ class Summarizer:
         (X, y, weights), where = batch, indices_in_words(rows)
         batch_rows = len(X)
         w = np.ones(batch_rows) if weights is None else np.asarray(weights, float)
-        self.low, self.high = (
-            np.minimum(self.low, X.min(axis=0)),
-            np.maximum(self.high, X.max(axis=0)),
-        )
+        self.low = np.minimum(self.low, X.min(axis=0))
+        self.high = np.maximum(self.high, X.max(axis=0))
         if self.classification:
             labels, label_numbers = _labels(y, where)
         elif y.dtype.kind in "biuf":

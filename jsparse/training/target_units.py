@@ -65,9 +65,7 @@ class TargetUnits(NamedTuple):
     def family(self, family: Family, powers: Mapping[str, int]) -> Family:
         """Return machines in the caller's units, with diagnostics scaled by powers of the unit.
 
-        Args:
-            family: machines in the machine's units.
-            powers: the power of the unit for each diagnostic, see `Method.info_powers`.
+        `powers` has the power of the unit for each diagnostic, see `Method.info_powers`.
         """
         scaled = {
             name: self._times_unit(family.info[name], power)

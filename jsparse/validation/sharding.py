@@ -51,11 +51,10 @@ def shard(
     has an equal part of each fold. Folds are padded with rows of weight 0 to a multiple of the
     number of devices. If the mesh spans several processes, each process passes all the rows.
     """
-    padding = ((0, 0), (0, -folds.index.shape[1] % mesh.size))
-    order = np.pad(np.asarray(folds.index), padding).T.reshape(-1)
-    valid = np.pad(np.asarray(folds.valid), padding).T.reshape(-1)
+    rows_of_device = -(-folds.index.shape[1] // mesh.size)  # of each fold
+    order, valid = (a.T.reshape(-1) for a in folds.padded(rows_of_device * mesh.size))
     w = np.ones(len(X), X.dtype) if weights is None else on_host("weights", weights)
     rows = (on_host("X", X)[order], on_host("y", y)[order], np.where(valid, w[order], 0))
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    placed = [jax.make_array_from_callback(a.shape, sharding, a.__getitem__) for a in rows]
-    return placed[0], placed[1], placed[2], ShardedFolds(len(folds.index))
+    X, y, w = (jax.make_array_from_callback(a.shape, sharding, a.__getitem__) for a in rows)
+    return X, y, w, ShardedFolds(len(folds.index))
