@@ -58,7 +58,7 @@ class Steps(NamedTuple):
     planned: int  # number of evaluations of the line search
     m: int  # capacity of prototypes
     n_folds: int
-    shuffles: int  # see `shuffle_rounds`
+    shuffles: int  # rounds of sorting that shuffle the rows, see `shuffle_rounds`
 
     __repr__ = short_repr
 

@@ -55,13 +55,9 @@ class Budget:
     def largest_size(self, model: Model, dtype: np.dtype | None = None) -> int:
         """Estimate the largest number of prototypes within the budget from a similar model's costs.
 
-        Args:
-            model: a model with the same columns and outputs. Its costs are taken as linear in the
-                number of prototypes.
-            dtype: the dtype in which the model is deployed; None for the dtype of `model`.
-
-        Raises:
-            BudgetError: if not even one prototype meets the budget.
+        The costs are taken as linear in the number of prototypes. The model will be deployed in
+        `dtype`; None for its dtype. If not even one prototype meets the budget, raise a
+        `BudgetError`.
         """
         sizes = []
         if self.bytes is not None:
@@ -100,10 +96,8 @@ def within_budget(budget: Budget, trained: Trained, train: Callable[[int], Train
     """Train smaller and smaller machines until one meets the budget; return its result.
 
     `trained` is the first result, and `train` trains a machine of at most a given number of
-    prototypes. The machines of other sizes are dropped from the model.
-
-    Raises:
-        BudgetError: if no model of the method meets the budget.
+    prototypes. The machines of other sizes are dropped from the model. If no model meets the
+    budget, raise a `BudgetError`.
     """
     for attempts_left in reversed(range(ATTEMPTS)):
         model = dataclasses.replace(trained.model, path=None)
@@ -131,8 +125,7 @@ def file_bytes(model: Model) -> int:
 def seconds_of_a_row(model: Model, serving: Serving) -> float:
     """Return the median time in which the model predicts a row of zeros on this machine.
 
-    Raises:
-        BudgetError: for "c" without a C compiler, or if it fails.
+    For "c" without a working C compiler, raise a `BudgetError`.
     """
     if serving == "c":
         return _seconds_by_c(model)

@@ -78,8 +78,9 @@ class Checkpoint:
         if error is not None:
             with contextlib.suppress(Exception):  # the error of the block is the one to report
                 self.close()
-        elif self.complete:
-            self.remove()
+        elif self.complete and self.path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self.path)
         else:
             self.close()
 
@@ -101,7 +102,7 @@ class Checkpoint:
             self._write(self.entries)
 
     def write_if_due(self, unfinished: Mapping[str, Callable[[], Entry]]) -> None:
-        """Write the file if the time since the last file is over, see `RunState.tick`."""
+        """Write the file if enough time has passed since the last file, see `RunState.tick`."""
         if self.path is not None and time.monotonic() >= self._due:
             self._write(self.entries | unfinished)
 
@@ -121,12 +122,6 @@ class Checkpoint:
             )
         end = time.monotonic()
         self._due = end + max(self.seconds, _SHARE * (end - begin))
-
-    def remove(self) -> None:
-        """Remove the file."""
-        if self.path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(self.path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,11 +145,9 @@ class RunState:
             self.checkpoint.describe(self.prefix + name, entry)
 
     def tick(self, **unfinished: Callable[[], Entry]) -> None:
-        """Write the file if the time since the last file is over.
+        """Write the file if it is due, with entries that are valid only now, such as partial sums.
 
-        Args:
-            unfinished: functions by name, which return entries that are valid only now, such as the
-                sums over a part of the rows.
+        The functions `unfinished` return these entries by name.
         """
         self.checkpoint.write_if_due({self.prefix + name: f for name, f in unfinished.items()})
 
@@ -190,11 +183,9 @@ class RunState:
             self.checkpoint.describe(self.prefix + name, entries.get(name))
 
     def same(self, name: str, values: Mapping[str, Any]) -> None:
-        """Raise a `ValueError` if arguments differ from the arguments in the checkpoint.
+        """Raise a `ValueError` if a group of arguments differs from the group in the checkpoint.
 
-        Args:
-            name: the name of the group of arguments.
-            values: the arguments by name; arrays are compared by their checksums.
+        `values` are the arguments by name. Arrays are compared by their checksums.
         """
         if self.checkpoint.path is None:
             return

@@ -61,11 +61,8 @@ class TrainingData(NamedTuple):
         """Return the prototypes or candidates that the method chooses.
 
         The method sees an indicator column for each category. The chosen points have the original
-        columns.
-
-        Raises:
-            ValueError: if columns hold categories, and the method computes points that are not
-                rows.
+        columns. If columns hold categories, and the method computes points that are not rows, raise
+        a `ValueError`.
         """
         rows, codes = self.candidates, self.encoding.codes
         if not codes:

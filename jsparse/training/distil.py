@@ -35,7 +35,6 @@ FACTORS_OF_C = np.array([0.1, 1.0, 10.0, 100.0])
 NO_NUMBER = (
     "n_prototypes: expected None with a method, which has its own number of prototypes, got {!r}"
 )
-_TERMS = (("total", "moving"), ("compile", "compile"))  # seconds, and what the move adds to them
 
 
 class _AtMost(SCDP):
@@ -87,13 +86,12 @@ def distil(
             its held-out values are of this fifth. The rows must be in memory on one device.
         **options: see `train`. The default `task` is the model's.
 
-    All computations and the resulting model are in float64, whatever the dtype of the rows and of
-    the large machine. In float32 the kernel columns of some hundred prototypes are linearly
-    dependent to rounding. Lengthscales are in units of the standard deviations of the rows in `X`.
-    So the kernel changes if these rows have other standard deviations than the large machine's
-    rows. The columns of a table may be in another order than the large machine's. The option
-    `multiclass` decides how classes are divided into binary problems; the large machine's scheme
-    has no effect.
+    All computations and the resulting model are in float64, as in float32 the kernel columns of
+    some hundred prototypes are linearly dependent to rounding. Lengthscales are in units of the
+    standard deviations of the rows in `X`. So the kernel changes if these rows have other standard
+    deviations than the large machine's rows. The columns of a table may be in another order than
+    the large machine's. The option `multiclass` decides how classes are divided into binary
+    problems; the large machine's scheme has no effect.
 
     Raises:
         ValueError: as `train`; also for a method that cannot select or prune, a machine of several
@@ -166,10 +164,10 @@ def distil(
                 for points in (starts, ends)
             )
         best = moved if moved.cv_error < selected.cv_error else small
-    total = {name: small.seconds[name] + seconds[term] for name, term in _TERMS}
-    return dataclasses.replace(
-        best, seconds=small.seconds | seconds | total, large_error=small.large_error
-    )
+    seconds["total"] = small.seconds["total"] + seconds["moving"]
+    seconds["compile"] += small.seconds["compile"]
+    seconds = small.seconds | seconds
+    return dataclasses.replace(best, seconds=seconds, large_error=small.large_error)
 
 
 def _moved(
@@ -182,13 +180,9 @@ def _moved(
 ) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]:
     """Return the small model's prototypes in raw units, before and after the imitation.
 
-    Args:
-        small: a model with few of the large machine's prototypes, in float64.
-        large: the large machine, which the moved prototypes imitate.
-        kernel: the large machine's kernel, in float64.
-        Z: the large machine's prototypes, in raw units and float64.
-        X: rows, in the units of the small model's prototypes.
-        key: random key.
+    All arguments are in float64 except for the large machine. `kernel` and `Z` are the large
+    machine's kernel, and its prototypes in raw units. The rows `X` are in the units of the small
+    model's prototypes.
     """
     scaling, start = small.expansion.scaling, small.expansion.prototypes
     assert scaling is not None
@@ -203,8 +197,7 @@ def _moved(
 def _in_order(frame: Frame, y: Any, weights: ArrayLike | None, columns: Schema) -> Frame:
     """Return the table with its columns in the order of `columns`.
 
-    Raises:
-        ValueError: if the columns differ by more than their order.
+    If the columns differ by more than their order, raise a `ValueError`.
     """
     frame = frame.ordered([column.name for column in columns.columns])
     rows = None if weights is None else weighted_rows(weights, frame.n_rows).index

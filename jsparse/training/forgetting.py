@@ -94,9 +94,9 @@ class Window(NamedTuple):
     """The last rows of a stream, and the rounding of the sums over them.
 
     The energies of sums are their traces, weights and squared targets, see `_energies`. Each
-    addition or subtraction rounds the sums by about eps times their energies. The window adds these
-    rounding errors up. When they exceed `_LIMIT` times eps times the present energies, the rows of
-    the window are summed again.
+    addition or subtraction rounds the sums by about eps times their energies. When these rounding
+    errors together exceed `_LIMIT` times eps times the present energies, the rows of the window
+    are summed again.
     """
 
     rows: HostRows

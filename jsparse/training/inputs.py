@@ -22,8 +22,7 @@ ClassWeight = Literal["balanced"] | Mapping[Any, float] | None
 def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
     """Check targets and return them: class labels, shape `n`, or numbers, shape `n` or `n c`.
 
-    Raises:
-        ValueError: if `y` does not have `n` rows, or targets of a regression are not finite.
+    If `y` does not have `n` rows, or targets of a regression are not finite, raise a `ValueError`.
     """
     targets = labels_of("y", y) if task == "classification" else on_host("y", y)
     has_columns = task == "regression" and targets.ndim == 2 and targets.shape[1] > 0
@@ -46,8 +45,7 @@ def encoded_targets(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return class numbers and the sorted labels; for regression, the targets and None.
 
-    Raises:
-        ValueError: if `classes` is given and lacks a label.
+    If `classes` is not None and lacks a label, raise a `ValueError`.
     """
     if task == "regression":
         return labels, None
@@ -138,11 +136,7 @@ def _are_exact(values: Shaped[np.ndarray, " n"], dtype: np.dtype) -> bool:
 
 
 def checked_weights(weights: ArrayLike, n: int) -> np.ndarray:
-    """Return row weights in float64.
-
-    Raises:
-        ValueError: unless there are `n` finite weights of at least 0, some of them above 0.
-    """
+    """Return row weights in float64; raise a `ValueError` unless all are >= 0 and some above 0."""
     w = real_numbers("weights", weights)
     expected = f"weights: expected {n} finite numbers of at least 0, one for each row, got"
     if w.shape != (n,):
@@ -220,9 +214,8 @@ class WeightedRows(NamedTuple):
     def folds_within(self, folds: Folds) -> Folds:
         """Drop rows of weight 0 from the caller's folds, and renumber the rows that remain.
 
-        Raises:
-            ValueError: unless each row of positive weight is in exactly one fold, and each row of
-                weight 0 in at most one.
+        Unless each row of positive weight is in exactly one fold, and each row of weight 0 in at
+        most one, raise a `ValueError`.
         """
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)
         rows = index[valid]
@@ -251,8 +244,7 @@ class WeightedRows(NamedTuple):
 def weighted_rows(weights: ArrayLike | None, n: int) -> WeightedRows:
     """Return the rows of positive weight among `n` rows; all rows if `weights` is None.
 
-    Raises:
-        ValueError: unless there are `n` finite weights of at least 0, some of them above 0.
+    Invalid weights raise a `ValueError`, see `checked_weights`.
     """
     if weights is None:
         return WeightedRows(n, np.arange(n), None)

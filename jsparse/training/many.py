@@ -308,8 +308,7 @@ class _Run:
 def _listed(problems: Any, options: dict[str, Any]) -> tuple[tuple[Any, ...], list[dict[str, Any]]]:
     """Return the names of the problems, and the arguments of `train` for each.
 
-    Raises:
-        ValueError: for anything but pairs, triples and mappings of arguments.
+    For anything but pairs, triples and mappings of arguments, raise a `ValueError`.
     """
     if isinstance(problems, Mapping):
         names, problems = tuple(problems), list(problems.values())
@@ -347,8 +346,7 @@ def _listed(problems: Any, options: dict[str, Any]) -> tuple[tuple[Any, ...], li
 def _mesh(mesh: Mesh | None) -> Mesh | None:
     """Return the devices that share the problems: the caller's, or all accelerators of the process.
 
-    Raises:
-        ValueError: for a mesh of several processes.
+    For a mesh of several processes, raise a `ValueError`.
     """
     if mesh is None:
         devices = jax.local_devices()

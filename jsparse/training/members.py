@@ -162,7 +162,7 @@ class Member(NamedTuple):
 
 
 def _unequal(weights: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"] | None:
-    """Return the weights in float64; None if all are equal, so that they decide no draw."""
+    """Return the weights in float64; None if all are equal, as they do not affect random draws."""
     return None if np.all(weights == weights[0]) else weights.astype(float)
 
 
@@ -195,10 +195,8 @@ class Members:
         """Return a problem as a member of a batch, or the reason why it must be trained alone.
 
         The configuration has no keys. `raw` is None for a stream. `preset` is the preset that
-        completed the settings.
-
-        Raises:
-            ValueError: for rows that contradict the configuration, as `train` does.
+        completed the settings. As in `train`, rows that contradict the configuration raise a
+        `ValueError`.
         """
         data, reason = key_data(key), why_alone(config)
         if reason is not None:

@@ -46,8 +46,7 @@ def with_more_rows(
         sums: the model's sums over the old rows.
         C: the model's weight of the data-fit term, or one for each binary problem.
         X: new raw inputs.
-        targets: new targets: real numbers, or -1 and +1, or class numbers if the model has a code
-            of several binary problems.
+        targets: new targets: real numbers, or -1 and +1, or class numbers if the model has a code.
         weights: new row weights, already multiplied by the class weights; None for 1.
         forgetting: how earlier rows lose their weight.
 

@@ -246,11 +246,8 @@ def default_prototypes(
 ) -> int | Literal["all"]:
     """Return the number of prototypes of `train` without a method, for `n` rows in memory.
 
-    Args:
-        n: number of rows.
-        preset: "balanced" or "accurate".
-        memory: bytes that may be used; None for the free memory.
-        by_folds: whether the run must be validated on folds, which excludes the dual.
+    The preset is "balanced" or "accurate". Arrays may take `memory` bytes; None for the free
+    memory. `by_folds` states whether the run must be validated on folds, which excludes the dual.
     """
     needed = plan(max(n, 1), 1, "all", memory=memory)
     fits = needed.limit is None or needed.bytes <= needed.limit

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from .._mesh import gather_texts, processes_of, spans_processes, sum_over_processes
 from ..data.streams import StreamError
 from .inputs import check_label_count
-from .summary import Columns, Moments, Summarizer, lowest_numbers
+from .summary import Moments, SampledRows, Summarizer, lowest_numbers
 
 
 def join_processes(mesh: Mesh | None, summarizer: Summarizer, shards: list[int]) -> None:
@@ -39,18 +39,18 @@ def join_processes(mesh: Mesh | None, summarizer: Summarizer, shards: list[int])
     class_numbers = np.array([place[label] for label in own_labels], np.int64)
     dtypes = [np.result_type(*kinds) for kinds in zip(*(r["dtypes"] for r in reports), strict=True)]
     if local is None:
-        shapes = [(0, len(summarizer.low)) if name == "X" else 0 for name in Columns._fields]
-        local = Columns(*map(np.zeros, shapes, dtypes))
+        shapes = [(0, len(summarizer.low)) if name == "X" else 0 for name in SampledRows._fields]
+        local = SampledRows(*map(np.zeros, shapes, dtypes))
     else:
         local = local._replace(class_numbers=class_numbers[local.class_numbers])
         if summarizer.classification:
             local = local._replace(targets=local.class_numbers)
-        local = Columns(*(a.astype(dtype) for a, dtype in zip(local, dtypes, strict=True)))
+        local = SampledRows(*(a.astype(dtype) for a, dtype in zip(local, dtypes, strict=True)))
     summarizer.parts = [_selected_rows(mesh, local, summarizer.sample_rows)]
 
 
 def _reports(
-    mesh: Mesh, summarizer: Summarizer, local: Columns | None, shards: list[int]
+    mesh: Mesh, summarizer: Summarizer, local: SampledRows | None, shards: list[int]
 ) -> list[dict[str, Any]]:
     """Return a report of every process: moments, ranges and dtypes of its rows, and its shards."""
     report = {
@@ -99,7 +99,7 @@ def _join_moments(summarizer: Summarizer, reports: list[dict[str, Any]]) -> None
         check_label_count(len(summarizer.by_class), summarizer.n)
 
 
-def _selected_rows(mesh: Mesh, local: Columns, sample_rows: int) -> Columns:
+def _selected_rows(mesh: Mesh, local: SampledRows, sample_rows: int) -> SampledRows:
     """Return the rows of the sample, of all processes, in the order of their places.
 
     First the processes exchange the random numbers of their rows, then only the selected rows.
@@ -121,7 +121,7 @@ def _selected_rows(mesh: Mesh, local: Columns, sample_rows: int) -> Columns:
     # As bytes, so that no digit is lost where JAX is in float32.
     tables = [np.ascontiguousarray(a).view(np.uint8) for a in columns]
     sums = sum_over_processes(mesh, tables)
-    rows = Columns(
+    rows = SampledRows(
         *(np.asarray(s).view(a.dtype).reshape(a.shape) for s, a in zip(sums, columns, strict=True))
     )
     return rows.at(np.argsort(rows.places, kind="stable"))

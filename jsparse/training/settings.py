@@ -126,8 +126,8 @@ class Resources:
 class HoldOut:
     """Validation of a stream on one held-out share of its rows, instead of folds.
 
-    De Brabanter 2010, Algorithm 4: each kernel needs one decomposition instead of one for each
-    fold.
+    Each kernel needs one decomposition instead of one for each fold (De Brabanter 2010, Algorithm
+    4).
 
     Args:
         share: fraction of the rows that is held out, between 0 and 1.

@@ -112,12 +112,9 @@ class Reader(NamedTuple):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Return targets, weights, and class numbers (None for regression) of some rows.
 
-        Raw row weights are multiplied by the factors of the classes. `where` names the rows in
-        error messages.
-
-        Raises:
-            StreamError: for a label that was not in the first pass, or numbers outside the range of
-                the machine's dtype.
+        Raw row weights are multiplied by the factors of the classes. For a label that was not in
+        the first pass, or numbers outside the range of the machine's dtype, raise a `StreamError`,
+        which names the rows by `where`.
         """
         encoding, w = self.encoding, np.ones(len(y)) if weights is None else weights.astype(float)
         if encoding.classes is None:
@@ -138,10 +135,8 @@ class Reader(NamedTuple):
 
         The first `skip` batches are left out. Each batch comes with the number of batches up to its
         end. `groups` holds the number of each row's group, see `groups_per_part`. If the classes
-        are summed separately, the targets have no columns, because the class determines them.
-
-        Raises:
-            StreamError: if the rows differ from the rows of the first pass.
+        are summed separately, the targets have no columns, because the class determines them. If
+        the rows differ from the rows of the first pass, raise a `StreamError`.
         """
         n_rows = count = 0
         for part in self.stream.located():

@@ -132,11 +132,9 @@ def _read_first(
 ) -> Summarizer:
     """Return the summary of the rows after the first pass, which continues from a checkpoint.
 
-    If `checksums` is not None, every batch is added to it.
-
-    Raises:
-        ValueError: if the run does not fit into memory, or the first batch differs from the first
-            batch of the call that wrote the checkpoint.
+    If `checksums` is not None, every batch is added to it. If the run does not fit into memory, or
+    the first batch differs from the first batch of the call that wrote the checkpoint, raise a
+    `ValueError`.
     """
     summarizer = Summarizer(
         _seed(config.keys.sample),

@@ -43,15 +43,9 @@ def prepare_table(
 ) -> TrainingData:
     """Encode, standardise and divide into folds the rows of positive weight.
 
-    Args:
-        X: checked raw inputs of the rows of positive weight.
-        y: checked labels or targets of these rows.
-        weighted: the numbers of these rows among the caller's rows, and their weights.
-        config: the configuration of the run.
-        codes: numbers of the columns that hold codes of categories.
-
-    Raises:
-        ValueError: if the targets, folds, kernel or method do not fit the rows.
+    `X` and `y` are the checked raw inputs and targets of these rows, and `weighted` has their
+    numbers among the caller's rows. The columns `codes` hold codes of categories. If the targets,
+    folds, kernel or method do not fit the rows, raise a `ValueError`.
     """
     (n, d), dtype = X.shape, X.dtype
     numbers, classes, labels, weights, units, code = encode_rows(X, y, weighted, config)
@@ -103,7 +97,7 @@ def prepare_table(
 
 
 class EncodedRows(NamedTuple):
-    """What is computed of the rows of positive weight on the host, before they are standardised."""
+    """The encoded targets and the weights of the rows of positive weight, on the host."""
 
     numbers: Shaped[np.ndarray, " n *c"]  # class numbers, or real targets
     classes: Shaped[np.ndarray, " k"] | None  # labels in sorted order; None for regression

@@ -265,7 +265,7 @@ def validate(
         decoding: how the values of the binary problems give a class (static).
         key: PRNG key of the method's random draws.
         keep: index into `C`, or one index for each problem, of the machine whose held-out
-            predictions are kept; None for none.
+            predictions are kept.
         size: index of the kept machine among the sizes.
         mesh: devices that share the rows (static).
 
