@@ -38,7 +38,9 @@ def trained_members(members: list[Member], solved: Any, seconds: float) -> list[
     wall time of the program for each member.
     """
     solved = jax.tree.map(np.asarray, solved)
-    machines, spread = _machines(solved, members), _standard_errors(solved)
+    machines = _machines(solved, members)
+    folds = solved.validations.fold_scores  # shape `b e s v k`
+    spread = standard_error(folds.reshape(-1, *folds.shape[3:]))[:, 0].reshape(folds.shape[:3])
     results: list[Any] = []
     for i, member in enumerate(members):
         one = jax.tree.map(lambda a, i=i: a[i], solved._replace(family=None, sums=None))
@@ -79,12 +81,6 @@ def _machines(solved: Any, members: list[Member]) -> list[dict[str, Any]]:
         sizes = np.full(1, member.n_prototypes, np.int32)
         machine["family"] = dataclasses.replace(machine["family"], sizes=sizes)
     return machines
-
-
-def _standard_errors(solved: Any) -> np.ndarray:
-    """Return the standard errors of all scores, shape `b e s`."""
-    folds = solved.validations.fold_scores  # shape `b e s v k`
-    return standard_error(folds.reshape(-1, *folds.shape[3:]))[:, 0].reshape(folds.shape[:3])
 
 
 def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) -> Trained:

@@ -62,8 +62,8 @@ class Checkpoint:
         self.complete = True  # whether no search was stopped before its end
         self.entries: dict[str, Entry | Callable[[], Entry]] = {}  # or functions that return them
         self.unwritten = False  # whether an entry was kept since the last file
+        self.due = time.monotonic() + self.seconds  # when to write the next file
         self._runs = 0
-        self._due = time.monotonic() + self.seconds
         if path is None:
             return
         check_writable(path, _MARK)  # also removes what a kill left of a file
@@ -99,14 +99,9 @@ class Checkpoint:
     def close(self) -> None:
         """Write the file if it lacks an entry. It keeps its unfinished entries if it lacks none."""
         if self.path is not None and self.unwritten:
-            self._write(self.entries)
+            self.write(self.entries)
 
-    def write_if_due(self, unfinished: Mapping[str, Callable[[], Entry]]) -> None:
-        """Write the file if enough time has passed since the last file, see `RunState.tick`."""
-        if self.path is not None and time.monotonic() >= self._due:
-            self._write(self.entries | unfinished)
-
-    def _write(self, entries: Mapping[str, Entry | Callable[[], Entry]]) -> None:
+    def write(self, entries: Mapping[str, Entry | Callable[[], Entry]]) -> None:
         """Write the file. If that fails, warn; the last file is then still there."""
         begin = time.monotonic()
         computed = {name: e() if callable(e) else e for name, e in entries.items()}
@@ -121,7 +116,7 @@ class Checkpoint:
                 RuntimeWarning,
             )
         end = time.monotonic()
-        self._due = end + max(self.seconds, _SHARE * (end - begin))
+        self.due = end + max(self.seconds, _SHARE * (end - begin))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +144,10 @@ class RunState:
 
         The functions `unfinished` return these entries by name.
         """
-        self.checkpoint.write_if_due({self.prefix + name: f for name, f in unfinished.items()})
+        checkpoint = self.checkpoint
+        if checkpoint.path is not None and time.monotonic() >= checkpoint.due:
+            named = {self.prefix + name: entry for name, entry in unfinished.items()}
+            checkpoint.write(checkpoint.entries | named)
 
     def share(self, mesh: Mesh | None) -> None:
         """Give all processes of a mesh the entries of the process that has made most evaluations.

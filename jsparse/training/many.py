@@ -279,7 +279,7 @@ class _Run:
         return self.checks.member(config, raw, complete["key"], preset)
 
     def _config(self, complete: dict[str, Any]) -> tuple[Config, Preset | None]:
-        """Return the configuration, without keys; it is made once for equal settings."""
+        """Return the configuration without keys, and the preset; made once for equal settings."""
         X, y, folds, resources = (complete[name] for name in ("X", "y", "folds", "resources"))
         stated = Stated(*(complete[name] for name in Stated._fields))
         situation = situation_of(X, y, folds, complete["out_of_fold"], resources)

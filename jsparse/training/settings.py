@@ -82,16 +82,15 @@ class Resources:
         mesh: devices that share the rows, for methods that need only sums. The model equals the
             model of one device to rounding. If the mesh spans several processes, each process calls
             `train` with the same settings, without `max_seconds`, and with the same rows or its own
-            `Shards`. `train` compares checksums of the rows and settings, and raises an error if
-            they differ.
+            `Shards`. If checksums of the rows or settings differ, `train` raises an error.
         sample_rows: rows of a stream that are kept to choose points from and to score.
         checkpoint: a file that holds the state of the run: the search's evaluations, the points,
             and the sums of a stream with the unfinished pass. If the process is killed, the same
             call resumes from the file and gives the same result. The file is removed at the end,
             unless Ctrl-C or `max_seconds` stopped the search, which the same call then continues.
             The file of a call with other arguments, data or versions is refused.
-        checkpoint_seconds: time between two states of the file. Writing takes at most a twentieth
-            of the time, even if that means longer times.
+        checkpoint_seconds: least time between two writes of the file. It becomes longer if writing
+            would take more than a twentieth of the time.
     """
 
     memory: int | None = None

@@ -207,7 +207,7 @@ class Streamed(TrainingSource):
         self.reader, self.placed, self.folds = reader, parts, folds
         self.mesh, self.state = mesh, state
         self.n_predicted, self.n_rows = n_sample, reader.n_rows
-        self._kernels_at_once = 1
+        self.kernels_at_once = 1  # number of kernels that are summed in one pass, see `Source`
         # Cached sums over every part of the rows, for the last kernel and the best kernel so far.
         self._sums: dict[str, Sums] = {}
         self._best: tuple[float, str] = np.inf, ""  # score and cache key of the best kernel
@@ -228,15 +228,10 @@ class Streamed(TrainingSource):
         """See `Source`."""
         return np.count_nonzero(np.asarray(self.placed.weights), axis=1)
 
-    @property
-    def kernels_at_once(self) -> int:
-        """See `Source`: the number of kernels that are summed in one pass."""
-        return self._kernels_at_once
-
     def follow(self, plan: Plan | None) -> None:
         """Sum as many kernels in one pass as the plan says."""
         assert plan is not None
-        self._kernels_at_once = plan.kernels_at_once
+        self.kernels_at_once = plan.kernels_at_once
 
     def held_out_rows(self, problem: Problem, theta: Float[Any, " p"]) -> SumsOfFolds:
         """See `TrainingSource`."""
@@ -246,8 +241,8 @@ class Streamed(TrainingSource):
         self, problem: Problem, thetas: Table, C: Table, scoring: Scoring, wanted: Wanted = None
     ) -> list[Validation]:
         """See `Source`: one pass over the rows for all kernels and folds."""
-        # The cache key holds the bytes of the kernel. So make kernels on the host, as the tuned
-        # kernel is made, to get equal values to the last digit.
+        # The cache key depends on every bit of the kernel. So make kernels on the host, where the
+        # tuned kernel is made.
         kernels = [problem.template.at(theta) for theta in np.asarray(thetas)]
         method = type(problem.method).__name__
         if self._method != method:  # scores of two methods are not comparable

@@ -60,8 +60,8 @@ def read_stream(stream: RowStream, config: Config, state: RunState) -> TrainingD
         join_processes(mesh, summarizer, list(rows.shards))
     summary = summarizer.summary
     reader = _reader(rows, summary, split, config, own_rows)
-    compared = {} if checksums is None else checksums.compared()
-    return _training_data(reader, summary, config, compared, state)
+    batches = {} if checksums is None else checksums.compared()
+    return _training_data(reader, summary, config, batches, state)
 
 
 def _training_data(

@@ -184,8 +184,8 @@ def _placed(rows: Rows, folds: Folds, n: int, mesh: Mesh | None) -> InMemory:
     """Return padded rows in memory, `n` of them real; spread over the devices of a given mesh."""
     if mesh is None:
         return InMemory(rows, rows, folds, folds, n)
-    X, y, weights, layout = shard(mesh, folds, rows.X, rows.y, rows.weights)
-    return InMemory(rows, Rows(X, y, weights, rows.code, mesh), layout, folds, n)
+    placed, layout = shard(mesh, folds, rows)
+    return InMemory(rows, placed, layout, folds, n)
 
 
 @same_rows

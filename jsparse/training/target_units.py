@@ -30,9 +30,9 @@ _POWERS: dict[Metric, int] = {"mse": 2, "mae": 1, "pinball": 1, "misclassificati
 class TargetUnits(NamedTuple):
     """The offset and unit of real targets: a machine is fitted to `(y - offset) / unit`.
 
-    The unit is `fraction * 2**exponent`. The machine's intercept takes up the offset. The unit does
-    not change a ridge machine, and scales its squared errors by the square of the unit. A unit that
-    is a power of two causes no rounding.
+    The unit is `fraction * 2**exponent`; a power of two causes no rounding. The machine's intercept
+    takes up the offset. The unit does not change a ridge machine, except that squared errors are
+    scaled by the square of the unit.
     """
 
     offset: float | Float[np.ndarray, " c"] = 0.0  # one for each target column

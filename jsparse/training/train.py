@@ -78,9 +78,8 @@ def train(
             `Trained.target_unit`, which is near the standard deviation of the targets.
         search: `Profile` scores each kernel with all `C` at once; `Gradient` tunes a lengthscale
             for every column; `Recursive` learns a metric from the machine's derivatives;
-            `Annealing` is the search of De Brabanter 2010. Settings of a search are its budget and
-            the history of a stopped search to resume. "auto" is `Gradient` for 100 rows or more on
-            one device, else `Profile`.
+            `Annealing` is the search of De Brabanter 2010. "auto" is `Gradient` for 100 rows or
+            more on one device, else `Profile`.
         folds: number of random folds, stratified for classification; "auto" for 10, or the number
             of rows if that is less. Or the caller's `Folds`; for a stream a `HoldOut`. `Dual` is
             validated by leave-one-out, whatever the folds.
@@ -98,11 +97,10 @@ def train(
             the same total weight.
         out_of_fold: keep the held-out values of the tuned machine in `Trained.out_of_fold`, and use
             them to calibrate probabilities and intervals. If the search did not keep them, this
-            takes one more evaluation. "machines" also keeps the machines of the folds in the model.
-            Intervals and sets then follow CV+, or with `Dual` jackknife+, see `Model.interval`.
-            "machines" needs rows in memory on one device. With `Dual`, and with methods that need
-            more than sums over rows, it may take much longer than the fit. `Dual` then keeps one
-            machine for each row.
+            takes one more evaluation. "machines" also keeps the machines of the folds in the model;
+            with `Dual`, one for each row. Intervals and sets then follow CV+, or with `Dual`
+            jackknife+, see `Model.interval`. "machines" needs rows in memory on one device. With
+            `Dual`, and with methods that need more than sums, it may take much longer than the fit.
         resources: memory, time and devices that the run may use.
         progress: called with (done, planned, best score) after each evaluation.
         columns: "standard" gives every column mean 0 and variance 1. "ranks" replaces its values by
@@ -121,10 +119,9 @@ def train(
             `distil`. The result is in float64. The preset "accurate" also moves the prototypes, and
             keeps the moved ones if held-out rows err less. Only without a method.
         budget: limits of the bytes of the model's file, or of the seconds that a row takes. If the
-            trained model exceeds a limit, smaller machines are trained until one meets it. Without
-            a method, the machine of the preset is distilled for this, to at most
-            `LARGEST_DISTILLED` prototypes. The resulting model has no `path` of other sizes, and
-            `Trained.costs` has its costs.
+            model exceeds a limit, smaller machines are trained until one meets it. Without a
+            method, the machine of the preset is distilled to at most `LARGEST_DISTILLED`
+            prototypes. The model has no `path` of other sizes; `Trained.costs` has its costs.
 
     The rows of a stream are read several times. The first pass computes their moments and classes,
     and draws a random sample with rows of every class. Points are chosen from the sample, and

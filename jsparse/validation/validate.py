@@ -28,7 +28,7 @@ from .sharding import ShardedFolds
 
 
 class Scoring(NamedTuple):
-    """The metrics and the decoding that score a machine (static: each value is compiled anew)."""
+    """The metrics and the decoding that score a machine (static: a new value compiles anew)."""
 
     metric: Metric
     decoding: Decoding = "loss"
