@@ -40,12 +40,12 @@ def trained_members(members: list[Member], solved: Any, seconds: float) -> list[
     solved = jax.tree.map(np.asarray, solved)
     machines = _machines(solved, members)
     folds = solved.validations.fold_scores  # shape `b e s v k`
-    spread = standard_error(folds.reshape(-1, *folds.shape[3:]))[:, 0].reshape(folds.shape[:3])
+    errors = standard_error(folds.reshape(-1, *folds.shape[3:]))[:, 0].reshape(folds.shape[:3])
     results: list[Any] = []
     for i, member in enumerate(members):
         one = jax.tree.map(lambda a, i=i: a[i], solved._replace(family=None, sums=None))
         try:
-            results.append(_trained(member, one._replace(**machines[i]), spread[i], seconds))
+            results.append(_trained(member, one._replace(**machines[i]), errors[i], seconds))
         except NumericalError as error:
             results.append(error)
     return results
@@ -83,11 +83,8 @@ def _machines(solved: Any, members: list[Member]) -> list[dict[str, Any]]:
     return machines
 
 
-def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) -> Trained:
-    """Return the result of one problem of a batch.
-
-    `spread` has the standard errors of the problem's scores, one for each evaluation and `C`.
-    """
+def _trained(member: Member, solved: Any, standard_errors: np.ndarray, seconds: float) -> Trained:
+    """Return the result of one problem, with a standard error for each of its scores."""
     config, n, scaling = member.config, len(member.raw.X), solved.scaling
     folds = member.folds
     if folds is None:
@@ -98,7 +95,7 @@ def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) ->
     numbers = solved.point_rows[: member.n_prototypes]
     points = Points(solved.family.points, numbers, int(solved.selection_status))
     problem = problem_of(member.common.method, member.common.template, config, data, points)
-    tuning = _tuning(problem, solved, spread)
+    tuning = _tuning(problem, solved, standard_errors)
     outcome = Outcome(problem, tuning, tuning.theta, config.C)
     choice = Choice(outcome, tuning.C, None, None, False)
     units, family = data.encoding.units, solved.family
@@ -114,8 +111,7 @@ def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) ->
         inverse_temperatures, conformal,
     )  # fmt: skip
     times = {"total": seconds, "batch": seconds}
-    schema = member.raw.schema
-    return trained_of(fitted, data, config, schema, points, times, member.preset)
+    return trained_of(fitted, data, config, member.raw.schema, points, times, member.preset)
 
 
 def _data(member: Member, scaling: Standardization, Z: np.ndarray, folds: Folds) -> TrainingData:
@@ -137,14 +133,14 @@ def _data(member: Member, scaling: Standardization, Z: np.ndarray, folds: Folds)
     )
 
 
-def _tuning(problem: Problem, solved: Any, spread: np.ndarray) -> Tuning:
+def _tuning(problem: Problem, solved: Any, standard_errors: np.ndarray) -> Tuning:
     """Return the outcome of the search; raise a `NumericalError` if no score can be trusted."""
     validations, C = solved.validations, problem.C
     history = [
         Evaluation(theta, C, scores, errors, status, 0.0, fold_scores=folds)
         for theta, scores, errors, status, folds in zip(
-            solved.thetas.astype(float), validations.scores[..., 0], spread, validations.status,
-            validations.fold_scores[..., 0], strict=True,
+            solved.thetas.astype(float), validations.scores[..., 0], standard_errors,
+            validations.status, validations.fold_scores[..., 0], strict=True,
         )
     ]  # fmt: skip
     return best_of(problem.template, problem.dtype, history, "finished")

@@ -26,7 +26,7 @@ R = TypeVar("R")
 _KIND = "checkpoint 1"
 _MARK = "checkpoint"
 _DOCUMENTS = "documents"
-_SHARE = 20  # writing takes at most one part in so many of the time
+_SHARE = 20  # writing takes at most 1 / 20 of the time
 _SHOWN = 5  # number of differences that an error lists
 CHECKPOINT_SECONDS = 30.0
 
@@ -146,8 +146,8 @@ class RunState:
         """
         checkpoint = self.checkpoint
         if checkpoint.path is not None and time.monotonic() >= checkpoint.due:
-            named = {self.prefix + name: entry for name, entry in unfinished.items()}
-            checkpoint.write(checkpoint.entries | named)
+            entries = {self.prefix + name: entry for name, entry in unfinished.items()}
+            checkpoint.write(checkpoint.entries | entries)
 
     def share(self, mesh: Mesh | None) -> None:
         """Give all processes of a mesh the entries of the process that has made most evaluations.

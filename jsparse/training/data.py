@@ -65,10 +65,9 @@ class TrainingData(NamedTuple):
         a `ValueError`.
         """
         rows, codes = self.candidates, self.encoding.codes
-        if not codes:
-            return method.choose_points(key, kernel, rows)
-        X = jax.device_put(indicators(np.asarray(rows.X), codes))
-        if X.shape == rows.X.shape:  # each column has one category, so the indicators are constant
+        X = jax.device_put(indicators(np.asarray(rows.X), codes)) if codes else rows.X
+        # If each column has one category, the indicators are constant, and of no use.
+        if X.shape == rows.X.shape:
             return method.choose_points(key, kernel, rows)
         wide = standardised(X, rows.weights)[1]
         points = method.choose_points(key, kernel, rows._replace(X=wide, coded=rows.X))

@@ -29,7 +29,8 @@ from .run import run
 from .settings import Settings, check_method
 from .trained import Trained
 
-HELD_OUT = 5  # one of so many parts of the rows decides whether moved prototypes are better
+# Number of parts of the rows, of which one decides whether moved prototypes are better.
+HELD_OUT = 5
 # Factors of the large machine's `C`, among which the held-out rows choose for moved prototypes.
 FACTORS_OF_C = np.array([0.1, 1.0, 10.0, 100.0])
 NO_NUMBER = (

@@ -85,10 +85,6 @@ class HostRows(NamedTuple):
         """Return some of the rows."""
         return HostRows(*(a[rows] for a in self))
 
-    def followed_by(self, other: "HostRows") -> "HostRows":
-        """Return these rows and later rows."""
-        return HostRows(*map(np.concatenate, zip(self, other, strict=True)))
-
 
 class Window(NamedTuple):
     """The last rows of a stream, and the rounding of the sums over them.
@@ -116,7 +112,7 @@ class Window(NamedTuple):
 
         `equations` are the sums over the rows of the window; `sum_of` returns the sums over rows.
         """
-        rows = HostRows(*map(np.asarray, self.rows)).followed_by(entering)
+        rows = HostRows(*map(np.concatenate, zip(self.rows, entering, strict=True)))
         equations = equations + sum_of(entering)
         energies = np.asarray(_energies(equations))
         rounding = np.asarray(self.rounding) + energies

@@ -163,8 +163,8 @@ class _Group:
         widths = [padded_folds(m.folds, m.shape.n, rows).index.shape[1] for m in members if m.folds]
         self.fold_rows = max(widths, default=0)
         devices = 1 if mesh is None else mesh.size
-        one, stored = members[0].bytes_in_batch(rows)  # of all members, by their capacities
-        self.size, self.calls = calls_of_batch(len(members), devices, one, stored, limit)
+        solving, stored = members[0].bytes_in_batch(rows)  # equal for all members
+        self.size, self.calls = calls_of_batch(len(members), devices, solving, stored, limit)
 
     def results(self) -> Iterator[tuple[slice, list[Any]]]:
         """Yield parts of the members, each with a `Trained` or an error for every member.
@@ -184,9 +184,9 @@ class _Group:
                     program = solve_batch.program(*arguments, steps=steps, mesh=self.mesh)
                 started.append((part, threads.submit(_finished, program, arguments)))
                 if len(started) == self.calls:
-                    yield self._end(*started.popleft())
+                    yield self._collect(*started.popleft())
             while started:
-                yield self._end(*started.popleft())
+                yield self._collect(*started.popleft())
 
     def _arguments(self, part: slice) -> tuple[Method, Code | None, Table]:
         """Return the arguments of the program for some members, as arrays of the device.
@@ -199,7 +199,7 @@ class _Group:
         batch = jax.tree.map(lambda *a: np.stack(a), *tables)
         return jax.device_put((first.common.wide, first.encoded.code, batch))
 
-    def _end(self, part: slice, solved: Future[Solved]) -> tuple[slice, list[Any]]:
+    def _collect(self, part: slice, solved: Future[Solved]) -> tuple[slice, list[Any]]:
         """Wait for the results of some members; their time began at the end of the last part."""
         results = solved.result()
         members, before, self.clock = self.members[part], self.clock, time.perf_counter()
@@ -215,7 +215,7 @@ class _Run:
     """The problems of a call of `train_many`, and their results so far."""
 
     def __init__(self, problems: Any, on_error: OnError, options: dict[str, Any]) -> None:
-        self.names, self.arguments = _listed(problems, options)
+        self.names, self.arguments = _checked_problems(problems, options)
         self.on_error = on_error
         self.results: list[Trained | None] = [None] * len(self.names)
         self.errors: dict[Any, Exception] = {}
@@ -285,16 +285,16 @@ class _Run:
         situation = situation_of(X, y, folds, complete["out_of_fold"], resources)
         data = ("X", "y", "weights", "key")
         settings_ids = (id(value) for name, value in complete.items() if name not in data)
-        name = (situation, *settings_ids)
-        if name not in self.configs:
+        cache_key = (situation, *settings_ids)
+        if cache_key not in self.configs:
             settings, preset = completed(stated, complete["preset"], situation)
             config = configure(
                 complete["task"], NO_KEYS, settings, complete["C"], folds, complete["metric"],
                 complete["multiclass"], complete["class_weight"], complete["out_of_fold"],
                 dataclasses.replace(resources, mesh=None), complete["progress"],
             )  # fmt: skip
-            self.configs[name] = config, preset
-        return self.configs[name]
+            self.configs[cache_key] = config, preset
+        return self.configs[cache_key]
 
     def _failed(self, number: int, error: Exception) -> None:
         """Store the error of a problem, or raise it; its message then names the problem."""
@@ -305,7 +305,9 @@ class _Run:
         self.errors[name] = error
 
 
-def _listed(problems: Any, options: dict[str, Any]) -> tuple[tuple[Any, ...], list[dict[str, Any]]]:
+def _checked_problems(
+    problems: Any, options: dict[str, Any]
+) -> tuple[tuple[Any, ...], list[dict[str, Any]]]:
     """Return the names of the problems, and the arguments of `train` for each.
 
     For anything but pairs, triples and mappings of arguments, raise a `ValueError`.

@@ -44,7 +44,6 @@ class Common(NamedTuple):
     method: Method  # resolved
     wide: Method  # with as many prototypes as their capacity
     search: Search  # resolved
-    kernel: Kernel  # whose leaves the search varies
     template: Template
     low: Float[np.ndarray, " p"]  # bounds of theta
     high: Float[np.ndarray, " p"]
@@ -216,16 +215,16 @@ class Members:
             folds = raw.weighted.folds_within(folds)
             in_fold = np.asarray(folds.valid).sum(axis=1)
         n_classes = None if encoded.classes is None else len(encoded.classes)
-        place = (id(config), n, d, raw.X.dtype, n_classes, *in_fold.tolist(), folds is None)
-        if place not in self._common:
+        cache_key = (id(config), n, d, raw.X.dtype, n_classes, *in_fold.tolist(), folds is None)
+        if cache_key not in self._common:
             kernel = template_of(config.kernel, d, config.search)
             shape = shape_of(n, d, in_fold, encoded.classes, kernel)
-            entry = self._common_of(config, shape, kernel, raw.X.dtype, len(in_fold), folds)
-            if isinstance(entry, Common):
-                planned = _plan(config, entry, n, encoded.code, raw.X.dtype, self.limit)
-                check_fits(planned, entry.method)
-            self._common[place] = entry, shape
-        common, shape = self._common[place]
+            common = self._common_of(config, shape, kernel, raw.X.dtype, len(in_fold), folds)
+            if isinstance(common, Common):
+                planned = _plan(config, common, n, encoded.code, raw.X.dtype, self.limit)
+                check_fits(planned, common.method)
+            self._common[cache_key] = common, shape
+        common, shape = self._common[cache_key]
         if isinstance(common, str):
             return common
         return Member(config, raw, encoded, shape, common, folds, data, preset)
@@ -257,7 +256,7 @@ class Members:
         )
         columns = capacity(shape.d, 4) if kernel.ignores_zero_columns else shape.d
         wide, bounds = method.at_size(m)[0], bounds_of(template)
-        return Common(method, wide, search, kernel, template, *bounds, columns, steps)
+        return Common(method, wide, search, template, *bounds, columns, steps)
 
 
 def _plan(

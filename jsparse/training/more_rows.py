@@ -40,15 +40,9 @@ def with_more_rows(
     errors do not change. The machines of the folds are dropped, as they are not fitted to the new
     rows.
 
-    Args:
-        method: the method that trained the model.
-        model: the model to update.
-        sums: the model's sums over the old rows.
-        C: the model's weight of the data-fit term, or one for each binary problem.
-        X: new raw inputs.
-        targets: new targets: real numbers, or -1 and +1, or class numbers if the model has a code.
-        weights: new row weights, already multiplied by the class weights; None for 1.
-        forgetting: how earlier rows lose their weight.
+    `method`, `model`, `sums` and `C` belong to the old rows. `X` are raw inputs of the new rows.
+    Their targets are real numbers, -1 and +1, or class numbers if the model has a code. Their
+    weights include the class weights; None for 1. `forgetting` reduces the weights of old rows.
 
     Raises:
         ValueError: for inputs or targets that are not finite in the precision of the model, or a

@@ -39,10 +39,11 @@ CALLS, CALLS_ON_CPU = 2, 4
 # square and the cube of the number of rows.
 ALL_ROWS = {"balanced": 6000, "accurate": 20_000}
 PROTOTYPES = {"balanced": 500, "accurate": 2000}
-COMPARED = 3 * 2**25  # measured bytes of the programs for the kernels and columns that it compares
+# Measured bytes of the programs that compare kernels and scalings of the columns.
+COMPARISON_BYTES = 3 * 2**25
 MATRICES, BLOCKS = 5, 4  # for all rows: n x n, and blocks of rows, in memory at a time (measured)
 # Measured bytes of the objects of a result, and of its arrays for each row.
-RESULT, RESULT_ROW = 2**17, 64
+RESULT_BYTES, RESULT_ROW_BYTES = 2**17, 64
 
 
 class Plan(NamedTuple):
@@ -161,8 +162,10 @@ def plan(
         )
     programs = bytes_of_programs(max(batch_rows, sample_rows) if streamed else n)
     if n_prototypes is None:
-        programs += COMPARED
-    limit = _free_for_arrays(programs) if memory is None else int(real("memory", memory, 0.0))
+        programs += COMPARISON_BYTES
+    limit = free_bytes() if memory is None else int(real("memory", memory, 0.0))
+    if memory is None and limit is not None and on_cpu():  # programs are in the same memory
+        limit = max(0, limit - programs)
     item, block_rows = np.dtype(dtype).itemsize, default_block_rows()
     if m == "all":
         parts = {
@@ -211,16 +214,16 @@ def plan(
         parts = parts_of(m, kernels)
         if n_problems == 1:
             return parts
-        one, evaluations = sum(parts.values()), sum(search.batch_sizes(n_parameters))
+        solving, evaluations = sum(parts.values()), sum(search.batch_sizes(n_parameters))
         stored = bytes_in_batch(
             capacity(n), capacity(d, 4), outputs, capacity(m, 8), n_C, evaluations, folds, item
         )
         devices = 1 if systems_at_once() == 1 else len(jax.local_devices())
-        size, calls = calls_of_batch(n_problems, devices, one, stored, limit)
+        size, calls = calls_of_batch(n_problems, devices, solving, stored, limit)
         at_once = min(size, systems_at_once() * devices)
-        result = RESULT + RESULT_ROW * n + 2 * m * (m + d) * item
+        result = RESULT_BYTES + RESULT_ROW_BYTES * n + 2 * m * (m + d) * item
         return {
-            "problems at work": calls * at_once * one,
+            "problems at work": calls * at_once * solving,
             "tables of calls": calls * size * stored,
             "results": n_problems * result,
         }
@@ -269,16 +272,12 @@ def bytes_in_batch(
 
 
 def calls_of_batch(
-    problems: int, devices: int, one: int, stored: int, limit: int | None
+    problems: int, devices: int, solving: int, stored: int, limit: int | None
 ) -> tuple[int, int]:
     """Return the number of tables in a call of `train_many`, and the number of calls at a time.
 
-    Args:
-        problems: number of problems, which the devices share.
-        devices: number of devices.
-        one: bytes while a problem is solved.
-        stored: bytes of a problem's arguments and results, see `bytes_in_batch`.
-        limit: bytes that may be used; None without a limit.
+    A problem takes `solving` bytes while it is solved, and `stored` bytes for its arguments and
+    results, see `bytes_in_batch`. All may take `limit` bytes; None without a limit.
     """
     if systems_at_once() == 1:
         size, calls = TABLES_ON_CPU * devices, min(CALLS_ON_CPU, usable_cores())
@@ -286,19 +285,13 @@ def calls_of_batch(
         size, calls = min(TABLES * devices, 1 << (problems - 1).bit_length()), CALLS
 
     def needed() -> int:
-        return calls * (min(size, systems_at_once() * devices) * one + size * stored)
+        return calls * (min(size, systems_at_once() * devices) * solving + size * stored)
 
     while limit is not None and calls > 1 and needed() > limit:
         calls -= 1
     while limit is not None and size > devices and needed() > limit:
         size //= 2
     return size, calls
-
-
-def _free_for_arrays(programs: int) -> int | None:
-    """Return the free bytes of the device; on a CPU, subtract the bytes of the programs."""
-    free = free_bytes()
-    return max(0, free - programs) if on_cpu() and free is not None else free
 
 
 def plan_of(method: Method, **arguments: Any) -> Plan | None:

@@ -19,11 +19,9 @@ def join_processes(mesh: Mesh | None, summarizer: Summarizer, shards: list[int])
 
     On a mesh of several processes this is a collective operation; otherwise it does nothing. The
     result depends on the numbers of the `shards` of all processes. It does not depend on which
-    process reads a shard, except for rounding.
-
-    Raises:
-        ValueError: in every process, if two processes have the same shard, the numbers of columns
-            differ, or there are nearly as many classes as rows.
+    process reads a shard, except for rounding. If two processes have the same shard, the numbers of
+    columns differ, or there are nearly as many classes as rows, raise a `ValueError` in every
+    process.
     """
     if mesh is None or not spans_processes(mesh):
         return
@@ -35,8 +33,8 @@ def join_processes(mesh: Mesh | None, summarizer: Summarizer, shards: list[int])
         return
     own_labels = [*summarizer.by_class]
     _join_moments(summarizer, reports)
-    place = {label: i for i, label in enumerate(summarizer.by_class)}
-    class_numbers = np.array([place[label] for label in own_labels], np.int64)
+    number_of = {label: i for i, label in enumerate(summarizer.by_class)}
+    class_numbers = np.array([number_of[label] for label in own_labels], np.int64)
     dtypes = [np.result_type(*kinds) for kinds in zip(*(r["dtypes"] for r in reports), strict=True)]
     if local is None:
         shapes = [(0, len(summarizer.low)) if name == "X" else 0 for name in SampledRows._fields]
@@ -110,11 +108,11 @@ def _selected_rows(mesh: Mesh, local: SampledRows, sample_rows: int) -> SampledR
     numbers, class_numbers = np.concatenate(all_draws, axis=1)
     selected = lowest_numbers(numbers, class_numbers.astype(int), sample_rows)
     first = sum(counts[: processes_of(mesh).index(jax.process_index())])
-    mine = selected[first : first + len(local.numbers)]
+    selected_here = selected[first : first + len(local.numbers)]
     begin = int(selected[:first].sum())
     # Every process fills its rows in a table of zeros, so that the sum is the whole table.
     columns = []
-    for column in local.at(mine):
+    for column in local.at(selected_here):
         table = np.zeros((int(selected.sum()), *column.shape[1:]), column.dtype)
         table[begin : begin + len(column)] = column
         columns.append(table)

@@ -305,11 +305,10 @@ def _check_folds(folds: Any) -> int | Folds | HoldOut | None:
     """Return the argument `folds`, with None for "auto"; raise a `ValueError` if it is invalid."""
     if isinstance(folds, str) and folds == "auto":
         return None
-    if isinstance(folds, Folds):
-        return folds
-    if not isinstance(folds, HoldOut):
+    if isinstance(folds, HoldOut):
+        folds.check()
+    elif not isinstance(folds, Folds):
         return whole_number("folds", folds, 2)
-    folds.check()
     return folds
 
 

@@ -90,11 +90,6 @@ class Reader(NamedTuple):
         return 1 if code is None or code.shares_all_rows else len(code.matrix)
 
     @property
-    def dtype(self) -> np.dtype:
-        """The dtype of the batches."""
-        return self.encoding.dtype
-
-    @property
     def n_groups(self) -> int:
         """The number of groups of rows in all parts."""
         return self.split.parts * self.groups_per_part
@@ -155,7 +150,7 @@ class Reader(NamedTuple):
     def _encoded(self, part: Located, rows: slice) -> tuple[np.ndarray, ...]:
         """Return some rows as a batch, see `batches`."""
         (X, y, weights), numbers, places = part
-        where, code, dtype = indices_in_words(numbers), self.encoding.code, self.dtype
+        where, code, dtype = indices_in_words(numbers), self.encoding.code, self.encoding.dtype
         y, weights = y[rows], None if weights is None else weights[rows]
         targets, w, class_numbers = self.encode(y, weights, where)
         group = self.split(places[rows])

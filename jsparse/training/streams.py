@@ -34,10 +34,8 @@ from .target_units import TargetUnits, target_units
 def read_stream(stream: RowStream, config: Config, state: RunState) -> TrainingData:
     """Read a stream for the first time, and return the rows to train on.
 
-    Raises:
-        ValueError: for settings that a stream does not support, or rows that contradict the
-            settings.
-        StreamError: for invalid batches, naming the rows.
+    For settings that a stream does not support, or rows that contradict the settings, raise a
+    `ValueError`; for invalid batches, a `StreamError`, which names the rows.
     """
     method, mesh, sample_rows = config.method, config.resources.mesh, config.resources.sample_rows
     method.check_sums("stream")
@@ -86,10 +84,10 @@ def _training_data(
     parts = Rows(**jax.device_put(arrays), code=encoding.code, mesh=local_mesh(mesh))
     in_fold = np.zeros(n, bool)
     in_fold[folds.index[folds.valid]] = True
-    room, classes = capacity(n), encoding.classes
+    size, classes = capacity(n), encoding.classes
     candidates = TrainingRows(
-        jax.device_put(padded(X, room)), None if labels is None else padded(labels, room),
-        padded(w, room, "constant"), encoding.scaling, n,
+        jax.device_put(padded(X, size)), None if labels is None else padded(labels, size),
+        padded(w, size, "constant"), encoding.scaling, n,
     )  # fmt: skip
     present, linear = int(np.count_nonzero(w)), isinstance(kernel, Linear)
     return TrainingData(

@@ -95,8 +95,7 @@ class TargetUnits(NamedTuple):
     def tuning(self, tuned: Tuning, metric: Metric) -> Tuning:
         """Return the outcome of a search with scores in the caller's units.
 
-        Warns:
-            PrecisionWarning: if the score is outside the range of float64.
+        If the score is outside the range of float64, give a `PrecisionWarning`.
         """
         score = float(self.scores(tuned.score, metric))
         # Subnormal numbers below the threshold have fewer than three digits.
@@ -175,12 +174,9 @@ def target_units(
     the unit is the mean absolute deviation. If all targets are equal, the unit is a power of two
     near their magnitude.
 
-    Warns:
-        PrecisionWarning: if `dtype` rounds the targets to few steps, see `warn_if_rounded`.
-
-    Raises:
-        ValueError: if the machine's values, or with `robust` their squares, would be outside the
-            range of `dtype`.
+    If `dtype` rounds the targets to few steps, warn, see `warn_if_rounded`. If the machine's
+    values, or with `robust` their squares, would be outside the range of `dtype`, raise a
+    `ValueError`.
     """
     y = np.asarray(y, float)
     w = np.ones(len(y)) if weights is None else np.asarray(weights, float)
