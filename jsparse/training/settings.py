@@ -175,8 +175,8 @@ class Stated(NamedTuple):
 
     def completed(self, others: Settings) -> Settings:
         """Return the stated settings, with the settings of `others` in place of None."""
-        pairs = zip(self, others, strict=True)
-        return Settings(*(other if stated is None else stated for stated, other in pairs))
+        stated = {name: value for name, value in self._asdict().items() if value is not None}
+        return others._replace(**stated)
 
 
 class Config(NamedTuple):
