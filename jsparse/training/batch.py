@@ -58,7 +58,7 @@ class Steps(NamedTuple):
     planned: int  # number of evaluations of the line search
     m: int  # capacity of prototypes
     n_folds: int
-    shuffles: int  # see `shuffle_rounds`
+    shuffles: int  # rounds of sorting that shuffle the rows, see `shuffle_rounds`
 
     __repr__ = short_repr
 
@@ -86,13 +86,12 @@ def solve_batch(
     """Return the results of a batch of tables, which have a leading axis, spread over a mesh."""
 
     def every(shared: tuple[Method, Code | None], tables: Table) -> Solved:
-        def results(table: Table) -> Solved:
-            return solve(*shared, table, steps)
+        results = functools.partial(solve, *shared, steps=steps)
+        shapes = jax.eval_shape(results, jax.tree.map(lambda a: a[0], tables))
 
-        def nothing(table: Table) -> Solved:
+        def nothing(_: Table) -> Solved:
             return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
 
-        shapes = jax.eval_shape(results, jax.tree.map(lambda a: a[0], tables))
         # On a CPU, where one table comes after the other, an absent table takes no time.
         return map_systems(lambda t: jax.lax.cond(t.present, results, nothing, t), tables)
 
@@ -100,7 +99,7 @@ def solve_batch(
 
 
 def solve(method: Method, code: Code | None, table: Table, steps: Steps) -> Solved:
-    """Standardise, divide into folds, choose prototypes, tune and fit: `training.run`, but pure."""
+    """Standardise, divide into folds, choose prototypes, tune and fit: a pure `training.run`."""
     keys = keys_of(table.key)
     scaling, classes = standardize(table.X, table.weights), table.draws.codes
     rows = Rows(scaling.apply(table.X), table.y, table.weights, code)
@@ -142,15 +141,10 @@ class Best(NamedTuple):
 def search(
     validate: Callable[[Float[Array, " p"]], Validation], table: Table, planned: int
 ) -> tuple[Float[Array, "e p"], Validation, Best]:
-    """Run the line search over one lengthscale.
+    """Run the line search over one lengthscale, with `planned` evaluations.
 
-    Args:
-        validate: maps theta to the errors and held-out predictions for every `C`.
-        table: the table, with the bounds of theta.
-        planned: number of evaluations.
-
-    Returns:
-        Every theta in the order of evaluation, their errors, and the best machine.
+    `validate` maps theta to the errors and held-out predictions for every `C`. Return every theta
+    in the order of evaluation, their errors, and the best machine.
     """
     step = (table.high - table.low) / max(1, line.last_place(planned))
 

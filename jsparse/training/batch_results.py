@@ -34,18 +34,18 @@ _AXES = {
 def trained_members(members: list[Member], solved: Any, seconds: float) -> list[Any]:
     """Return a `Trained` for each member, or the error of a member without a result.
 
-    Args:
-        members: the members of the batch.
-        solved: a `batch.Solved`, with a leading axis of at least as many tables.
-        seconds: wall time of the program for each member.
+    `solved` is a `batch.Solved` with a leading axis of at least as many tables, and `seconds` the
+    wall time of the program for each member.
     """
     solved = jax.tree.map(np.asarray, solved)
-    machines, spread = _machines(solved, members), _standard_errors(solved)
+    machines = _machines(solved, members)
+    folds = solved.validations.fold_scores  # shape `b e s v k`
+    errors = standard_error(folds.reshape(-1, *folds.shape[3:]))[:, 0].reshape(folds.shape[:3])
     results: list[Any] = []
     for i, member in enumerate(members):
         one = jax.tree.map(lambda a, i=i: a[i], solved._replace(family=None, sums=None))
         try:
-            results.append(_trained(member, one._replace(**machines[i]), spread[i], seconds))
+            results.append(_trained(member, one._replace(**machines[i]), errors[i], seconds))
         except NumericalError as error:
             results.append(error)
     return results
@@ -54,11 +54,8 @@ def trained_members(members: list[Member], solved: Any, seconds: float) -> list[
 def _machines(solved: Any, members: list[Member]) -> list[dict[str, Any]]:
     """Return the family, the sums and the scaling of each member, without padding, as JAX arrays.
 
-    Their kernels know no absent points.
-
-    Args:
-        solved: a `batch.Solved`, on the host.
-        members: the members of the batch.
+    `solved` is a `batch.Solved` on the host. Its kernels, which allow for absent points
+    (`WithAbsent`), are replaced by the members' plain kernels.
     """
     family = eqx.tree_at(lambda f: f.kernel, solved.family, solved.family.kernel.kernel)
     sums = solved.sums
@@ -77,7 +74,7 @@ def _machines(solved: Any, members: list[Member]) -> list[dict[str, Any]]:
         places = [(i, *(lengths[axis] for axis in names)) for names in axes]
         return [leaf[place] for (_, leaf), place in zip(with_paths, places, strict=True)]
 
-    # One call for all members, as each takes as long as some hundred numbers.
+    # One call for all members: the time of a call is the time of moving some hundred numbers.
     placed = jax.device_put([without_padding(i, member) for i, member in enumerate(members)])
     machines = [structure.unflatten(leaves) for leaves in placed]
     for machine, member in zip(machines, members, strict=True):
@@ -86,21 +83,8 @@ def _machines(solved: Any, members: list[Member]) -> list[dict[str, Any]]:
     return machines
 
 
-def _standard_errors(solved: Any) -> np.ndarray:
-    """Return the standard errors of all scores, shape `b e s`."""
-    folds = solved.validations.fold_scores  # shape `b e s v k`
-    return standard_error(folds.reshape(-1, *folds.shape[3:]))[:, 0].reshape(folds.shape[:3])
-
-
-def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) -> Trained:
-    """Return the result of one problem of a batch, from its solution and fold spreads.
-
-    Args:
-        member: the problem.
-        solved: its solution.
-        spread: standard errors of its scores, one for each evaluation and `C`.
-        seconds: time of the batch, divided by the number of its problems.
-    """
+def _trained(member: Member, solved: Any, standard_errors: np.ndarray, seconds: float) -> Trained:
+    """Return the result of one problem, with a standard error for each of its scores."""
     config, n, scaling = member.config, len(member.raw.X), solved.scaling
     folds = member.folds
     if folds is None:
@@ -111,7 +95,7 @@ def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) ->
     numbers = solved.point_rows[: member.n_prototypes]
     points = Points(solved.family.points, numbers, int(solved.selection_status))
     problem = problem_of(member.common.method, member.common.template, config, data, points)
-    tuning = _tuning(problem, solved, spread)
+    tuning = _tuning(problem, solved, standard_errors)
     outcome = Outcome(problem, tuning, tuning.theta, config.C)
     choice = Choice(outcome, tuning.C, None, None, False)
     units, family = data.encoding.units, solved.family
@@ -127,8 +111,7 @@ def _trained(member: Member, solved: Any, spread: np.ndarray, seconds: float) ->
         values, inverse_temperatures, conformal,
     )  # fmt: skip
     times = {"total": seconds, "batch": seconds}
-    schema = member.raw.schema
-    return trained_of(fitted, data, config, schema, times, member.preset)
+    return trained_of(fitted, data, config, member.raw.schema, times, member.preset)
 
 
 def _data(member: Member, scaling: Standardization, Z: np.ndarray, folds: Folds) -> TrainingData:
@@ -150,18 +133,14 @@ def _data(member: Member, scaling: Standardization, Z: np.ndarray, folds: Folds)
     )
 
 
-def _tuning(problem: Problem, solved: Any, spread: np.ndarray) -> Tuning:
-    """Return the outcome of the search.
-
-    Raises:
-        NumericalError: if no score can be trusted.
-    """
+def _tuning(problem: Problem, solved: Any, standard_errors: np.ndarray) -> Tuning:
+    """Return the outcome of the search; raise a `NumericalError` if no score can be trusted."""
     validations, C = solved.validations, problem.C
     history = [
         Evaluation(theta, C, scores, errors, status, 0.0, fold_scores=folds)
         for theta, scores, errors, status, folds in zip(
-            solved.thetas.astype(float), validations.scores[..., 0], spread, validations.status,
-            validations.fold_scores[..., 0], strict=True,
+            solved.thetas.astype(float), validations.scores[..., 0], standard_errors,
+            validations.status, validations.fold_scores[..., 0], strict=True,
         )
     ]  # fmt: skip
     return best_of(problem.template, problem.dtype, history, "finished")

@@ -33,8 +33,7 @@ class Budget:
 
     Args:
         bytes: limit of the size of the model file.
-        latency: limit of the seconds in which one row is predicted on this machine: the median of
-            repeated predictions of one row.
+        latency: limit of the median seconds in which one row is predicted on this machine.
         serving: the program whose latency is meant: "numpy" for `Model.to_numpy().predict`, "c" for
             the functions of `Model.to_c`, which need a C compiler here.
     """
@@ -56,17 +55,14 @@ class Budget:
     def largest_size(self, model: Model, dtype: np.dtype | None = None) -> int:
         """Estimate the largest number of prototypes within the budget from a similar model's costs.
 
-        Args:
-            model: a model with the same columns and outputs. Its costs are taken as linear in the
-                number of prototypes.
-            dtype: the dtype in which the model is deployed; None for the dtype of `model`.
-
-        Raises:
-            BudgetError: if not even one prototype meets the budget.
+        The costs are taken as linear in the number of prototypes. The model will be deployed in
+        `dtype`; None for its dtype. If not even one prototype meets the budget, raise a
+        `BudgetError`.
         """
         sizes = []
         if self.bytes is not None:
-            numbers = _numbers_of_a_prototype(model)
+            m, d = model.expansion.prototypes.shape
+            numbers = d + model.expansion.coefficients.size // m  # that a prototype adds
             of_one = (dtype or model.dtype).itemsize * numbers
             of_others = file_bytes(model) - model.dtype.itemsize * numbers * model.size
             if self.bytes < of_others + of_one:
@@ -99,15 +95,9 @@ class Budget:
 def within_budget(budget: Budget, trained: Trained, train: Callable[[int], Trained]) -> Trained:
     """Train smaller and smaller machines until one meets the budget; return its result.
 
-    The machines of other sizes are dropped from the model.
-
-    Args:
-        budget: the budget.
-        trained: the first result.
-        train: trains a machine of at most a given number of prototypes.
-
-    Raises:
-        BudgetError: if no model of the method meets the budget.
+    `trained` is the first result, and `train` trains a machine of at most a given number of
+    prototypes. The machines of other sizes are dropped from the model. If no model meets the
+    budget, raise a `BudgetError`.
     """
     for attempts_left in reversed(range(ATTEMPTS)):
         model = dataclasses.replace(trained.model, path=None)
@@ -133,16 +123,12 @@ def file_bytes(model: Model) -> int:
 
 
 def seconds_of_a_row(model: Model, serving: Serving) -> float:
-    """Return the median of the seconds in which the model predicts one row on this machine.
+    """Return the median time in which the model predicts a row of zeros on this machine.
 
-    Raises:
-        BudgetError: for "c" without a C compiler, or if it fails.
+    For "c" without a working C compiler, raise a `BudgetError`.
     """
-    return _seconds_by_c(model) if serving == "c" else _seconds_by_numpy(model)
-
-
-def _seconds_by_numpy(model: Model) -> float:
-    """Return the median time of `Predictor.predict` for a row of zeros, in seconds."""
+    if serving == "c":
+        return _seconds_by_c(model)
     predictor = model.to_numpy()
     row = np.zeros(model.expansion.prototypes.shape[1], model.dtype)
 
@@ -205,12 +191,6 @@ def _seconds_by_c(model: Model) -> float:
             [os.path.join(folder, "time")], check=True, capture_output=True, text=True
         ).stdout
     return float(np.median([float(line) for line in lines.split()]))
-
-
-def _numbers_of_a_prototype(model: Model) -> int:
-    """Return how many numbers of the file a prototype adds: its columns and its coefficients."""
-    m, d = model.expansion.prototypes.shape
-    return d + model.expansion.coefficients.size // m
 
 
 def _first_prototypes(model: Model, m: int) -> Model:

@@ -26,7 +26,7 @@ R = TypeVar("R")
 _KIND = "checkpoint 1"
 _MARK = "checkpoint"
 _DOCUMENTS = "documents"
-_SHARE = 20  # writing takes at most one part in so many of the time
+_SHARE = 20  # writing takes at most 1 / 20 of the time
 _SHOWN = 5  # number of differences that an error lists
 CHECKPOINT_SECONDS = 30.0
 
@@ -43,10 +43,10 @@ class Entry(NamedTuple):
 class Checkpoint:
     """The file of a call of `train`, which holds entries by name.
 
-    The file is written to a neighbour and renamed, so that a kill leaves the last complete file.
-    A run reads a state of an earlier call by `known` and keeps a newer one by `keep`; `tick` writes
-    the file if it is time. If a call makes several runs, as for a budget, each has a `RunState`.
-    As a context, it removes the file at the end, unless a search was stopped before its end.
+    The file is written under another name and renamed, so that a kill leaves the last complete
+    file. Each run of the call reads and keeps its entries by a `RunState`; a call with a budget
+    makes several runs. As a context, a checkpoint removes its file at the end, unless a search was
+    stopped before its end.
 
     Args:
         path: the file; None for a checkpoint that is never written, and knows nothing.
@@ -60,15 +60,15 @@ class Checkpoint:
     def __init__(self, path: PathLike | None, seconds: float = CHECKPOINT_SECONDS) -> None:
         self.path, self.seconds = path, real("checkpoint_seconds", seconds, 0.0)
         self.complete = True  # whether no search was stopped before its end
-        self._states: dict[str, Entry | Callable[[], Entry]] = {}
+        self.entries: dict[str, Entry | Callable[[], Entry]] = {}  # or functions that return them
+        self.unwritten = False  # whether an entry was kept since the last file
+        self.due = time.monotonic() + self.seconds  # when to write the next file
         self._runs = 0
-        self._unwritten = False  # whether a state was kept since the last file
-        self._due = time.monotonic() + self.seconds
         if path is None:
             return
         check_writable(path, _MARK)  # also removes what a kill left of a file
         if os.path.exists(path):
-            self._states = dict(_by_name(*load_state(path, kind=_KIND)))
+            self.entries = dict(_by_name(*load_state(path, kind=_KIND)))
 
     def __enter__(self) -> "Checkpoint":
         return self
@@ -78,58 +78,37 @@ class Checkpoint:
         if error is not None:
             with contextlib.suppress(Exception):  # the error of the block is the one to report
                 self.close()
-        elif self.complete:
-            self.remove()
+        elif self.complete and self.path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self.path)
         else:
             self.close()
 
     def next_run(self) -> "RunState":
-        """Return the states of the next run of the call."""
+        """Return the entries of the next run of the call."""
         self._runs += 1
         return RunState(self, f"run {self._runs}: ")
 
-    def known(self, name: str) -> Entry | None:
-        """Return an entry of an earlier call; None if it is not known."""
-        state = self._states.get(name)
-        return state if isinstance(state, Entry) else None
-
-    def keep(self, name: str, state: Entry | Callable[[], Entry] | None) -> None:
-        """Keep an entry, or a function that returns it when the file is written; None drops it."""
-        if self.path is None:
-            return
-        self._unwritten = True
-        self.describe(name, state)
-
-    def describe(self, name: str, state: Entry | Callable[[], Entry] | None) -> None:
-        """As `keep`, of an entry that alone is not worth a file, such as the arguments."""
-        if state is None:
-            self._states.pop(name, None)
+    def describe(self, name: str, entry: Entry | Callable[[], Entry] | None) -> None:
+        """Hold an entry that alone is not worth a file, such as the arguments; None drops it."""
+        if entry is None:
+            self.entries.pop(name, None)
         else:
-            self._states[name] = state
-
-    def tick(self, **unfinished: Callable[[], Entry]) -> None:
-        """Write the file if the time since the last file is over.
-
-        Args:
-            unfinished: functions that return states which hold only now, such as sums of a part of
-                the rows, by name.
-        """
-        if self.path is not None and time.monotonic() >= self._due:
-            self._write(self._states | unfinished)
+            self.entries[name] = entry
 
     def close(self) -> None:
         """Write the file if it lacks an entry. It keeps its unfinished entries if it lacks none."""
-        if self.path is not None and self._unwritten:
-            self._write(self._states)
+        if self.path is not None and self.unwritten:
+            self.write(self.entries)
 
-    def _write(self, states_by_name: Mapping[str, Entry | Callable[[], Entry]]) -> None:
+    def write(self, entries: Mapping[str, Entry | Callable[[], Entry]]) -> None:
         """Write the file. If that fails, warn; the last file is then still there."""
         begin = time.monotonic()
-        states = {name: s() if callable(s) else s for name, s in states_by_name.items()}
+        computed = {name: e() if callable(e) else e for name, e in entries.items()}
         try:
             assert self.path is not None
-            save_state(self.path, *_together(states), kind=_KIND, mark=_MARK)
-            self._unwritten = False
+            save_state(self.path, *_together(computed), kind=_KIND, mark=_MARK)
+            self.unwritten = False
         except OutputError as error:
             warn_caller(
                 f"checkpoint: {error}; the run goes on, and a kill now loses all work since the "
@@ -137,13 +116,7 @@ class Checkpoint:
                 RuntimeWarning,
             )
         end = time.monotonic()
-        self._due = end + max(self.seconds, _SHARE * (end - begin))
-
-    def remove(self) -> None:
-        """Remove the file."""
-        if self.path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(self.path)
+        self.due = end + max(self.seconds, _SHARE * (end - begin))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,70 +129,76 @@ class RunState:
     __repr__ = short_repr
 
     def known(self, name: str) -> Entry | None:
-        """See `Checkpoint.known`."""
-        return self.checkpoint.known(self.prefix + name)
+        """Return an entry of an earlier call; None if it is not known."""
+        entry = self.checkpoint.entries.get(self.prefix + name)
+        return entry if isinstance(entry, Entry) else None
 
-    def keep(self, name: str, state: Entry | Callable[[], Entry] | None) -> None:
-        """See `Checkpoint.keep`."""
-        self.checkpoint.keep(self.prefix + name, state)
+    def keep(self, name: str, entry: Entry | Callable[[], Entry] | None) -> None:
+        """Keep an entry, or a function that returns it when the file is written; None drops it."""
+        if self.checkpoint.path is not None:
+            self.checkpoint.unwritten = True
+            self.checkpoint.describe(self.prefix + name, entry)
 
     def tick(self, **unfinished: Callable[[], Entry]) -> None:
-        """See `Checkpoint.tick`."""
-        self.checkpoint.tick(**{self.prefix + name: state for name, state in unfinished.items()})
+        """Write the file if it is due, with entries that are valid only now, such as partial sums.
+
+        The functions `unfinished` return these entries by name.
+        """
+        checkpoint = self.checkpoint
+        if checkpoint.path is not None and time.monotonic() >= checkpoint.due:
+            entries = {self.prefix + name: entry for name, entry in unfinished.items()}
+            checkpoint.write(checkpoint.entries | entries)
 
     def share(self, mesh: Mesh | None) -> None:
-        """Give all processes of a mesh the states of the process that has made most evaluations.
+        """Give all processes of a mesh the entries of the process that has made most evaluations.
 
-        Only states that are equal in all processes at the same time are shared. Each process keeps
+        Only entries that are equal in all processes at the same time are shared. Each process keeps
         the sums of its unfinished pass, which are used if the pass is the next one of the run.
         """
         if mesh is None or not spans_processes(mesh) or self.checkpoint.path is None:
             return
         import safetensors.numpy
 
-        shared = {name: self.known(name) for name in ("memory", "points", "history", "sums")}
-        states = {name: state for name, state in shared.items() if state is not None}
-        history = states["history"].arrays if "history" in states else {}
+        names = ("memory", "points", "history", "sums")
+        entries = {name: entry for name in names if (entry := self.known(name)) is not None}
+        history = entries["history"].arrays if "history" in entries else {}
         n_evaluations = sum(len(a) for name, a in history.items() if name.endswith(".seconds"))
-        arrays, documents = _together(states)
+        arrays, documents = _together(entries)
         arrays |= {_DOCUMENTS: np.frombuffer(json.dumps(documents).encode(), np.uint8)}
         packed = safetensors.numpy.save({name: np.array(a) for name, a in arrays.items()})
-        progress = [
-            json.loads(text)
-            for text in gather_texts(
-                mesh, json.dumps([n_evaluations, len(states), len(packed)]).encode()
-            )
-        ]
-        best = max(range(len(progress)), key=lambda i: (*progress[i][:2], -i))
-        if progress[best][1] == 0:
+        progress = json.dumps([n_evaluations, len(entries), len(packed)]).encode()
+        of_processes = [json.loads(text) for text in gather_texts(mesh, progress)]
+        best = max(range(len(of_processes)), key=lambda i: (*of_processes[i][:2], -i))
+        _, n_entries, n_bytes = of_processes[best]
+        if n_entries == 0:
             return
-        text = np.zeros(progress[best][2], np.uint8)
+        text = np.zeros(n_bytes, np.uint8)
         if processes_of(mesh)[best] == jax.process_index():
             text = np.frombuffer(packed, np.uint8)
         arrays = safetensors.numpy.load(np.asarray(sum_over_processes(mesh, text)).tobytes())
-        states = _by_name(arrays, json.loads(arrays.pop(_DOCUMENTS).tobytes()))
-        for name in shared:
-            self.checkpoint.describe(self.prefix + name, states.get(name))
+        entries = _by_name(arrays, json.loads(arrays.pop(_DOCUMENTS).tobytes()))
+        for name in names:
+            self.checkpoint.describe(self.prefix + name, entries.get(name))
 
     def same(self, name: str, values: Mapping[str, Any]) -> None:
-        """Raise a `ValueError` if arguments differ from those of the call that wrote the file.
+        """Raise a `ValueError` if a group of arguments differs from the group in the checkpoint.
 
-        Args:
-            name: the name of the group of arguments.
-            values: the arguments by name; of arrays checksums are compared.
+        `values` are the arguments by name. Arrays are compared by their checksums.
         """
         if self.checkpoint.path is None:
             return
         values = {**values, **environment()} if name == "settings" else values
-        entries = {k: v for what, value in values.items() for k, v in described(what, value)}
+        here = {k: v for argument, value in values.items() for k, v in described(argument, value)}
         known = self.known(name)
-        if known is not None and known.document != entries:
-            written, names = known.document, dict.fromkeys([*known.document, *entries])
+        if known is None:
+            self.checkpoint.describe(self.prefix + name, Entry({}, here))
+        elif known.document != here:
+            written = known.document
             lines = [
-                f"{what}: {clipped(written.get(what, 'none'), 100)} in the file, "
-                f"{clipped(entries.get(what, 'none'), 100)} in this call"
-                for what in names
-                if written.get(what) != entries.get(what)
+                f"{argument}: {clipped(written.get(argument, 'none'), 100)} in the file, "
+                f"{clipped(here.get(argument, 'none'), 100)} in this call"
+                for argument in dict.fromkeys([*written, *here])
+                if written.get(argument) != here.get(argument)
             ]
             more = f"; and {len(lines) - _SHOWN} others" if len(lines) > _SHOWN else ""
             raise ValueError(
@@ -227,23 +206,21 @@ class RunState:
                 f"with the same arguments and data, got {'; '.join(lines[:_SHOWN])}{more}. Remove "
                 "the file to start anew, or state another path"
             )
-        if known is None:
-            self.checkpoint.describe(self.prefix + name, Entry({}, entries))
 
 
-def _together(states: Mapping[str, Entry]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return all arrays, by the names of entry and array, and the documents by name."""
-    arrays = {f"{name}/{k}": a for name, s in states.items() for k, a in s.arrays.items()}
-    return arrays, {name: state.document for name, state in states.items()}
+def _together(entries: Mapping[str, Entry]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return all arrays, by the names of entry and array, and the documents by entry name."""
+    arrays = {f"{name}/{k}": a for name, e in entries.items() for k, a in e.arrays.items()}
+    return arrays, {name: entry.document for name, entry in entries.items()}
 
 
 def _by_name(arrays: dict[str, Any], documents: dict[str, Any]) -> dict[str, Entry]:
     """Return the entries whose arrays and documents `_together` has put together."""
-    states = {name: Entry({}, document) for name, document in documents.items()}
+    entries = {name: Entry({}, document) for name, document in documents.items()}
     for key, array in arrays.items():
-        name, _, of_state = key.rpartition("/")
-        states[name].arrays[of_state] = array
-    return states
+        name, _, of_entry = key.rpartition("/")
+        entries[name].arrays[of_entry] = array
+    return entries
 
 
 NO_CHECKPOINT = Checkpoint(None).next_run()
@@ -261,9 +238,9 @@ def environment() -> dict[str, Any]:
 
 
 def resumable(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function with `resources` open their checkpoint, and remove its file at the end.
+    """Make a function open the checkpoint of its `resources`, and remove the file at the end.
 
-    A function that gets an open checkpoint, from another resumable function, leaves that open.
+    A function that gets an open checkpoint from another resumable function leaves it open.
     """
 
     @functools.wraps(function)
@@ -282,6 +259,6 @@ def resumable(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def run_state(resources: Any) -> RunState:
-    """Return the states of the next run of a call with such resources, see `resumable`."""
+    """Return the entries of the next run of a call with these resources, see `resumable`."""
     checkpoint = getattr(resources, "checkpoint", None)
     return checkpoint.next_run() if isinstance(checkpoint, Checkpoint) else NO_CHECKPOINT

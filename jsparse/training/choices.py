@@ -27,17 +27,13 @@ KERNELS = {
 def make_kernel(
     kernel: KernelLike, d: int, codes: tuple[int, ...] = (), *, per_column: bool = False
 ) -> Kernel:
-    """Return the kernel for a user's `kernel` argument.
+    """Return the kernel for a user's `kernel` argument, for inputs of `d` columns.
 
-    Args:
-        kernel: a name, a kernel, a function of two points, or a list of these for a `Mixture`. A
-            stationary kernel by name has lengthscale `sqrt(d)`, which suits standardised inputs.
-        d: number of columns.
-        codes: numbers of the columns that hold codes of categories.
-        per_column: give a stationary kernel by name one lengthscale for each column.
-
-    Raises:
-        ValueError: if `kernel` is none of these, or does not support columns of categories.
+    The argument is a name, a kernel, a function of two points, or a list of these for a `Mixture`.
+    A stationary kernel by name has lengthscale `sqrt(d)`, which suits standardised inputs. If
+    `per_column`, it has one lengthscale for each column. The columns `codes` hold codes of
+    categories. For any other argument, or a kernel that does not support categories, raise a
+    `ValueError`.
     """
     if codes:
         return with_categories(make_kernel(kernel, d, per_column=per_column), codes)
@@ -66,10 +62,8 @@ def template_of(kernel: KernelLike, d: int, search: Search, codes: tuple[int, ..
     A kernel by name gets the structure that the search needs: one lengthscale, one for each column,
     or a matrix. Before the rows are known, "auto" stands for an RBF kernel, and a rank for a matrix
     that selects the first columns. After the rows have been read, `training.run` replaces both.
-
-    Raises:
-        ValueError: as `make_kernel`; for a rank above the number of columns, or a rank with a
-            kernel that is not in `KERNELS`.
+    For a rank above the number of columns, or with a kernel that is not in `KERNELS`, raise a
+    `ValueError`.
     """
     if isinstance(kernel, str) and kernel == "auto":
         kernel = "rbf"
@@ -90,8 +84,8 @@ def projected(name: KernelLike, matrix: Float[np.ndarray, "r d"]) -> Kernel:
     return kernels.Projected(make_kernel(name, matrix.shape[1]), matrix)
 
 
-# The cache gives one function always the same static field of `Custom`. A new field would compile
-# all programs again.
+# The cache returns one object for each function: a static field of `Custom`. A new object would
+# compile all programs again.
 @functools.cache
 def _with_unused_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of parameters, which it ignores, and two points."""

@@ -49,39 +49,25 @@ class TrainingData(NamedTuple):
     def plan(self, method: Method, config: Config, n_parameters: int) -> Plan | None:
         """Return the memory plan of a run; None if the method needs little more than the rows.
 
-        Args:
-            method: the resolved method.
-            config: the configuration of the run.
-            n_parameters: number of tuned leaves of the kernel.
+        The method is resolved, and the kernel has `n_parameters` tuned leaves.
         """
-        arguments = {
-            "n": self.source.n_rows,
-            "d": self.shape.d,
-            "code": self.encoding.code,
-            "n_C": config.C.size,
-            "dtype": self.source.dtype,
-            "search": config.search,
-            "n_parameters": n_parameters,
-            "memory": config.resources.memory,
-            **self.planning,
-        }
-        return plan_of(method, **arguments)
+        return plan_of(
+            method, n=self.source.n_rows, d=self.shape.d, code=self.encoding.code,
+            n_C=config.C.size, dtype=self.source.dtype, search=config.search,
+            n_parameters=n_parameters, memory=config.resources.memory, **self.planning,
+        )  # fmt: skip
 
     def choose_points(self, method: Method, key: Key, kernel: Kernel) -> Points:
         """Return the prototypes or candidates that the method chooses.
 
         The method sees an indicator column for each category. The chosen points have the original
-        columns.
-
-        Raises:
-            ValueError: if columns hold categories, and the method computes points that are not
-                rows.
+        columns. If columns hold categories, and the method computes points that are not rows, raise
+        a `ValueError`.
         """
         rows, codes = self.candidates, self.encoding.codes
-        if not codes:
-            return method.choose_points(key, kernel, rows)
-        X = jax.device_put(indicators(np.asarray(rows.X), codes))
-        if X.shape == rows.X.shape:  # each column has one category, so the indicators are constant
+        X = jax.device_put(indicators(np.asarray(rows.X), codes)) if codes else rows.X
+        # If each column has one category, the indicators are constant, and of no use.
+        if X.shape == rows.X.shape:
             return method.choose_points(key, kernel, rows)
         wide = standardised(X, rows.weights)[1]
         points = method.choose_points(key, kernel, rows._replace(X=wide, coded=rows.X))

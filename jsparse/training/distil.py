@@ -29,13 +29,13 @@ from .run import run
 from .settings import Settings, check_method
 from .trained import Trained
 
-HELD_OUT = 5  # one of so many parts of the rows decides whether moved prototypes are better
+# Number of parts of the rows, of which one decides whether moved prototypes are better.
+HELD_OUT = 5
 # Factors of the large machine's `C`, among which the held-out rows choose for moved prototypes.
 FACTORS_OF_C = np.array([0.1, 1.0, 10.0, 100.0])
 NO_NUMBER = (
     "n_prototypes: expected None with a method, which has its own number of prototypes, got {!r}"
 )
-_TERMS = (("total", "moving"), ("compile", "compile"))  # seconds, and what the move adds to them
 
 
 class _AtMost(SCDP):
@@ -87,13 +87,12 @@ def distil(
             its held-out values are of this fifth. The rows must be in memory on one device.
         **options: see `train`. The default `task` is the model's.
 
-    All computations and the resulting model are in float64, whatever the dtype of the rows and of
-    the large machine. In float32 the kernel columns of some hundred prototypes are linearly
-    dependent to rounding. Lengthscales are in units of the standard deviations of the rows in `X`.
-    So the kernel changes if these rows have other standard deviations than the large machine's
-    rows. The columns of a table may be in another order than the large machine's. The option
-    `multiclass` decides how classes are divided into binary problems; the large machine's scheme
-    has no effect.
+    All computations and the resulting model are in float64, as in float32 the kernel columns of
+    some hundred prototypes are linearly dependent to rounding. Lengthscales are in units of the
+    standard deviations of the rows in `X`. So the kernel changes if these rows have other standard
+    deviations than the large machine's rows. The columns of a table may be in another order than
+    the large machine's. The option `multiclass` decides how classes are divided into binary
+    problems; the large machine's scheme has no effect.
 
     Raises:
         ValueError: as `train`; also for a method that cannot select or prune, a machine of several
@@ -166,10 +165,10 @@ def distil(
                 for points in (starts, ends)
             )
         best = moved if moved.cv_error < selected.cv_error else small
-    total = {name: small.seconds[name] + seconds[term] for name, term in _TERMS}
-    return dataclasses.replace(
-        best, seconds=small.seconds | seconds | total, large_error=small.large_error
-    )
+    seconds["total"] = small.seconds["total"] + seconds["moving"]
+    seconds["compile"] += small.seconds["compile"]
+    seconds = small.seconds | seconds
+    return dataclasses.replace(best, seconds=seconds, large_error=small.large_error)
 
 
 def _moved(
@@ -180,17 +179,11 @@ def _moved(
     X: Float[np.ndarray, "r d"],
     key: Key,
 ) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]:
-    """Return the small model's prototypes, before and after they imitate the large machine.
+    """Return the small model's prototypes in raw units, before and after the imitation.
 
-    The prototypes are in raw units.
-
-    Args:
-        small: a model with few of the prototypes, in float64.
-        large: the large machine.
-        kernel: its kernel, in float64.
-        Z: its prototypes, in raw units and float64.
-        X: rows, in the units of the small model's prototypes.
-        key: random key.
+    All arguments are in float64 except for the large machine. `kernel` and `Z` are the large
+    machine's kernel, and its prototypes in raw units. The rows `X` are in the units of the small
+    model's prototypes.
     """
     scaling, start = small.expansion.scaling, small.expansion.prototypes
     assert scaling is not None
@@ -205,8 +198,7 @@ def _moved(
 def _in_order(frame: Frame, y: Any, weights: ArrayLike | None, columns: Schema) -> Frame:
     """Return the table with its columns in the order of `columns`.
 
-    Raises:
-        ValueError: if the columns differ by more than their order.
+    If the columns differ by more than their order, raise a `ValueError`.
     """
     frame = frame.ordered([column.name for column in columns.columns])
     rows = None if weights is None else weighted_rows(weights, frame.n_rows).index

@@ -1,4 +1,4 @@
-"""Random numbers that the place of a row in a stream decides, whatever process reads the row."""
+"""Random numbers for the rows of a stream, which depend only on a seed and on each row's place."""
 
 import numpy as np
 from jaxtyping import Float, Int, UInt64

@@ -34,14 +34,10 @@ class Encoding(NamedTuple):
     def targets(
         self, y: Shaped[np.ndarray, " n *c"], weights: Float[np.ndarray, " n"] | None
     ) -> Shaped[np.ndarray, " n *c"]:
-        """Return the targets that machines are fitted to.
+        """Return the targets that machines are fitted to, from real targets or class numbers.
 
-        Real targets are in the machine's units, in float64. Two classes are -1 and +1. With a code,
-        the targets are the class numbers.
-
-        Args:
-            y: real targets, or class numbers.
-            weights: row weights; real targets of rows of weight 0 become 0.
+        Real targets are in the machine's units, in float64, with 0 for rows of weight 0. Two
+        classes are -1 and +1. With a code, the targets are the class numbers.
         """
         if self.classes is None:
             return self.units.apply(y, weights)
@@ -51,8 +47,7 @@ class Encoding(NamedTuple):
 def code_of(config: Config, k: int, dtype: np.dtype) -> Code | None:
     """Return the output code of `k` classes, see `Multiclass`; None for two classes.
 
-    Raises:
-        ValueError: if the method, or the method that distils its machine, cannot take the code.
+    If a method of the run cannot take the code, raise a `ValueError`.
     """
     if k <= 2:
         return None
@@ -63,10 +58,7 @@ def code_of(config: Config, k: int, dtype: np.dtype) -> Code | None:
 
 
 def check_codes(X: Float[np.ndarray, "n d"], codes: tuple[int, ...]) -> None:
-    """Raise a `ValueError` unless `X` has the columns `codes` and they hold whole numbers.
-
-    `codes` is increasing.
-    """
+    """Raise a `ValueError` unless `X` has the (increasing) columns `codes`, of whole numbers."""
     if codes and codes[-1] >= X.shape[1]:
         raise ValueError(
             f"kernel: expected columns of categories among the {X.shape[1]} of X, got {codes}"

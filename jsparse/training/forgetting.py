@@ -51,10 +51,9 @@ class Forgetting(NamedTuple):
 
 
 def forgetting(forget: Any, half_life: Any, window: Any) -> Forgetting:
-    """Return the `Forgetting` that the arguments of `partial_fit` state; at most one may be given.
+    """Return the `Forgetting` that the arguments of `partial_fit` state.
 
-    Raises:
-        ValueError: if several are stated, or one is out of range.
+    If several are stated, or one is out of range, raise a `ValueError`.
     """
     stated = {"forget": forget, "half_life": half_life, "window": window}
     names = [name for name, value in stated.items() if value is not None]
@@ -86,18 +85,14 @@ class HostRows(NamedTuple):
         """Return some of the rows."""
         return HostRows(*(a[rows] for a in self))
 
-    def followed_by(self, other: "HostRows") -> "HostRows":
-        """Return these rows and later rows."""
-        return HostRows(*map(np.concatenate, zip(self, other, strict=True)))
-
 
 class Window(NamedTuple):
     """The last rows of a stream, and the rounding of the sums over them.
 
     The energies of sums are their traces, weights and squared targets, see `_energies`. Each
-    addition or subtraction rounds the sums by about eps times their energies. The window adds these
-    rounding errors up. When they exceed `_LIMIT` times eps times the present energies, the rows of
-    the window are summed again.
+    addition or subtraction rounds the sums by about eps times their energies. When these rounding
+    errors together exceed `_LIMIT` times eps times the present energies, the rows of the window
+    are summed again.
     """
 
     rows: HostRows
@@ -115,12 +110,9 @@ class Window(NamedTuple):
     ) -> tuple["Window", NormalEquations]:
         """Return the window and its sums after rows have entered and surplus rows have left.
 
-        Args:
-            equations: sums over the rows of the window.
-            entering: later rows.
-            sum_of: a function that returns the sums over rows.
+        `equations` are the sums over the rows of the window; `sum_of` returns the sums over rows.
         """
-        rows = HostRows(*map(np.asarray, self.rows)).followed_by(entering)
+        rows = HostRows(*map(np.concatenate, zip(self.rows, entering, strict=True)))
         equations = equations + sum_of(entering)
         energies = np.asarray(_energies(equations))
         rounding = np.asarray(self.rounding) + energies

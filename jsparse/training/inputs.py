@@ -22,8 +22,7 @@ ClassWeight = Literal["balanced"] | Mapping[Any, float] | None
 def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
     """Check targets and return them: class labels, shape `n`, or numbers, shape `n` or `n c`.
 
-    Raises:
-        ValueError: if `y` does not have `n` rows, or targets of a regression are not finite.
+    If `y` does not have `n` rows, or targets of a regression are not finite, raise a `ValueError`.
     """
     targets = labels_of("y", y) if task == "classification" else on_host("y", y)
     has_columns = task == "regression" and targets.ndim == 2 and targets.shape[1] > 0
@@ -46,8 +45,7 @@ def encoded_targets(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return class numbers and the sorted labels; for regression, the targets and None.
 
-    Raises:
-        ValueError: if `classes` is given and lacks a label.
+    If `classes` is not None and lacks a label, raise a `ValueError`.
     """
     if task == "regression":
         return labels, None
@@ -70,10 +68,7 @@ def encoded_targets(
 def check_labels(classes: np.ndarray, n: int, n_all: int) -> None:
     """Raise a `ValueError` for fewer than two classes, or nearly as many classes as rows.
 
-    Args:
-        classes: labels of the rows of positive weight.
-        n: number of rows of positive weight.
-        n_all: number of all rows.
+    `classes` are the labels of the `n` rows of positive weight, among `n_all` rows.
     """
     if len(classes) < 2 and n < n_all:
         raise ValueError(
@@ -100,11 +95,8 @@ def warn_if_rounded(
 ) -> None:
     """Warn of columns whose values, rounded to `dtype`, have few steps within their range.
 
-    Args:
-        name: the argument's name.
-        values: one column, or a table.
-        dtype: dtype of the computations.
-        names: names of the columns of a table; by default their numbers.
+    `values` is one column, or a table whose columns have `names`, by default their numbers. `name`
+    is the argument that holds the values.
     """
     columns = values.reshape(len(values), -1)
     low, high = columns.min(axis=0), columns.max(axis=0)
@@ -144,11 +136,7 @@ def _are_exact(values: Shaped[np.ndarray, " n"], dtype: np.dtype) -> bool:
 
 
 def checked_weights(weights: ArrayLike, n: int) -> np.ndarray:
-    """Return row weights in float64.
-
-    Raises:
-        ValueError: unless there are `n` finite weights of at least 0, some of them above 0.
-    """
+    """Return row weights in float64; raise a `ValueError` unless all are >= 0 and some above 0."""
     w = real_numbers("weights", weights)
     expected = f"weights: expected {n} finite numbers of at least 0, one for each row, got"
     if w.shape != (n,):
@@ -168,11 +156,8 @@ def row_weights(
 ) -> np.ndarray | None:
     """Return row weights times the factors of the rows' classes; None if all weights are 1.
 
-    Args:
-        weights: row weights; None for 1.
-        class_weight: see `train`.
-        numbers: class numbers (or real targets) of the rows.
-        classes: labels in sorted order; None for regression.
+    `numbers` are the class numbers of the rows, and `classes` the sorted labels. For regression
+    they are the targets and None.
     """
     w = np.ones(len(numbers)) if weights is None else checked_weights(weights, len(numbers))
     if class_weight is None or classes is None:
@@ -183,12 +168,9 @@ def row_weights(
 def class_factors(
     class_weight: ClassWeight, classes: np.ndarray, class_sums: np.ndarray
 ) -> np.ndarray:
-    """Return the weight factor of each class.
+    """Return the weight factor of each class; a label that `class_weight` lacks has the factor 1.
 
-    Args:
-        class_weight: "balanced", or factors by label. A missing label has the factor 1.
-        classes: labels in sorted order.
-        class_sums: sum of the row weights of each class.
+    `classes` has the labels in sorted order, and `class_sums` the sum of each class's row weights.
     """
     if isinstance(class_weight, str) and class_weight == "balanced":
         n_classes = np.count_nonzero(class_sums)  # classes that have weight
@@ -232,9 +214,8 @@ class WeightedRows(NamedTuple):
     def folds_within(self, folds: Folds) -> Folds:
         """Drop rows of weight 0 from the caller's folds, and renumber the rows that remain.
 
-        Raises:
-            ValueError: unless each row of positive weight is in exactly one fold, and each row of
-                weight 0 in at most one.
+        Unless each row of positive weight is in exactly one fold, and each row of weight 0 in at
+        most one, raise a `ValueError`.
         """
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)
         rows = index[valid]
@@ -250,8 +231,7 @@ class WeightedRows(NamedTuple):
         new_number = np.full(self.n, -1, np.int32)
         new_number[self.index] = np.arange(len(self.index))
         members = [new_number[fold[used]] for fold, used in zip(index, valid, strict=True)]
-        members = [fold[fold >= 0] for fold in members]
-        return folds_of_rows(members, max(len(fold) for fold in members))
+        return Folds.of([fold[fold >= 0] for fold in members])
 
     def with_caller_rows(self, folds: Folds) -> Folds:
         """Renumber folds: replace the numbers among the rows with weight by the caller's."""
@@ -261,19 +241,10 @@ class WeightedRows(NamedTuple):
         return Folds(np.where(valid, self.index[index], 0).astype(np.int32), valid)
 
 
-def folds_of_rows(members: list[np.ndarray], width: int) -> Folds:
-    """Return folds from the row numbers of each fold, padded to `width` rows."""
-    index, valid = (np.zeros((len(members), width), t) for t in (np.int32, bool))
-    for fold, rows in enumerate(members):
-        index[fold, : len(rows)], valid[fold, : len(rows)] = rows, True
-    return Folds(index, valid)
-
-
 def weighted_rows(weights: ArrayLike | None, n: int) -> WeightedRows:
     """Return the rows of positive weight among `n` rows; all rows if `weights` is None.
 
-    Raises:
-        ValueError: unless there are `n` finite weights of at least 0, some of them above 0.
+    Invalid weights raise a `ValueError`, see `checked_weights`.
     """
     if weights is None:
         return WeightedRows(n, np.arange(n), None)

@@ -21,7 +21,7 @@ from ..machines.method import Method
 from ..multiclass import Code
 from .batch import Solved, Table, solve_batch
 from .batch_results import trained_members
-from .members import Alone, Member, Members, batches
+from .members import Member, Members, batches
 from .plan import calls_of_batch, free_bytes
 from .presets import Preset, completed
 from .run import raw_rows
@@ -55,9 +55,6 @@ class TrainedMany(Sequence["Trained | None"]):
 
     def __len__(self) -> int:
         return len(self.results)
-
-    def __iter__(self) -> Iterator[Trained | None]:
-        return iter(self.results)
 
     def __getitem__(self, index: Any) -> Any:
         return self.results[index]
@@ -155,11 +152,8 @@ def train_many(
 class _Group:
     """Members that share a program, and the parts of them that are computed at a time.
 
-    Args:
-        members: the members.
-        rows: capacity of rows.
-        mesh: the devices that share the members; None for one device.
-        limit: bytes that may be used; None without a limit.
+    The devices of `mesh` share the members, which are padded to `rows` rows and may use `limit`
+    bytes; None for one device and without a limit.
     """
 
     def __init__(
@@ -169,15 +163,14 @@ class _Group:
         widths = [padded_folds(m.folds, m.shape.n, rows).index.shape[1] for m in members if m.folds]
         self.fold_rows = max(widths, default=0)
         devices = 1 if mesh is None else mesh.size
-        one, stored = members[0].bytes_in_batch(rows)  # of all members, by their capacities
-        self.size, self.calls = calls_of_batch(len(members), devices, one, stored, limit)
+        solving, stored = members[0].bytes_in_batch(rows)  # equal for all members
+        self.size, self.calls = calls_of_batch(len(members), devices, solving, stored, limit)
 
     def results(self) -> Iterator[tuple[slice, list[Any]]]:
         """Yield parts of the members, each with a `Trained` or an error for every member.
 
-        While the caller works with the results of a part, the device computes the next ones. Each
-        is called from a thread of its own, as JAX runs the calls of one thread one after another
-        on a CPU.
+        While the caller works with the results of a part, the device computes the next parts. Each
+        part has its own thread, as JAX on a CPU runs the calls of one thread one after another.
         """
         started: deque[tuple[slice, Future[Solved]]] = deque()
         self.clock = time.perf_counter()
@@ -187,17 +180,18 @@ class _Group:
                 part = slice(begin, begin + self.size)
                 arguments = self._arguments(part)
                 if program is None:
-                    program = self._program(arguments)
+                    steps = self.members[0].common.steps
+                    program = solve_batch.program(*arguments, steps=steps, mesh=self.mesh)
                 started.append((part, threads.submit(_finished, program, arguments)))
                 if len(started) == self.calls:
-                    yield self._end(*started.popleft())
+                    yield self._collect(*started.popleft())
             while started:
-                yield self._end(*started.popleft())
+                yield self._collect(*started.popleft())
 
     def _arguments(self, part: slice) -> tuple[Method, Code | None, Table]:
         """Return the arguments of the program for some members, as arrays of the device.
 
-        Threads see other settings of JAX than the caller's, which decide the dtypes of arrays.
+        They are made in the caller's thread, whose settings of JAX decide the dtypes of arrays.
         """
         first = self.members[0]
         tables = [member.table(self.rows, self.fold_rows) for member in self.members[part]]
@@ -205,11 +199,8 @@ class _Group:
         batch = jax.tree.map(lambda *a: np.stack(a), *tables)
         return jax.device_put((first.common.wide, first.encoded.code, batch))
 
-    def _program(self, arguments: tuple[Method, Code | None, Table]) -> jax.stages.Compiled:
-        return solve_batch.program(*arguments, steps=self.members[0].common.steps, mesh=self.mesh)
-
-    def _end(self, part: slice, solved: Future[Solved]) -> tuple[slice, list[Any]]:
-        """Wait for the results of some members; their time is that since the part before."""
+    def _collect(self, part: slice, solved: Future[Solved]) -> tuple[slice, list[Any]]:
+        """Wait for the results of some members; their time began at the end of the last part."""
         results = solved.result()
         members, before, self.clock = self.members[part], self.clock, time.perf_counter()
         return part, trained_members(members, results, (self.clock - before) / len(members))
@@ -221,19 +212,15 @@ def _finished(program: jax.stages.Compiled, arguments: tuple[Method, Code | None
 
 
 class _Run:
-    """The problems of a call of `train_many`, and their results so far.
-
-    Args:
-        problems, on_error, options: as for `train_many`.
-    """
+    """The problems of a call of `train_many`, and their results so far."""
 
     def __init__(self, problems: Any, on_error: OnError, options: dict[str, Any]) -> None:
-        self.names, self.arguments = _listed(problems, options)
+        self.names, self.arguments = _checked_problems(problems, options)
         self.on_error = on_error
         self.results: list[Trained | None] = [None] * len(self.names)
         self.errors: dict[Any, Exception] = {}
         self.alone: dict[Any, str] = {}
-        self.configs: dict[tuple, tuple[Preset | None, Config]] = {}
+        self.configs: dict[tuple, tuple[Config, Preset | None]] = {}
         resources = options.get("resources", Resources())
         if getattr(resources, "checkpoint", None) is not None:
             raise ValueError(
@@ -254,8 +241,8 @@ class _Run:
             except Exception as error:
                 self._failed(number, error)
                 continue
-            if isinstance(member, Alone):
-                self.alone[self.names[number]] = member.reason
+            if isinstance(member, str):
+                self.alone[self.names[number]] = member
             else:
                 members[number] = member
         return members
@@ -271,42 +258,43 @@ class _Run:
     def train_alone(self) -> None:
         """Train all problems that are in no batch, one after another."""
         for number, name in enumerate(self.names):
-            if name in self.alone:
-                arguments = self.arguments[number]
-                resources = arguments.get("resources", Resources())
-                if self.mesh is not None and resources.mesh is not None:
-                    arguments = arguments | {"resources": dataclasses.replace(resources, mesh=None)}
-                try:
-                    self.results[number] = train(**arguments)
-                except Exception as error:
-                    self._failed(number, error)
+            if name not in self.alone:
+                continue
+            arguments = self.arguments[number]
+            resources = arguments.get("resources", Resources())
+            if self.mesh is not None and resources.mesh is not None:
+                arguments = arguments | {"resources": dataclasses.replace(resources, mesh=None)}
+            try:
+                self.results[number] = train(**arguments)
+            except Exception as error:
+                self._failed(number, error)
 
-    def _prepared(self, arguments: dict[str, Any]) -> Member | Alone:
-        """Return a problem as a member of a batch, or why it must be trained alone."""
+    def _prepared(self, arguments: dict[str, Any]) -> Member | str:
+        """Return a problem as a member of a batch, or the reason why it must be trained alone."""
         complete = {name: p.default for name, p in ARGUMENTS.items()} | arguments
         if complete["budget"] is not None or complete["n_prototypes"] is not None:
-            return Alone("a batch distils no machines, as budget and n_prototypes ask for")
+            return "a batch distils no machines, as budget and n_prototypes ask for"
         config, preset = self._config(complete)
         raw = raw_rows(complete["X"], complete["y"], complete["weights"], config.task)
         return self.checks.member(config, raw, complete["key"], preset)
 
     def _config(self, complete: dict[str, Any]) -> tuple[Config, Preset | None]:
-        """Return the configuration, without keys; it is made once for equal settings."""
+        """Return the configuration without keys, and the preset; made once for equal settings."""
         X, y, folds, resources = (complete[name] for name in ("X", "y", "folds", "resources"))
         stated = Stated(*(complete[name] for name in Stated._fields))
         situation = situation_of(X, y, folds, complete["out_of_fold"], resources)
         data = ("X", "y", "weights", "key")
         settings_ids = (id(value) for name, value in complete.items() if name not in data)
-        name = (situation, *settings_ids)
-        if name not in self.configs:
+        cache_key = (situation, *settings_ids)
+        if cache_key not in self.configs:
             settings, preset = completed(stated, complete["preset"], situation)
-            self.configs[name] = preset, configure(
+            config = configure(
                 complete["task"], NO_KEYS, settings, complete["C"], folds, complete["metric"],
                 complete["multiclass"], complete["class_weight"], complete["out_of_fold"],
                 dataclasses.replace(resources, mesh=None), complete["progress"],
             )  # fmt: skip
-        preset, config = self.configs[name]
-        return config, preset
+            self.configs[cache_key] = config, preset
+        return self.configs[cache_key]
 
     def _failed(self, number: int, error: Exception) -> None:
         """Store the error of a problem, or raise it; its message then names the problem."""
@@ -317,11 +305,12 @@ class _Run:
         self.errors[name] = error
 
 
-def _listed(problems: Any, options: dict[str, Any]) -> tuple[tuple[Any, ...], list[dict[str, Any]]]:
+def _checked_problems(
+    problems: Any, options: dict[str, Any]
+) -> tuple[tuple[Any, ...], list[dict[str, Any]]]:
     """Return the names of the problems, and the arguments of `train` for each.
 
-    Raises:
-        ValueError: for anything but pairs, triples and mappings of arguments.
+    For anything but pairs, triples and mappings of arguments, raise a `ValueError`.
     """
     if isinstance(problems, Mapping):
         names, problems = tuple(problems), list(problems.values())
@@ -359,8 +348,7 @@ def _listed(problems: Any, options: dict[str, Any]) -> tuple[tuple[Any, ...], li
 def _mesh(mesh: Mesh | None) -> Mesh | None:
     """Return the devices that share the problems: the caller's, or all accelerators of the process.
 
-    Raises:
-        ValueError: for a mesh of several processes.
+    For a mesh of several processes, raise a `ValueError`.
     """
     if mesh is None:
         devices = jax.local_devices()

@@ -39,12 +39,11 @@ PADDING = 8
 
 
 class Common(NamedTuple):
-    """What problems of one configuration and one shape have in common."""
+    """The method, kernel, bounds and steps that problems of one shape and configuration share."""
 
     method: Method  # resolved
     wide: Method  # with as many prototypes as their capacity
     search: Search  # resolved
-    kernel: Kernel  # whose leaves the search varies
     template: Template
     low: Float[np.ndarray, " p"]  # bounds of theta
     high: Float[np.ndarray, " p"]
@@ -96,7 +95,7 @@ class Member(NamedTuple):
 
     @property
     def program(self) -> tuple[Any, ...]:
-        """What decides the program beside the capacity of rows: equal for members of a batch."""
+        """The values that decide the program, beside the capacity of rows; equal in a batch."""
         encoded, common, code = self.encoded, self.common, self.encoded.code
         leaves, structure = jax.tree.flatten(common.template)
         return (
@@ -111,10 +110,8 @@ class Member(NamedTuple):
     def bytes_in_batch(self, rows: int) -> tuple[int, int]:
         """Return the bytes for solving the problem, and the bytes of its arguments and results.
 
-        A batch holds the arguments and results of all its problems, but solves only some at a time.
-
-        Args:
-            rows: capacity of rows.
+        The problem is padded to `rows` rows. A batch holds the arguments and results of all its
+        problems, but solves only some at a time.
         """
         steps, n_C, item = self.common.steps, len(self.config.C), self.raw.X.dtype.itemsize
         outputs = 1 if self.encoded.code is None else self.encoded.code.matrix.shape[1]
@@ -123,26 +120,20 @@ class Member(NamedTuple):
             rows, self.common.columns, outputs, steps.m, n_C, steps.planned, steps.n_folds, item
         )
         predictions = rows * n_C * outputs * item
-        shape = self.shape._replace(n=rows, d=self.common.columns)
-        planned = _plan(self.config, self.common, shape, self.encoded.code, item, None)
+        code, dtype = self.encoded.code, self.raw.X.dtype
+        planned = _plan(self.config, self.common, rows, code, dtype, limit=None)
         return planned.bytes + predictions, stored
 
     def table(self, rows: int, fold_rows: int) -> Table:
-        """Return the arrays of the problem, padded.
+        """Return the arrays of the problem, padded to `rows` rows.
 
-        Args:
-            rows: capacity of rows.
-            fold_rows: capacity of rows of a fold that the caller states.
+        A fold that the caller states is padded to `fold_rows` rows.
         """
         encoded, common, (n, d) = self.encoded, self.common, self.raw.X.shape
         dtype, labels, m = self.raw.X.dtype, encoded.labels, common.steps.m
         codes, counts = (np.zeros(n, np.int32), np.array([n])) if labels is None else encode(labels)
         w = self.weights
-        folds = self.folds
-        if folds is not None:
-            index, valid = padded_folds(folds, n, rows)
-            added = [(0, 0), (0, fold_rows - index.shape[1])]
-            folds = Folds(np.pad(index, added), np.pad(valid, added))
+        folds = None if self.folds is None else padded_folds(self.folds, n, rows).padded(fold_rows)
         draws = draws_of(
             codes, counts, self.n_prototypes, rows, _unequal(w), stratify=labels is not None
         )
@@ -170,7 +161,7 @@ class Member(NamedTuple):
 
 
 def _unequal(weights: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"] | None:
-    """Return the weights in float64; None if all are equal, so that they decide no draw."""
+    """Return the weights in float64; None if all are equal, as they do not affect random draws."""
     return None if np.all(weights == weights[0]) else weights.astype(float)
 
 
@@ -187,46 +178,34 @@ def key_data(key: KeyLike) -> np.ndarray | None:
     return np.asarray(jax.random.key_data(checked))
 
 
-class Alone(NamedTuple):
-    """The reason for which a problem cannot join a batch and has a run for itself."""
-
-    reason: str
-
-
 class Members:
     """The checks that turn problems into members of batches; results for equal shapes are kept.
 
-    Args:
-        limit: bytes that may be used; None without a limit.
+    A batch may use `limit` bytes; None without a limit.
     """
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
-        self._common: dict[tuple, tuple[Common | Alone, Shape]] = {}
+        self._common: dict[tuple, tuple[Common | str, Shape]] = {}
 
     def member(
         self, config: Config, raw: RawRows | None, key: KeyLike, preset: Preset | None
-    ) -> Member | Alone:
-        """Return a problem as a member of a batch, or why it must be trained alone.
+    ) -> Member | str:
+        """Return a problem as a member of a batch, or the reason why it must be trained alone.
 
-        Args:
-            config: the configuration, without keys.
-            raw: the rows; None for a stream.
-            key: the random key of the problem.
-            preset: the preset that completed the settings.
-
-        Raises:
-            ValueError: for rows that contradict the configuration, as `train` does.
+        The configuration has no keys. `raw` is None for a stream. `preset` is the preset that
+        completed the settings. As in `train`, rows that contradict the configuration raise a
+        `ValueError`.
         """
         data, reason = key_data(key), why_alone(config)
         if reason is not None:
-            return Alone(reason)
+            return reason
         if raw is None:
-            return Alone("a batch needs rows in memory, not a stream")
+            return "a batch needs rows in memory, not a stream"
         if data is None:
-            return Alone("a batch needs keys of JAX's default generator")
+            return "a batch needs keys of JAX's default generator"
         if raw.schema is not None and raw.schema.codes:
-            return Alone("a batch needs columns of numbers, not of categories")
+            return "a batch needs columns of numbers, not of categories"
         encoded, (n, d) = encode_rows(raw.X, raw.y, raw.weighted, config), raw.X.shape
         folds = config.folds if isinstance(config.folds, Folds) else None
         if folds is None:
@@ -236,37 +215,35 @@ class Members:
             folds = raw.weighted.folds_within(folds)
             in_fold = np.asarray(folds.valid).sum(axis=1)
         n_classes = None if encoded.classes is None else len(encoded.classes)
-        place = (id(config), n, d, raw.X.dtype, n_classes, *in_fold.tolist(), folds is None)
-        if place not in self._common:
+        cache_key = (id(config), n, d, raw.X.dtype, n_classes, *in_fold.tolist(), folds is None)
+        if cache_key not in self._common:
             kernel = template_of(config.kernel, d, config.search)
             shape = shape_of(n, d, in_fold, encoded.classes, kernel)
-            entry = self._common_of(config, shape, kernel, raw.X.dtype, len(in_fold), folds)
-            if isinstance(entry, Common):
-                item = raw.X.dtype.itemsize
-                check_fits(
-                    _plan(config, entry, shape, encoded.code, item, self.limit), entry.method
-                )
-            self._common[place] = entry, shape
-        common, shape = self._common[place]
-        if isinstance(common, Alone):
+            common = self._common_of(config, shape, kernel, raw.X.dtype, len(in_fold), folds)
+            if isinstance(common, Common):
+                planned = _plan(config, common, n, encoded.code, raw.X.dtype, self.limit)
+                check_fits(planned, common.method)
+            self._common[cache_key] = common, shape
+        common, shape = self._common[cache_key]
+        if isinstance(common, str):
             return common
         return Member(config, raw, encoded, shape, common, folds, data, preset)
 
     def _common_of(
         self, config: Config, shape: Shape, kernel: Kernel, dtype: np.dtype, n_folds: int,
         folds: Folds | None,
-    ) -> Common | Alone:  # fmt: skip
+    ) -> Common | str:  # fmt: skip
         """Return what problems of a shape have in common, or why they must be trained alone."""
         method = config.method.resolve(shape)
         search = config.search.resolve(shape.n, on_mesh=False)
         template = split_kernel(kernel, dtype, **search.varied)
         reason = search.why_alone(template.size, dtype) or method.why_alone
-        if reason is None and shape.linear:
-            reason = "a batch needs a kernel with prototypes, not the linear kernel"
-        if reason is None and categorical_columns(kernel):
-            reason = "a batch needs columns of numbers, not of categories"
         if reason is not None:
-            return Alone(reason)
+            return reason
+        if shape.linear:
+            return "a batch needs a kernel with prototypes, not the linear kernel"
+        if categorical_columns(kernel):
+            return "a batch needs columns of numbers, not of categories"
         m = capacity(method.n_features, 8)  # type: ignore[arg-type]
         criterion = config.metric or method.criterion(config.task)
         reported = config.metric or method.metric(config.task)
@@ -279,16 +256,16 @@ class Members:
         )
         columns = capacity(shape.d, 4) if kernel.ignores_zero_columns else shape.d
         wide, bounds = method.at_size(m)[0], bounds_of(template)
-        return Common(method, wide, search, kernel, template, *bounds, columns, steps)
+        return Common(method, wide, search, template, *bounds, columns, steps)
 
 
 def _plan(
-    config: Config, common: Common, shape: Shape, code: Code | None, item: int, limit: int | None
+    config: Config, common: Common, n: int, code: Code | None, dtype: np.dtype, limit: int | None
 ) -> Plan:
-    """Return the memory plan of the run of one problem, padded to its capacities."""
+    """Return the memory plan of the run of one problem of `n` rows, padded to its capacities."""
     planned = plan_of(
-        common.wide, n=capacity(shape.n), d=common.columns, folds=common.steps.n_folds, code=code,
-        n_C=config.C.size, dtype=np.dtype(f"f{item}"), search=common.search,
+        common.wide, n=capacity(n), d=common.columns, folds=common.steps.n_folds, code=code,
+        n_C=config.C.size, dtype=dtype, search=common.search,
         n_parameters=common.template.size, memory=limit,
     )  # fmt: skip
     assert planned is not None

@@ -40,16 +40,9 @@ def with_more_rows(
     errors do not change. The machines of the folds are dropped, as they are not fitted to the new
     rows.
 
-    Args:
-        method: the method that trained the model.
-        model: the model to update.
-        sums: the model's sums over the old rows.
-        C: the model's weight of the data-fit term, or one for each binary problem.
-        X: new raw inputs.
-        targets: new targets: real numbers, or -1 and +1, or class numbers if the model has a code
-            of several binary problems.
-        weights: new row weights, already multiplied by the class weights; None for 1.
-        forgetting: how earlier rows lose their weight.
+    `method`, `model`, `sums` and `C` belong to the old rows. `X` are raw inputs of the new rows.
+    Their targets are real numbers, -1 and +1, or class numbers if the model has a code. Their
+    weights include the class weights; None for 1. `forgetting` reduces the weights of old rows.
 
     Raises:
         ValueError: for inputs or targets that are not finite in the precision of the model, or a
@@ -93,15 +86,10 @@ def with_window(
     weights: Float[np.ndarray, " n"],
     size: int,
 ) -> Sums:
-    """Return the model's sums with a window that holds all rows so far; see `with_more_rows`.
+    """Return the model's sums with a window of at most `size` rows, which holds all rows so far.
 
-    Args:
-        model: the model fitted to the rows.
-        sums: the model's sums over the rows.
-        X: raw inputs of the rows.
-        targets: targets of the rows, as for `with_more_rows`.
-        weights: row weights, 0 for rows that are not in the window.
-        size: the largest number of rows of the window.
+    Arguments are as for `with_more_rows`, but of the rows that the model was fitted to. Rows that
+    are not in the window have weight 0.
     """
     with jax.enable_x64(model.dtype == np.float64):
         rows = _host_rows(model, sums.units, X, targets, weights)

@@ -28,21 +28,22 @@ from ..search.strategies import Profile, Search, check_search
 FACTORS = 4
 SAMPLE_ROWS = 65536  # default number of rows in the sample of a stream
 
-# Of `train_many`. Number of tables in one call of a program: on each accelerator, and on a CPU,
-# where one table is computed after another.
+# For `train_many`: the number of tables in one call of a program, on each accelerator, and on a
+# CPU, where one table is computed after another.
 TABLES, TABLES_ON_CPU = 64, 16
-# Number of calls at a time. An accelerator has the second waiting when it has done the first. The
-# cores of a CPU take one each; preparing tables and results takes as long as four calls compute.
+# Number of calls at a time. The second call waits on an accelerator until the first is done. Each
+# core of a CPU takes one; preparing tables and results takes as long as four calls compute.
 CALLS, CALLS_ON_CPU = 2, 4
-# Of `train` without a method, by preset: upper limits of the rows for which every row is a
-# prototype, and of the prototypes of more rows. Memory and time of all rows grow with the square
-# and the cube of their number.
+# For `train` without a method, by preset: the most rows of which every row becomes a prototype, and
+# the most prototypes of larger tables. If every row is a prototype, memory and time grow with the
+# square and the cube of the number of rows.
 ALL_ROWS = {"balanced": 6000, "accurate": 20_000}
 PROTOTYPES = {"balanced": 500, "accurate": 2000}
-COMPARED = 3 * 2**25  # measured bytes of the programs for the kernels and columns that it compares
+# Measured bytes of the programs that compare kernels and scalings of the columns.
+COMPARISON_BYTES = 3 * 2**25
 MATRICES, BLOCKS = 5, 4  # for all rows: n x n, and blocks of rows, in memory at a time (measured)
 # Measured bytes of the objects of a result, and of its arrays for each row.
-RESULT, RESULT_ROW = 2**17, 64
+RESULT_BYTES, RESULT_ROW_BYTES = 2**17, 64
 
 
 class Plan(NamedTuple):
@@ -161,8 +162,10 @@ def plan(
         )
     programs = bytes_of_programs(max(batch_rows, sample_rows) if streamed else n)
     if n_prototypes is None:
-        programs += COMPARED
-    limit = _free_for_arrays(programs) if memory is None else int(real("memory", memory, 0.0))
+        programs += COMPARISON_BYTES
+    limit = free_bytes() if memory is None else int(real("memory", memory, 0.0))
+    if memory is None and limit is not None and on_cpu():  # programs are in the same memory
+        limit = max(0, limit - programs)
     item, block_rows = np.dtype(dtype).itemsize, default_block_rows()
     if m == "all":
         parts = {
@@ -211,16 +214,16 @@ def plan(
         parts = parts_of(m, kernels)
         if n_problems == 1:
             return parts
-        one, evaluations = sum(parts.values()), sum(search.batch_sizes(n_parameters))
+        solving, evaluations = sum(parts.values()), sum(search.batch_sizes(n_parameters))
         stored = bytes_in_batch(
             capacity(n), capacity(d, 4), outputs, capacity(m, 8), n_C, evaluations, folds, item
         )
         devices = 1 if systems_at_once() == 1 else len(jax.local_devices())
-        size, calls = calls_of_batch(n_problems, devices, one, stored, limit)
+        size, calls = calls_of_batch(n_problems, devices, solving, stored, limit)
         at_once = min(size, systems_at_once() * devices)
-        result = RESULT + RESULT_ROW * n + 2 * m * (m + d) * item
+        result = RESULT_BYTES + RESULT_ROW_BYTES * n + 2 * m * (m + d) * item
         return {
-            "problems at work": calls * at_once * one,
+            "problems at work": calls * at_once * solving,
             "tables of calls": calls * size * stored,
             "results": n_problems * result,
         }
@@ -244,13 +247,10 @@ def plan(
 def default_prototypes(
     n: int, preset: str, memory: int | None, *, by_folds: bool = False
 ) -> int | Literal["all"]:
-    """Return the number of prototypes of `train` without a method, for rows in memory.
+    """Return the number of prototypes of `train` without a method, for `n` rows in memory.
 
-    Args:
-        n: number of rows.
-        preset: "balanced" or "accurate".
-        memory: bytes that may be used; None for the free memory.
-        by_folds: whether the run must be validated on folds, which excludes the dual.
+    The preset is "balanced" or "accurate". Arrays may take `memory` bytes; None for the free
+    memory. `by_folds` states whether the run must be validated on folds, which excludes the dual.
     """
     needed = plan(max(n, 1), 1, "all", memory=memory)
     fits = needed.limit is None or needed.bytes <= needed.limit
@@ -264,31 +264,20 @@ def bytes_in_batch(
 ) -> int:
     """Return the bytes of the arguments and results of a problem in a call of `train_many`.
 
-    Args:
-        rows: capacity of rows.
-        columns: capacity of columns.
-        outputs: number of binary problems or targets.
-        m: capacity of prototypes.
-        n_C: number of values of `C`.
-        evaluations: number of kernels of the search.
-        folds: number of folds.
-        item: bytes of a number.
+    Rows, columns and prototypes `m` are capacities. The search evaluates `evaluations` kernels, and
+    a number has `item` bytes.
     """
     arrays = rows * (columns + outputs + 4) + 4 * m * (m + columns)
     return 2 * item * (arrays + evaluations * n_C * folds)
 
 
 def calls_of_batch(
-    problems: int, devices: int, one: int, stored: int, limit: int | None
+    problems: int, devices: int, solving: int, stored: int, limit: int | None
 ) -> tuple[int, int]:
     """Return the number of tables in a call of `train_many`, and the number of calls at a time.
 
-    Args:
-        problems: number of problems.
-        devices: number of devices that share them.
-        one: bytes while a problem is solved.
-        stored: bytes of a problem's arguments and results, see `bytes_in_batch`.
-        limit: bytes that may be used; None without a limit.
+    A problem takes `solving` bytes while it is solved, and `stored` bytes for its arguments and
+    results, see `bytes_in_batch`. All may take `limit` bytes; None without a limit.
     """
     if systems_at_once() == 1:
         size, calls = TABLES_ON_CPU * devices, min(CALLS_ON_CPU, usable_cores())
@@ -296,7 +285,7 @@ def calls_of_batch(
         size, calls = min(TABLES * devices, 1 << (problems - 1).bit_length()), CALLS
 
     def needed() -> int:
-        return calls * (min(size, systems_at_once() * devices) * one + size * stored)
+        return calls * (min(size, systems_at_once() * devices) * solving + size * stored)
 
     while limit is not None and calls > 1 and needed() > limit:
         calls -= 1
@@ -305,25 +294,13 @@ def calls_of_batch(
     return size, calls
 
 
-def _free_for_arrays(programs: int) -> int | None:
-    """Return the free bytes of the device; on a CPU, subtract the bytes of the programs."""
-    free = free_bytes()
-    return max(0, free - programs) if on_cpu() and free is not None else free
-
-
 def plan_of(method: Method, **arguments: Any) -> Plan | None:
-    """Return the memory `plan` of a method whose settings are resolved.
-
-    None if the method stores neither a feature matrix nor a kernel matrix (`Method.n_features`).
-    """
+    """Return the memory `plan` of a resolved method; None if it needs little more than the rows."""
     return None if method.n_features is None else plan(**method.plan_arguments, **arguments)
 
 
 def check_fits(planned: Plan | None, method: Method) -> None:
-    """Raise a `ValueError` if a run does not fit into memory.
-
-    The message states the largest number of prototypes or candidates that would fit.
-    """
+    """Raise a `ValueError` if a run does not fit into memory; its message states what would fit."""
     if planned is None or planned.limit is None or planned.bytes <= planned.limit:
         return
     largest_part = max(planned.parts, key=planned.parts.__getitem__)

@@ -38,14 +38,10 @@ def as_text(title: str, facts: Mapping[str, str]) -> str:
 
 
 def as_html(facts: Mapping[str, str], curve: SizeCurve | None, error: str) -> str:
-    """Return HTML with a table of the facts, and beside it the curve over the sizes.
+    """Return HTML with a table of the facts, and beside it the curve over the sizes, if any.
 
-    Lines and text have the colour `currentColor`, so that they suit light and dark themes.
-
-    Args:
-        facts: values by name.
-        curve: errors by size; None to draw no curve.
-        error: name of the curve's metric, for the axis.
+    Lines and text have the colour `currentColor`, so that they suit light and dark themes. `error`
+    is the name of the curve's metric, for the axis.
     """
     cell = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;background:none"
     rows = "".join(
@@ -62,11 +58,9 @@ def as_html(facts: Mapping[str, str], curve: SizeCurve | None, error: str) -> st
 
 
 def size_curve_svg(curve: SizeCurve, error: str) -> str:
-    """Return an SVG of the error against the size; an empty string if no error is finite.
+    """Return an SVG of the error, a metric with this name, against the size.
 
-    Args:
-        curve: the sizes and errors.
-        error: name of the metric, for the axis.
+    If no error is finite, the result is an empty string.
     """
     finite = np.isfinite(curve.errors)
     if not finite.any():
@@ -118,11 +112,8 @@ def _axes_svg(x: list[tuple[float, str]], y: list[tuple[float, str]], error: str
 
     `x` and `y` are the ticks of each axis, as pairs of position in pixels and text.
     """
-    bottom, middle, halfway = (
-        HEIGHT - BOTTOM,
-        (LEFT + WIDTH - RIGHT) / 2,
-        (TOP + HEIGHT - BOTTOM) / 2,
-    )
+    bottom = HEIGHT - BOTTOM
+    middle, halfway = (LEFT + WIDTH - RIGHT) / 2, (TOP + bottom) / 2
     lines = [f"M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"]
     lines += [f"M{at} {bottom}v4" for at, _ in x] + [f"M{LEFT} {at}h-4" for at, _ in y]
     texts = [_text_svg(at, bottom + 15, tick) for at, tick in x]
@@ -160,8 +151,7 @@ def rounded(value: float, digits: int) -> str:
 def status_in_words(statuses: dict[str, int]) -> str:
     """Return in words the status of the fit, and every other status of a result not to be trusted.
 
-    Args:
-        statuses: the status by part of a run; the part "fit" is required.
+    `statuses` has the status by part of a run, of which "fit" is one.
     """
     clauses = {name: ADVICE[code].partition(";")[0].rstrip(".") for name, code in statuses.items()}
     # The name of a bad code comes first, as a display may cut the text.

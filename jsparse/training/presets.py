@@ -22,17 +22,11 @@ ADVICE = {
 
 
 class Situation(NamedTuple):
-    """The facts about a run that decide which settings it can have.
+    """The facts about a run that decide which settings it can have."""
 
-    Attributes:
-        n: the number of rows; None for a stream and on a mesh.
-        by_folds: whether the run must be validated on folds.
-        memory: bytes that may be used; None for the free memory.
-    """
-
-    n: int | None
-    by_folds: bool = False
-    memory: int | None = None
+    n: int | None  # number of rows; None for a stream and on a mesh
+    by_folds: bool = False  # whether the run must be validated on folds
+    memory: int | None = None  # bytes that may be used; None for the free memory
 
     __repr__ = short_repr
 
@@ -43,10 +37,8 @@ def completed(
     """Return the stated settings completed by a preset, and the name of the preset.
 
     If no preset is stated, a stated method, a stream and a mesh get the settings of the papers. The
-    name is then None. In all other cases the default preset is "balanced".
-
-    Raises:
-        ValueError: for an unknown preset, or a preset other than "fast" for a stream or a mesh.
+    name is then None. In all other cases the default preset is "balanced". For an unknown preset,
+    or a preset other than "fast" for a stream or a mesh, raise a `ValueError`.
     """
     if preset is not None and preset not in get_args(Preset):
         raise ValueError(f"preset: expected one of {get_args(Preset)}, got {preset!r}")
@@ -55,9 +47,8 @@ def completed(
     if preset is None and (stated.method is not None or situation.n is None):
         return stated.completed(PAPERS), None
     preset = preset or "balanced"
-    if preset == "fast":
-        return stated.completed(PAPERS), preset
-    return stated.completed(_metric_settings(preset, situation)), preset
+    settings = PAPERS if preset == "fast" else _metric_settings(preset, situation)
+    return stated.completed(settings), preset
 
 
 def _metric_settings(preset: Preset, situation: Situation) -> Settings:

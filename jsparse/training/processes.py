@@ -11,24 +11,17 @@ from jax.sharding import Mesh
 from .._mesh import gather_texts, processes_of, spans_processes, sum_over_processes
 from ..data.streams import StreamError
 from .inputs import check_label_count
-from .summary import Columns, Moments, Summarizer, lowest_numbers
+from .summary import Moments, SampledRows, Summarizer, lowest_numbers
 
 
 def join_processes(mesh: Mesh | None, summarizer: Summarizer, shards: list[int]) -> None:
     """Turn the summary of this process's rows into the summary of the rows of all processes.
 
     On a mesh of several processes this is a collective operation; otherwise it does nothing. The
-    result depends on the numbers of the shards, but not on the processes that read them, except for
-    rounding.
-
-    Args:
-        mesh: the devices of the run.
-        summarizer: the rows of this process, to which the rows of all others are added.
-        shards: the numbers of the shards of this process.
-
-    Raises:
-        ValueError: in every process, if two processes have the same shard, the numbers of columns
-            differ, or there are nearly as many classes as rows.
+    result depends on the numbers of the `shards` of all processes. It does not depend on which
+    process reads a shard, except for rounding. If two processes have the same shard, the numbers of
+    columns differ, or there are nearly as many classes as rows, raise a `ValueError` in every
+    process.
     """
     if mesh is None or not spans_processes(mesh):
         return
@@ -40,22 +33,22 @@ def join_processes(mesh: Mesh | None, summarizer: Summarizer, shards: list[int])
         return
     own_labels = [*summarizer.by_class]
     _join_moments(summarizer, reports)
-    place = {label: i for i, label in enumerate(summarizer.by_class)}
-    class_numbers = np.array([place[label] for label in own_labels], np.int64)
+    number_of = {label: i for i, label in enumerate(summarizer.by_class)}
+    class_numbers = np.array([number_of[label] for label in own_labels], np.int64)
     dtypes = [np.result_type(*kinds) for kinds in zip(*(r["dtypes"] for r in reports), strict=True)]
     if local is None:
-        shapes = [(0, len(summarizer.low)) if name == "X" else 0 for name in Columns._fields]
-        local = Columns(*map(np.zeros, shapes, dtypes))
+        shapes = [(0, len(summarizer.low)) if name == "X" else 0 for name in SampledRows._fields]
+        local = SampledRows(*map(np.zeros, shapes, dtypes))
     else:
         local = local._replace(class_numbers=class_numbers[local.class_numbers])
         if summarizer.classification:
             local = local._replace(targets=local.class_numbers)
-        local = Columns(*(a.astype(dtype) for a, dtype in zip(local, dtypes, strict=True)))
+        local = SampledRows(*(a.astype(dtype) for a, dtype in zip(local, dtypes, strict=True)))
     summarizer.parts = [_selected_rows(mesh, local, summarizer.sample_rows)]
 
 
 def _reports(
-    mesh: Mesh, summarizer: Summarizer, local: Columns | None, shards: list[int]
+    mesh: Mesh, summarizer: Summarizer, local: SampledRows | None, shards: list[int]
 ) -> list[dict[str, Any]]:
     """Return a report of every process: moments, ranges and dtypes of its rows, and its shards."""
     report = {
@@ -104,7 +97,7 @@ def _join_moments(summarizer: Summarizer, reports: list[dict[str, Any]]) -> None
         check_label_count(len(summarizer.by_class), summarizer.n)
 
 
-def _selected_rows(mesh: Mesh, local: Columns, sample_rows: int) -> Columns:
+def _selected_rows(mesh: Mesh, local: SampledRows, sample_rows: int) -> SampledRows:
     """Return the rows of the sample, of all processes, in the order of their places.
 
     First the processes exchange the random numbers of their rows, then only the selected rows.
@@ -115,18 +108,18 @@ def _selected_rows(mesh: Mesh, local: Columns, sample_rows: int) -> Columns:
     numbers, class_numbers = np.concatenate(all_draws, axis=1)
     selected = lowest_numbers(numbers, class_numbers.astype(int), sample_rows)
     first = sum(counts[: processes_of(mesh).index(jax.process_index())])
-    mine = selected[first : first + len(local.numbers)]
+    selected_here = selected[first : first + len(local.numbers)]
     begin = int(selected[:first].sum())
     # Every process fills its rows in a table of zeros, so that the sum is the whole table.
     columns = []
-    for column in local.at(mine):
+    for column in local.at(selected_here):
         table = np.zeros((int(selected.sum()), *column.shape[1:]), column.dtype)
         table[begin : begin + len(column)] = column
         columns.append(table)
     # As bytes, so that no digit is lost where JAX is in float32.
     tables = [np.ascontiguousarray(a).view(np.uint8) for a in columns]
     sums = sum_over_processes(mesh, tables)
-    rows = Columns(
+    rows = SampledRows(
         *(np.asarray(s).view(a.dtype).reshape(a.shape) for s, a in zip(sums, columns, strict=True))
     )
     return rows.at(np.argsort(rows.places, kind="stable"))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
@@ -83,16 +82,15 @@ class Resources:
         mesh: devices that share the rows, for methods that need only sums. The model equals the
             model of one device to rounding. If the mesh spans several processes, each process calls
             `train` with the same settings, without `max_seconds`, and with the same rows or its own
-            `Shards`. `train` compares checksums of the rows and settings, and raises an error if
-            they differ.
+            `Shards`. If checksums of the rows or settings differ, `train` raises an error.
         sample_rows: rows of a stream that are kept to choose points from and to score.
         checkpoint: a file that holds the state of the run: the search's evaluations, the points,
             and the sums of a stream with the unfinished pass. If the process is killed, the same
             call resumes from the file and gives the same result. The file is removed at the end,
             unless Ctrl-C or `max_seconds` stopped the search, which the same call then continues.
             The file of a call with other arguments, data or versions is refused.
-        checkpoint_seconds: time between two states of the file. Writing takes at most a twentieth
-            of the time, even if that means longer times.
+        checkpoint_seconds: least time between two writes of the file. It becomes longer if writing
+            would take more than a twentieth of the time.
     """
 
     memory: int | None = None
@@ -127,8 +125,8 @@ class Resources:
 class HoldOut:
     """Validation of a stream on one held-out share of its rows, instead of folds.
 
-    De Brabanter 2010, Algorithm 4: each kernel needs one decomposition instead of one for each
-    fold.
+    Each kernel needs one decomposition instead of one for each fold (De Brabanter 2010, Algorithm
+    4).
 
     Args:
         share: fraction of the rows that is held out, between 0 and 1.
@@ -177,12 +175,8 @@ class Stated(NamedTuple):
 
     def completed(self, others: Settings) -> Settings:
         """Return the stated settings, with the settings of `others` in place of None."""
-        return Settings(
-            others.method if self.method is None else self.method,
-            others.kernel if self.kernel is None else self.kernel,
-            others.search if self.search is None else self.search,
-            others.columns if self.columns is None else self.columns,
-        )
+        stated = {name: value for name, value in self._asdict().items() if value is not None}
+        return others._replace(**stated)
 
 
 class Config(NamedTuple):
@@ -217,13 +211,9 @@ class Config(NamedTuple):
         settings = self._asdict()
         del settings["keys"], settings["progress"]
         # Each process has its own file, or none has one.
-        resources = dataclasses.replace(self.resources, checkpoint=None)
-        return {
-            **settings,
-            "resources": resources,
-            "checkpoint is stated": self.resources.checkpoint is not None,
-            "key": self.keys.points,
-        }
+        settings["resources"] = dataclasses.replace(self.resources, checkpoint=None)
+        stated = self.resources.checkpoint is not None
+        return {**settings, "checkpoint is stated": stated, "key": self.keys.points}
 
     @property
     def resumed(self) -> dict[str, Any]:
@@ -267,10 +257,8 @@ def configure(
 ) -> Config:
     """Return the configuration of a run from completed settings and the arguments of `train`.
 
-    A `student` is a method that will distil the machine. It must take the same output codes.
-
-    Raises:
-        ValueError: for the first argument that is out of range or contradicts another argument.
+    A `student` is a method that will distil the machine. It must take the same output codes. For
+    the first argument that is out of range or contradicts another, raise a `ValueError`.
     """
     if task not in ("classification", "regression"):
         raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
@@ -317,11 +305,10 @@ def _check_folds(folds: Any) -> int | Folds | HoldOut | None:
     """Return the argument `folds`, with None for "auto"; raise a `ValueError` if it is invalid."""
     if isinstance(folds, str) and folds == "auto":
         return None
-    if isinstance(folds, Folds):
-        return folds
-    if not isinstance(folds, HoldOut):
+    if isinstance(folds, HoldOut):
+        folds.check()
+    elif not isinstance(folds, Folds):
         return whole_number("folds", folds, 2)
-    folds.check()
     return folds
 
 
@@ -330,6 +317,4 @@ def keys_of(key: KeyLike) -> Keys:
     return Keys(*_split_in_five(as_key(key)))
 
 
-@functools.partial(compiled, quickly=True)
-def _split_in_five(key: Key) -> list[Key]:
-    return list(jax.random.split(key, 5))
+_split_in_five = compiled(lambda key: list(jax.random.split(key, 5)), quickly=True)

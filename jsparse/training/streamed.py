@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._agreement import summed_in_all_processes
+from .._blocks import padded
 from .._mesh import from_first_process, on_default_device, sum_over_rows
 from .._programs import compiled
 from .._repr import short_repr
@@ -72,8 +73,8 @@ class Reader(NamedTuple):
     factors: Float[np.ndarray, " k"] | None  # weight factor of each class; None for 1
     split: Split
     batch_rows: int  # rows of a batch
-    # Of the batches that all processes read, this process sums those whose number, divided by the
-    # second number, has the first as its remainder. `(0, 1)` for all batches.
+    # `(i, p)` if all `p` processes read all batches, and this process sums the batches with the
+    # numbers i, i + p, i + 2 p, ... (counted from 0). `(0, 1)` to sum all batches.
     turn: tuple[int, int] = (0, 1)
 
     __repr__ = short_repr
@@ -82,16 +83,11 @@ class Reader(NamedTuple):
     def groups_per_part(self) -> int:
         """The number of groups of rows in a part, each with separate sums.
 
-        If all binary problems use the same rows, the group is the whole part. Otherwise each class
+        If all binary problems use the same rows, the whole part is one group. Otherwise each class
         of the part is a group.
         """
         code = self.encoding.code
         return 1 if code is None or code.shares_all_rows else len(code.matrix)
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The dtype of the batches."""
-        return self.encoding.dtype
 
     @property
     def n_groups(self) -> int:
@@ -111,14 +107,9 @@ class Reader(NamedTuple):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Return targets, weights, and class numbers (None for regression) of some rows.
 
-        Args:
-            y: raw labels or targets.
-            weights: raw row weights, which are multiplied by the factors of the classes.
-            where: the name of the rows in error messages.
-
-        Raises:
-            StreamError: for a label that was not in the first pass, or numbers outside the range of
-                the machine's dtype.
+        Raw row weights are multiplied by the factors of the classes. For a label that was not in
+        the first pass, or numbers outside the range of the machine's dtype, raise a `StreamError`,
+        which names the rows by `where`.
         """
         encoding, w = self.encoding, np.ones(len(y)) if weights is None else weights.astype(float)
         if encoding.classes is None:
@@ -137,15 +128,10 @@ class Reader(NamedTuple):
     def batches(self, skip: int = 0) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
         """Yield batches `(X, targets, weights, groups)`, padded with rows of weight 0.
 
-        Each batch comes with the number of batches up to its end. `groups` holds the number of each
-        row's group, see `groups_per_part`. If the classes are summed separately, the targets have
-        no columns, because the class determines them.
-
-        Args:
-            skip: number of batches to leave out, from the first.
-
-        Raises:
-            StreamError: if the rows differ from the rows of the first pass.
+        The first `skip` batches are left out. Each batch comes with the number of batches up to its
+        end. `groups` holds the number of each row's group, see `groups_per_part`. If the classes
+        are summed separately, the targets have no columns, because the class determines them. If
+        the rows differ from the rows of the first pass, raise a `StreamError`.
         """
         n_rows = count = 0
         for part in self.stream.located():
@@ -164,19 +150,18 @@ class Reader(NamedTuple):
     def _encoded(self, part: Located, rows: slice) -> tuple[np.ndarray, ...]:
         """Return some rows as a batch, see `batches`."""
         (X, y, weights), numbers, places = part
-        where, code, dtype = indices_in_words(numbers), self.encoding.code, self.dtype
+        where, code, dtype = indices_in_words(numbers), self.encoding.code, self.encoding.dtype
         y, weights = y[rows], None if weights is None else weights[rows]
         targets, w, class_numbers = self.encode(y, weights, where)
-        n, group = len(y), self.split(places[rows])
+        group = self.split(places[rows])
         if self.groups_per_part > 1:
             group = group * self.groups_per_part + class_numbers
-            targets = np.zeros((n, 0), dtype)
+            targets = np.zeros((len(y), 0), dtype)
         elif code is not None:
             targets = np.asarray(code.matrix, dtype)[class_numbers]
-        X = _cast(X[rows], dtype, where, "X")
-        position = np.arange(self.batch_rows)
-        row, in_batch = np.minimum(position, n - 1), position < n
-        return X[row], targets[row], np.where(in_batch, w[row], 0).astype(dtype), group[row]
+        X, size = _cast(X[rows], dtype, where, "X"), self.batch_rows
+        w = padded(w, size, "constant")
+        return padded(X, size), padded(targets, size), w, padded(group, size)
 
 
 def _cast(a: np.ndarray, dtype: np.dtype, where: str, name: str) -> np.ndarray:
@@ -217,7 +202,7 @@ class Streamed(TrainingSource):
         self.reader, self.placed, self.folds = reader, parts, folds
         self.mesh, self.state = mesh, state
         self.n_predicted, self.n_rows = n_sample, reader.n_rows
-        self._kernels_at_once = 1
+        self.kernels_at_once = 1  # number of kernels that are summed in one pass, see `Source`
         # Cached sums over every part of the rows, for the last kernel and the best kernel so far.
         self._sums: dict[str, Sums] = {}
         self._best: tuple[float, str] = np.inf, ""  # score and cache key of the best kernel
@@ -238,15 +223,10 @@ class Streamed(TrainingSource):
         """See `Source`."""
         return np.count_nonzero(np.asarray(self.placed.weights), axis=1)
 
-    @property
-    def kernels_at_once(self) -> int:
-        """See `Source`: the number of kernels that are summed in one pass."""
-        return self._kernels_at_once
-
     def follow(self, plan: Plan | None) -> None:
         """Sum as many kernels in one pass as the plan says."""
         assert plan is not None
-        self._kernels_at_once = plan.kernels_at_once
+        self.kernels_at_once = plan.kernels_at_once
 
     def held_out_rows(self, problem: Problem, theta: Float[Any, " p"]) -> SumsOfFolds:
         """See `TrainingSource`."""
@@ -256,8 +236,8 @@ class Streamed(TrainingSource):
         self, problem: Problem, thetas: Table, C: Table, scoring: Scoring, wanted: Wanted = None
     ) -> list[Validation]:
         """See `Source`: one pass over the rows for all kernels and folds."""
-        # The cache key holds the bytes of the kernel. So make kernels on the host, as the tuned
-        # kernel is made, to get equal values to the last digit.
+        # The cache key depends on every bit of the kernel. So make kernels on the host, where the
+        # tuned kernel is made.
         kernels = [problem.template.at(theta) for theta in np.asarray(thetas)]
         method = type(problem.method).__name__
         if self._method != method:  # scores of two methods are not comparable
@@ -284,10 +264,7 @@ class Streamed(TrainingSource):
         return on_default_device(self.placed.mesh, (family, total))
 
     def rows_in_memory(self) -> tuple[Float[Array, "n d"], Float[Array, "n c"], Float[Array, " n"]]:
-        """Return inputs, targets and weights of the validation rows, see `Source`.
-
-        These are the rows of the sample that are in a validated part, see `Split`.
-        """
+        """See `Source`: the rows of the sample that are in a validated part, see `Split`."""
         X, y, weights = _flat(self.placed.X, self.placed.y, self.placed.weights)
         k = None if self.code is None else len(self.code.matrix)
         return X, target_columns(X, y, k), weights
@@ -357,10 +334,8 @@ class Streamed(TrainingSource):
     ) -> list[NormalEquations]:
         """Return the sums of every feature map over this process's rows, by one pass.
 
-        Args:
-            maps: the feature maps.
-            totals: sums of zero, which are overwritten.
-            names: the cache keys of the kernels, by which a checkpoint tells an unfinished pass.
+        `totals` are sums of zero, which are overwritten. A checkpoint recognises an unfinished pass
+        by `names`, the cache keys of the kernels.
         """
         reader, mesh, known = self.reader, self.placed.mesh, self.state.known("unfinished")
         skip = 0
@@ -398,12 +373,10 @@ def _arrays_of(sums: dict[str, NormalEquations]) -> dict[str, np.ndarray]:
 
 
 def _by_name(arrays: Mapping[str, Any]) -> dict[str, NormalEquations]:
-    """Return the sums that `_arrays_of` gave as arrays."""
-    fields: dict[str, dict[str, Any]] = {}
-    for key, array in arrays.items():
-        name, field = key.split(".")
-        fields.setdefault(name, {})[field] = array
-    return {name: NormalEquations(**parts) for name, parts in fields.items()}
+    """Return the sums from the arrays of `_arrays_of`."""
+    names = dict.fromkeys(key.partition(".")[0] for key in arrays)
+    fields = NormalEquations._fields
+    return {name: NormalEquations(*(arrays[f"{name}.{f}"] for f in fields)) for name in names}
 
 
 def _from_sums(problem: Problem) -> FromSums:
@@ -443,10 +416,7 @@ def _by_part(total: NormalEquations, parts: int) -> NormalEquations:
     return jax.tree.map(lambda a: a.reshape(parts, len(a) // parts, *a.shape[1:]), total)
 
 
-@compiled
-def _sum_over_parts(parts: NormalEquations) -> NormalEquations:
-    """Return the sums over all parts."""
-    return parts.joined
+_sum_over_parts = compiled(lambda parts: parts.joined)
 
 
 @compiled

@@ -1,12 +1,10 @@
 """The first pass over a stream, which computes moments and classes and draws a sample."""
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, UInt32
 
 from .._agreement import BatchChecksums, same_in_all_processes
 from .._arguments import whole_number
@@ -24,7 +22,7 @@ from .checkpoint import Entry, RunState
 from .choices import default_folds, template_of
 from .data import TrainingData
 from .encoding import Encoding, code_of
-from .inputs import WeightedRows, check_labels, class_factors, folds_of_rows
+from .inputs import WeightedRows, check_labels, class_factors
 from .plan import check_fits, plan_of
 from .processes import join_processes
 from .settings import NO_FOLD_MACHINES, Config, HoldOut
@@ -36,10 +34,8 @@ from .target_units import TargetUnits, target_units
 def read_stream(stream: RowStream, config: Config, state: RunState) -> TrainingData:
     """Read a stream for the first time, and return the rows to train on.
 
-    Raises:
-        ValueError: for settings that a stream does not support, or rows that contradict the
-            settings.
-        StreamError: for invalid batches, naming the rows.
+    For settings that a stream does not support, or rows that contradict the settings, raise a
+    `ValueError`; for invalid batches, a `StreamError`, which names the rows.
     """
     method, mesh, sample_rows = config.method, config.resources.mesh, config.resources.sample_rows
     method.check_sums("stream")
@@ -56,14 +52,14 @@ def read_stream(stream: RowStream, config: Config, state: RunState) -> TrainingD
     checksums = BatchChecksums() if rows.replicated and spans_processes(mesh) else None
     with same_in_all_processes(mesh) as compared:
         compared["sharded stream"] = not rows.replicated
-        summarizer = _FirstPass(rows, config, split.parts, state).read(checksums)
+        summarizer = _read_first(rows, config, split.parts, state, checksums)
     own_rows = summarizer.n
     if not rows.replicated:
         join_processes(mesh, summarizer, list(rows.shards))
     summary = summarizer.summary
     reader = _reader(rows, summary, split, config, own_rows)
-    compared = {} if checksums is None else checksums.compared()
-    return _training_data(reader, summary, config, compared, state)
+    batches = {} if checksums is None else checksums.compared()
+    return _training_data(reader, summary, config, batches, state)
 
 
 def _training_data(
@@ -88,10 +84,10 @@ def _training_data(
     parts = Rows(**jax.device_put(arrays), code=encoding.code, mesh=local_mesh(mesh))
     in_fold = np.zeros(n, bool)
     in_fold[folds.index[folds.valid]] = True
-    room, classes = capacity(n), encoding.classes
+    size, classes = capacity(n), encoding.classes
     candidates = TrainingRows(
-        jax.device_put(padded(X, room)), None if labels is None else padded(labels, room),
-        padded(w, room, "constant"), encoding.scaling, n,
+        jax.device_put(padded(X, size)), None if labels is None else padded(labels, size),
+        padded(w, size, "constant"), encoding.scaling, n,
     )  # fmt: skip
     present, linear = int(np.count_nonzero(w)), isinstance(kernel, Linear)
     return TrainingData(
@@ -114,11 +110,7 @@ def _training_data(
 
 
 def _split_of(config: Config, sample_rows: int) -> Split:
-    """Return the division of the rows into parts.
-
-    Raises:
-        ValueError: for `Folds`, or a number of folds below 2 or above `sample_rows`.
-    """
+    """Return the division of the rows into parts; raise a `ValueError` for unsuitable folds."""
     folds, seed = config.folds, _seed(config.keys.folds)
     if isinstance(folds, Folds):
         raise ValueError("folds: expected a number or a HoldOut with a stream, got Folds")
@@ -129,88 +121,75 @@ def _split_of(config: Config, sample_rows: int) -> Split:
     return Split(seed, n_folds, n_folds, 0.0)
 
 
-class _FirstPass:
-    """The first pass over a stream, which continues from a checkpoint.
+def _read_first(
+    stream: ReplayableStream,
+    config: Config,
+    parts: int,
+    state: RunState,
+    checksums: BatchChecksums | None,
+) -> Summarizer:
+    """Return the summary of the rows after the first pass, which continues from a checkpoint.
 
-    Args:
-        rows: the stream.
-        config: the configuration of the run.
-        parts: number of parts of the rows, see `Split`.
-        state: the states of the run.
+    If `checksums` is not None, every batch is added to it. If the run does not fit into memory, or
+    the first batch differs from the first batch of the call that wrote the checkpoint, raise a
+    `ValueError`.
     """
+    summarizer = Summarizer(
+        _seed(config.keys.sample),
+        config.resources.sample_rows,
+        classification=config.task == "classification",
+    )
+    known = None if checksums is not None else state.known("first_pass")  # they need all batches
+    batches_read, n_rows = 0, None
+    if known is not None:
+        summarizer.restore(*known)
+        batches_read, n_rows = known.document["batches"], known.document["rows"]
+    for number, (batch, *numbers) in enumerate(stream.located()):
+        if number == 0:
+            _check_first(batch, config, parts)
+            fields = batch._asdict().items()
+            state.same("stream", {f"{name} of the first batch": array for name, array in fields})
+        if n_rows is not None:  # an earlier call has read all batches
+            stream.rows = n_rows
+            break
+        if checksums is not None:
+            checksums.add(batch)
+        if number >= batches_read:
+            summarizer.add(batch, *numbers)
+            state.tick(first_pass=lambda count=number + 1: _state_of(summarizer, count, None))
+    if n_rows is None:
+        state.keep("first_pass", _state_of(summarizer, batches_read, stream.rows))
+    return summarizer
 
-    def __init__(self, rows: ReplayableStream, config: Config, parts: int, state: RunState) -> None:
-        self.rows, self.config, self.parts, self.state = rows, config, parts, state
 
-    def read(self, checksums: BatchChecksums | None) -> Summarizer:
-        """Return the summary of the rows. If `checksums` is not None, add every batch to it.
+def _check_first(batch: Batch, config: Config, parts: int) -> None:
+    """Raise a `ValueError` if a run on batches as large as the first does not fit into memory.
 
-        Raises:
-            ValueError: if the run does not fit into memory, or the first batch differs from the
-                first batch of the call that wrote the checkpoint.
-        """
-        config, state, known = self.config, self.state, self.state.known("first_pass")
-        summarizer = Summarizer(
-            _seed(config.keys.sample),
-            config.resources.sample_rows,
-            classification=config.task == "classification",
-        )
-        known = None if checksums is not None else known  # checksums need all batches
-        batches, finished = 0, None
-        if known is not None:
-            summarizer.restore(*known)
-            batches, finished = known.document["batches"], known.document["rows"]
-        for number, (batch, *numbers) in enumerate(self.rows.located()):
-            if number == 0:
-                self._check(batch)
-            if finished is not None:
-                self.rows.rows = finished
-                break
-            if checksums is not None:
-                checksums.add(batch)
-            if number >= batches:
-                summarizer.add(batch, *numbers)
-                state.tick(first_pass=lambda count=number + 1: _state_of(summarizer, count, None))
-        if finished is None:
-            state.keep("first_pass", _state_of(summarizer, batches, self.rows.rows))
-        return summarizer
-
-    def _check(self, batch: Batch) -> None:
-        """Check the memory of the run, and whether a resumed stream begins as it did.
-
-        The size of the sample is not yet known, so the memory plan has a sample of one row.
-        """
-        (n, d), method, config = batch.X.shape, self.config.method, self.config
-        planned = plan_of(
-            method, n=n, d=d, streamed=True, batch_rows=n, sample_rows=1, folds=self.parts,
-            n_C=config.C.size, memory=config.resources.memory,
-        )  # fmt: skip
-        check_fits(planned, method)
-        fields = {f"{name} of the first batch": array for name, array in batch._asdict().items()}
-        self.state.same("stream", fields)
+    The size of the sample is not yet known, so the memory plan has a sample of one row.
+    """
+    (n, d), method = batch.X.shape, config.method
+    planned = plan_of(
+        method, n=n, d=d, streamed=True, batch_rows=n, sample_rows=1, folds=parts,
+        n_C=config.C.size, memory=config.resources.memory,
+    )  # fmt: skip
+    check_fits(planned, method)
 
 
 def _state_of(summarizer: Summarizer, batches: int, rows: int | None) -> Entry:
-    """Return the state of the first pass.
+    """Return the state of the first pass after a number of batches.
 
-    Args:
-        summarizer: the rows that were read.
-        batches: number of batches that were read.
-        rows: number of rows of the stream; None before the end of the pass.
+    `rows` is the number of rows of the stream; None before the end of the pass.
     """
     arrays, document = summarizer.state
     return Entry(arrays, document | {"batches": batches, "rows": rows})
 
 
 def _seed(key: Key) -> int:
-    """Return a 32-bit integer drawn with the key: the seed of a NumPy generator or a `Split`."""
-    return int(_bits(key))
+    """Return a 32-bit integer drawn with the key: the seed of a `Summarizer` or a `Split`."""
+    return int(_random_bits(key))
 
 
-@functools.partial(compiled, quickly=True)
-def _bits(key: Key) -> UInt32[Array, ""]:
-    """Return 32 random bits."""
-    return jax.random.bits(key, dtype=jnp.uint32)
+_random_bits = compiled(lambda key: jax.random.bits(key, dtype=jnp.uint32), quickly=True)
 
 
 def _reader(
@@ -218,10 +197,8 @@ def _reader(
 ) -> Reader:
     """Return the reader of all later passes, with the encoding from the first pass.
 
-    `own_rows` is the number of rows of positive weight that this process reads.
-
-    Raises:
-        ValueError: for fewer than two classes, or fewer rows of a class than parts.
+    `own_rows` is the number of rows of positive weight that this process reads. If there are fewer
+    than two classes, or fewer rows of a class than parts, raise a `ValueError`.
     """
     X, y, weights, *_ = summary.sample
     dtype = jax.dtypes.canonicalize_dtype(np.result_type(X.dtype, np.float32))
@@ -250,14 +227,9 @@ def _reader(
 
 
 def _sample_folds(part: np.ndarray, n_folds: int) -> Folds:
-    """Return the folds of a sample: the sample rows in each validation part; see `Split`.
+    """Return the folds of a sample: the rows of the parts 0 to `n_folds - 1`, see `Split`.
 
-    Args:
-        part: part number of each row of the sample.
-        n_folds: number of validation parts, which are the parts 0 to `n_folds - 1`.
-
-    Raises:
-        ValueError: if no row of the sample is in a validation part.
+    `part` is the part number of each row. If no row is in these parts, raise a `ValueError`.
     """
     members = [np.flatnonzero(part == i) for i in range(n_folds)]
     longest = capacity(max(len(numbers) for numbers in members))
@@ -266,4 +238,4 @@ def _sample_folds(part: np.ndarray, n_folds: int) -> Folds:
             f"holdout: expected a share that holds out rows of the sample, got none of {len(part)} "
             "rows; take a larger share or more sample_rows"
         )
-    return folds_of_rows(members, longest)
+    return Folds.of(members, longest)

@@ -17,7 +17,7 @@ from .draws import random_numbers
 from .inputs import check_label_count
 
 # The sample has at least `sample_rows / (CLASS_SHARE k)` rows of each of `k` classes, or all rows
-# of a smaller class, so that it includes rare classes. In all these are a tenth of `sample_rows`.
+# of a smaller class, so that it includes rare classes. Together they are a tenth of `sample_rows`.
 CLASS_SHARE = 10
 
 
@@ -46,7 +46,7 @@ class Moments(NamedTuple):
         return self._replace(weight=factor * self.weight, squares=factor * self.squares)
 
 
-class Columns(NamedTuple):
+class SampledRows(NamedTuple):
     """Rows that may be in the random sample, as an array for each of their properties."""
 
     numbers: Float[np.ndarray, " r"]  # the random number of each row
@@ -59,20 +59,17 @@ class Columns(NamedTuple):
 
     __repr__ = short_repr
 
-    def at(self, selected: np.ndarray) -> "Columns":
+    def at(self, selected: np.ndarray) -> "SampledRows":
         """Return the selected rows."""
-        return Columns(*(column[selected] for column in self))
+        return SampledRows(*(column[selected] for column in self))
 
 
 def lowest_numbers(
     numbers: Float[np.ndarray, " r"], class_numbers: Int[np.ndarray, " r"], n_rows: int
 ) -> Bool[np.ndarray, " r"]:
-    """Return which rows have the lowest random numbers, of all rows and of each class.
+    """Return which rows are in the sample: the `n_rows` with the lowest random numbers.
 
-    Args:
-        numbers: the random number of each row.
-        class_numbers: the number of each row's class.
-        n_rows: number of rows to select from the rows of all classes.
+    Of each of the `k` classes, at least `n_rows / (CLASS_SHARE k)` rows are selected, or one row.
     """
     if len(numbers) <= n_rows:
         return np.ones(len(numbers), bool)
@@ -117,9 +114,7 @@ class Summary(NamedTuple):
     ) -> Standardization:
         """Return the standardisation of the inputs to mean 0 and variance 1.
 
-        Args:
-            factors: factor of the row weights of each class; None for 1.
-            dtype: dtype of the standardisation.
+        The row weights of each class are multiplied by `factors`; None for 1.
         """
         total = _no_rows(len(self.low))
         for i, moments in enumerate(self.by_class.values()):
@@ -151,24 +146,19 @@ class Summarizer:
         self.n = self.largest_batch = 0
         self.low, self.high = np.full(1, np.inf), np.full(1, -np.inf)
         self.by_class: dict[Any, Moments] = {}  # in the order in which the classes were seen
-        # Groups of rows as columns: random numbers, class numbers, inputs, targets (class numbers
-        # for classification), weights, row numbers and places.
-        self.parts: list[Columns] = []
+        self.parts: list[SampledRows] = []  # rows that may be in the sample
 
     def add(self, batch: Batch, rows: np.ndarray, places: np.ndarray) -> None:
         """Add rows of positive weight, see `data.streams.Located`.
 
-        Raises:
-            StreamError: if targets of a regression are not numbers, or labels have several types.
-            ValueError: if there are nearly as many classes as rows.
+        If targets of a regression are not numbers, or labels have several types, raise a
+        `StreamError`; for nearly as many classes as rows, a `ValueError`.
         """
         (X, y, weights), where = batch, indices_in_words(rows)
         batch_rows = len(X)
         w = np.ones(batch_rows) if weights is None else np.asarray(weights, float)
-        self.low, self.high = (
-            np.minimum(self.low, X.min(axis=0)),
-            np.maximum(self.high, X.max(axis=0)),
-        )
+        self.low = np.minimum(self.low, X.min(axis=0))
+        self.high = np.maximum(self.high, X.max(axis=0))
         if self.classification:
             labels, label_numbers = _labels(y, where)
         elif y.dtype.kind in "biuf":
@@ -187,7 +177,7 @@ class Summarizer:
         targets = numbers if self.classification else y
         columns = random_numbers(places, self.seed), numbers, X, targets, w, rows, places
         # Copy the columns, as the caller may reuse its arrays.
-        self.parts.append(Columns(*(column.copy() for column in columns)))
+        self.parts.append(SampledRows(*(column.copy() for column in columns)))
         if sum(len(part.places) for part in self.parts) > 2 * self.sample_rows:
             self.parts = [self.lowest]
 
@@ -197,19 +187,15 @@ class Summarizer:
         self.by_class[label] = earlier + moments
 
     @property
-    def lowest(self) -> Columns:
+    def lowest(self) -> SampledRows:
         """The rows that may be in the sample, in the order of their places."""
-        columns = Columns(*map(np.concatenate, zip(*self.parts, strict=True)))
+        columns = SampledRows(*map(np.concatenate, zip(*self.parts, strict=True)))
         selected = lowest_numbers(columns.numbers, columns.class_numbers, self.sample_rows)
         return columns.at(selected)
 
     @property
     def summary(self) -> Summary:
-        """The summary of the rows.
-
-        Raises:
-            StreamError: if there are none, or the labels of several batches differ in type.
-        """
+        """The summary; a `StreamError` without rows, or if batches have labels of several types."""
         if self.n == 0:
             raise StreamError("weights: expected some above 0, got weights of zero only")
         by_class, columns = self.by_class, self.lowest
@@ -250,7 +236,7 @@ class Summarizer:
             moments = Moments(rows, weight, arrays["mean"][i], arrays["squares"][i])
             self.by_class[ast.literal_eval(label)] = moments
         if self.by_class:
-            self.parts = [Columns(*(arrays[name] for name in Columns._fields))]
+            self.parts = [SampledRows(*(arrays[name] for name in SampledRows._fields))]
 
 
 def _labels(y: np.ndarray | list[Any], where: str) -> tuple[list[Any], np.ndarray]:

@@ -43,15 +43,9 @@ def prepare_table(
 ) -> TrainingData:
     """Encode, standardise and divide into folds the rows of positive weight.
 
-    Args:
-        X: checked raw inputs of the rows of positive weight.
-        y: checked labels or targets of these rows.
-        weighted: the numbers of these rows among the caller's rows, and their weights.
-        config: the configuration of the run.
-        codes: numbers of the columns that hold codes of categories.
-
-    Raises:
-        ValueError: if the targets, folds, kernel or method do not fit the rows.
+    `X` and `y` are the checked raw inputs and targets of these rows, and `weighted` has their
+    numbers among the caller's rows. The columns `codes` hold codes of categories. If the targets,
+    folds, kernel or method do not fit the rows, raise a `ValueError`.
     """
     (n, d), dtype = X.shape, X.dtype
     numbers, classes, labels, weights, units, code = encode_rows(X, y, weighted, config)
@@ -65,17 +59,18 @@ def prepare_table(
     config.method.resolve(shape)
     padding = capacity(n)
     w = padded((np.ones(n) if weights is None else weights).astype(dtype), padding, "constant")
-    scaling, Z = standardised(padded(X, padding), as_array(w))
+    table = padded(X, padding)
+    scaling, Z = standardised(table, as_array(w))
     if config.columns == "ranks":
         if codes:
             raise ValueError(
                 "columns: expected 'standard' if the kernel compares categories, got 'ranks'"
             )
         scaling = normal_scores(X, weights)
-        Z = apply_scaling(scaling, jax.device_put(padded(X, padding)))
+        Z = apply_scaling(scaling, jax.device_put(table))
     elif codes:
         scaling = unscaled(scaling, codes)
-        Z = scaling.apply(jax.device_put(padded(X, padding)))
+        Z = scaling.apply(jax.device_put(table))
     encoding = Encoding(scaling, classes, code, units, codes)
     targets = encoding.targets(numbers, weights)
     targets = targets.astype(dtype if code is None else np.int32)
@@ -102,7 +97,7 @@ def prepare_table(
 
 
 class EncodedRows(NamedTuple):
-    """What is computed of the rows of positive weight on the host, before they are standardised."""
+    """The encoded targets and the weights of the rows of positive weight, on the host."""
 
     numbers: Shaped[np.ndarray, " n *c"]  # class numbers, or real targets
     classes: Shaped[np.ndarray, " k"] | None  # labels in sorted order; None for regression
@@ -141,39 +136,24 @@ def shape_of(
     classes: Shaped[np.ndarray, " k"] | None,
     kernel: Kernel,
 ) -> Shape:
-    """Return the `Shape` of the rows; raise a `ValueError` if a fold has all rows.
+    """Return the `Shape` of `n` rows of `d` columns; raise a `ValueError` if a fold has all rows.
 
-    Args:
-        n: number of rows.
-        d: number of columns.
-        in_fold: number of rows in each fold.
-        classes: the labels; None for regression.
-        kernel: the kernel.
+    `in_fold` is the number of rows in each fold; `classes` is None for regression.
     """
-    if int(in_fold.max()) == n:
+    largest = int(in_fold.max())
+    if largest == n:
         raise ValueError(
             "folds: expected at least one row with weight outside of each fold, got all "
             f"{n} rows in fold {int(np.argmax(in_fold))}"
         )
     n_classes = None if classes is None else len(classes)
-    return Shape(
-        n=n,
-        present=n,
-        training=n - int(in_fold.max()),
-        d=d,
-        classes=n_classes,
-        linear=isinstance(kernel, Linear),
-    )
+    return Shape(n, n, n - largest, d, n_classes, linear=isinstance(kernel, Linear))
 
 
 def _folds_of(config: Config, weighted: WeightedRows, n: int, labels: np.ndarray | None) -> Folds:
-    """Return the folds of the rows of positive weight: the caller's folds, or random ones.
+    """Return the folds of the `n` rows of positive weight: the caller's folds, or random ones.
 
-    Args:
-        config: the configuration of the run.
-        weighted: the rows of positive weight among the caller's rows.
-        n: number of rows of positive weight.
-        labels: class numbers of these rows, for stratified folds; None for regression.
+    Random folds are stratified by the class numbers `labels`; None for regression.
     """
     folds = config.folds
     if isinstance(folds, HoldOut):
@@ -195,20 +175,17 @@ def number_of_folds(config: Config, n: int) -> int:
 
 
 def padded_folds(folds: Folds, n: int, padding: int) -> Folds:
-    """Pad folds of `n` rows to the shape that all tables of capacity `padding` share."""
-    index, valid = (np.asarray(a) for a in folds)
-    v, r = index.shape
-    width = max(-(-padding // v), capacity(r) if r > -(-n // v) else r)
-    added = [(0, 0), (0, width - r)]
-    return Folds(np.pad(index, added), np.pad(valid, added))
+    """Pad folds of `n` rows to the shape that is shared by all tables padded to `padding` rows."""
+    v, r = folds.index.shape
+    return folds.padded(max(-(-padding // v), capacity(r) if r > -(-n // v) else r))
 
 
 def _placed(rows: Rows, folds: Folds, n: int, mesh: Mesh | None) -> InMemory:
     """Return padded rows in memory, `n` of them real; spread over the devices of a given mesh."""
     if mesh is None:
         return InMemory(rows, rows, folds, folds, n)
-    X, y, weights, layout = shard(mesh, folds, rows.X, rows.y, rows.weights)
-    return InMemory(rows, Rows(X, y, weights, rows.code, mesh), layout, folds, n)
+    placed, layout = shard(mesh, folds, rows)
+    return InMemory(rows, placed, layout, folds, n)
 
 
 @same_rows

@@ -30,9 +30,9 @@ _POWERS: dict[Metric, int] = {"mse": 2, "mae": 1, "pinball": 1, "misclassificati
 class TargetUnits(NamedTuple):
     """The offset and unit of real targets: a machine is fitted to `(y - offset) / unit`.
 
-    The unit is `fraction * 2**exponent`. The machine's intercept takes up the offset. The unit does
-    not change a ridge machine, and scales its squared errors by the square of the unit. A unit that
-    is a power of two causes no rounding.
+    The unit is `fraction * 2**exponent`; a power of two causes no rounding. The machine's intercept
+    takes up the offset. The unit does not change a ridge machine, except that squared errors are
+    scaled by the square of the unit.
     """
 
     offset: float | Float[np.ndarray, " c"] = 0.0  # one for each target column
@@ -65,9 +65,7 @@ class TargetUnits(NamedTuple):
     def family(self, family: Family, powers: Mapping[str, int]) -> Family:
         """Return machines in the caller's units, with diagnostics scaled by powers of the unit.
 
-        Args:
-            family: machines in the machine's units.
-            powers: the power of the unit for each diagnostic, see `Method.info_powers`.
+        `powers` has the power of the unit for each diagnostic, see `Method.info_powers`.
         """
         scaled = {
             name: self._times_unit(family.info[name], power)
@@ -97,8 +95,7 @@ class TargetUnits(NamedTuple):
     def tuning(self, tuned: Tuning, metric: Metric) -> Tuning:
         """Return the outcome of a search with scores in the caller's units.
 
-        Warns:
-            PrecisionWarning: if the score is outside the range of float64.
+        If the score is outside the range of float64, give a `PrecisionWarning`.
         """
         score = float(self.scores(tuned.score, metric))
         # Subnormal numbers below the threshold have fewer than three digits.
@@ -177,12 +174,9 @@ def target_units(
     the unit is the mean absolute deviation. If all targets are equal, the unit is a power of two
     near their magnitude.
 
-    Warns:
-        PrecisionWarning: if `dtype` rounds the targets to few steps, see `warn_if_rounded`.
-
-    Raises:
-        ValueError: if the machine's values, or with `robust` their squares, would be outside the
-            range of `dtype`.
+    If `dtype` rounds the targets to few steps, warn, see `warn_if_rounded`. If the machine's
+    values, or with `robust` their squares, would be outside the range of `dtype`, raise a
+    `ValueError`.
     """
     y = np.asarray(y, float)
     w = np.ones(len(y)) if weights is None else np.asarray(weights, float)

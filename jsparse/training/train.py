@@ -66,23 +66,20 @@ def train(
         key: random seed, an integer or a key of `jax.random`. The same key gives the same model.
         method: what to fit: `FixedSize`, `SCDP`, `Dual`, `Robust`, `SpSVM`, `SparseReduction`,
             `KSP`, `KMP`, `KBP`, `SLMC`, `SparseFisher`, `SparseRidge`, `ReducedSetSVM`,
-            `ReducedSVM`, `RVM`, with their settings. None for the choice of the preset.
+            `ReducedSVM`, `RVM`, with their settings.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial"), a kernel in standardised units, or a function of two points written in
             JAX. The positive leaves of a kernel are tuned within a factor of `LENGTHSCALE_FACTOR`
             of their values. "auto" chooses "rbf", "matern32" or "laplacian" by the squared error of
             a machine on a sample of the rows, see `training.auto`. For `KSP`, `KMP` and `KBP` also
-            a list of kernels; every candidate then has one atom for each kernel. None for "rbf"
-            with a stated method, else for the choice of the preset.
+            a list of kernels; every candidate then has one atom for each kernel.
         C: grid (or range) of the weight of the data-fit term; by default the method's grid. With
             the absolute and the quantile loss, `C` weighs residuals divided by
             `Trained.target_unit`, which is near the standard deviation of the targets.
         search: `Profile` scores each kernel with all `C` at once; `Gradient` tunes a lengthscale
             for every column; `Recursive` learns a metric from the machine's derivatives;
-            `Annealing` is the search of De Brabanter 2010. Settings of a search are its budget and
-            the history of a stopped search to resume. "auto" is `Gradient` for 100 rows or more on
-            one device, else `Profile`. None for `Profile()` with a stated method, else for the
-            choice of the preset.
+            `Annealing` is the search of De Brabanter 2010. "auto" is `Gradient` for 100 rows or
+            more on one device, else `Profile`.
         folds: number of random folds, stratified for classification; "auto" for 10, or the number
             of rows if that is less. Or the caller's `Folds`; for a stream a `HoldOut`. `Dual` is
             validated by leave-one-out, whatever the folds.
@@ -100,20 +97,18 @@ def train(
             the same total weight.
         out_of_fold: keep the held-out values of the tuned machine in `Trained.out_of_fold`, and use
             them to calibrate probabilities and intervals. If the search did not keep them, this
-            takes one more evaluation. "machines" also keeps the machines of the folds in the model.
-            Intervals and sets then follow CV+, or with `Dual` jackknife+, see `Model.interval`.
-            "machines" needs rows in memory on one device. With `Dual`, and with methods that need
-            more than sums over rows, it may take much longer than the fit. `Dual` then keeps one
-            machine for each row.
+            takes one more evaluation. "machines" also keeps the machines of the folds in the model;
+            with `Dual`, one for each row. Intervals and sets then follow CV+, or with `Dual`
+            jackknife+, see `Model.interval`. "machines" needs rows in memory on one device. With
+            `Dual`, and with methods that need more than sums, it may take much longer than the fit.
         resources: memory, time and devices that the run may use.
         progress: called with (done, planned, best score) after each evaluation.
         columns: "standard" gives every column mean 0 and variance 1. "ranks" replaces its values by
             normal scores of their ranks (`scaling.NormalScores`), which suits heavy tails. "auto"
-            takes the scaling with the lower error of a machine on a sample of the rows. None for
-            "standard" with a stated method, else for the choice of the preset.
+            takes the scaling with the lower error of a machine on a sample of the rows.
         preset: the settings to use where `method`, `kernel`, `search` or `columns` is None. "fast"
-            has the settings of De Brabanter 2010: a fixed-size machine, an RBF kernel with one
-            lengthscale, standardised columns. "balanced" and "accurate" compare kernel families and
+            has the settings of De Brabanter 2010: `FixedSize()`, "rbf", `Profile()` (one
+            lengthscale) and "standard". "balanced" and "accurate" compare kernel families and
             scalings of the columns, learn a metric, and make every row a prototype, "balanced" up
             to 6,000 rows, "accurate" up to 20,000. With more rows, too little memory, stated
             `folds` or `out_of_fold="machines"`, they have at most 500 and 2,000 prototypes. On two
@@ -124,10 +119,9 @@ def train(
             `distil`. The result is in float64. The preset "accurate" also moves the prototypes, and
             keeps the moved ones if held-out rows err less. Only without a method.
         budget: limits of the bytes of the model's file, or of the seconds that a row takes. If the
-            trained model exceeds a limit, smaller machines are trained until one meets it. Without
-            a method, the machine of the preset is distilled for this, to at most
-            `LARGEST_DISTILLED` prototypes. The resulting model has no `path` of other sizes, and
-            `Trained.costs` has its costs.
+            model exceeds a limit, smaller machines are trained until one meets it. Without a
+            method, the machine of the preset is distilled to at most `LARGEST_DISTILLED`
+            prototypes. The model has no `path` of other sizes; `Trained.costs` has its costs.
 
     The rows of a stream are read several times. The first pass computes their moments and classes,
     and draws a random sample with rows of every class. Points are chosen from the sample, and
@@ -193,10 +187,7 @@ def train(
 
 
 def _distilled(large: Trained, X: Any, y: Any, m: int, **options: Any) -> Trained:
-    """Distil the machine of a preset to at most `m` prototypes.
-
-    "accurate" also moves the prototypes, which takes some ten seconds and leaves no `curve`.
-    """
+    """Distil the machine of a preset to at most `m` prototypes; with "accurate", also move them."""
     move = large.preset == "accurate"
     small = distil(large, X, y, n_prototypes=m, move_prototypes=move, **options)
     seconds = small.seconds | {"large machine": large.seconds["total"]}

@@ -62,17 +62,16 @@ class Trained:
         tuning: the outcome of the search.
         search: the settings of the search.
         fit: the machines that the method returned. They take standardised inputs and return values
-            in the targets' units. Diagnostics of single rows are for the rows of positive weight in
-            their order, followed by padding.
+            in the targets' units. Diagnostics of single rows are for the rows of positive weight,
+            in order, followed by padding.
         sums: the sums from which the fit was solved; None for a method that needs the rows.
         point_rows: row numbers in `X` of the prototypes that the model uses; None if they are not
             rows.
         n_points: number of prototypes or candidates from which the method started.
-        folds: row numbers of each fold of the validation. A row of weight 0 is in no fold. For a
-            stream, the folds of its sample.
-        out_of_fold: held-out value of each row, shape `n *l`; NaN for rows of weight 0, which are
-            in no fold. For a stream, the values of its sample, with NaN for rows that were not held
-            out.
+        folds: row numbers of each fold of the validation; for a stream, of its sample. A row of
+            weight 0 is in no fold.
+        out_of_fold: held-out value of each row, or of each row of a stream's sample, shape `n *l`;
+            NaN for rows that are in no fold.
         n_rows: number of training rows, all of positive weight.
         seconds: wall time by phase; the time of "compile" is included in the other phases.
         curve: errors of every size in `metric`, if several sizes were compared. Its `chosen_by` has
@@ -80,8 +79,8 @@ class Trained:
         selection_status: stop code of the choice of points.
         costs: the costs of the model by the name of the limit, if a `Budget` was stated: bytes of
             its file, and seconds for one row (latency).
-        preset: the preset that completed the settings. None if none was stated and the rows were a
-            stream or on a mesh, or the method was stated.
+        preset: the preset that completed the settings. None if no preset was stated, and the method
+            was stated or the rows were a stream or on a mesh.
         large_error: for a distilled model, the cross-validated error of the large machine; None if
             it is not known in `metric`.
     """
@@ -158,13 +157,12 @@ class Trained:
     def _size_in_words(self) -> str:
         """Return a text: the number of prototypes, and from what it was chosen."""
         size, curve = str(self.model.size), self.curve
-        if curve is not None:
-            if len(self.fit.sizes) > 1:
-                size += f" of {self.n_points} candidates"
-            size += (
-                f"; {len(curve.sizes)} sizes from {curve.sizes[0]} to {curve.sizes[-1]} compared"
-            )
-        return size
+        if curve is None:
+            return size
+        if len(self.fit.sizes) > 1:
+            size += f" of {self.n_points} candidates"
+        sizes = curve.sizes
+        return f"{size}; {len(sizes)} sizes from {sizes[0]} to {sizes[-1]} compared"
 
     @property
     def costs_in_words(self) -> str:
@@ -196,9 +194,8 @@ class Trained:
     def statuses(self) -> dict[str, int]:
         """Stop codes of the chosen machine, the choice of points and cross-validation.
 
-        `jsparse.check` raises an error or warns for a bad stop code. The stop code of
-        cross-validation is EXHAUSTED or COMPLETED: it only tells whether an iteration limit was
-        reached.
+        `jsparse.check` raises an error or warns for a bad stop code. Cross-validation has the code
+        EXHAUSTED if it reached an iteration limit, else COMPLETED.
         """
         validation = EXHAUSTED if self.tuning.status == EXHAUSTED else COMPLETED
         codes = (self.status, self.selection_status, validation)
@@ -254,31 +251,19 @@ class Trained:
         return self.model.predict_proba(X)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the scores of the classes or the values of a regression.
-
-        See `Model.decision_function`.
-        """
+        """Return class scores or values of a regression, see `Model.decision_function`."""
         return self.model.decision_function(X)
 
     def interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """Return the ends of intervals that hold a new row's target with probability `coverage`.
-
-        See `Model.interval`, which also says when this probability is guaranteed.
-        """
+        """Return intervals for the targets of new rows, see `Model.interval`."""
         return self.model.interval(X, coverage)
 
     def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """Return sets of classes that hold a new row's class with probability `coverage`.
-
-        See `Model.predict_set`; `Model.interval` says when this probability is guaranteed.
-        """
+        """Return sets of classes for new rows, see `Model.predict_set`."""
         return self.model.predict_set(X, coverage)
 
     def calibrated(self, X: Any, y: Any) -> Model:
-        """Return the model with intervals and sets calibrated on other rows.
-
-        See `Model.calibrated`.
-        """
+        """Return the model with intervals and sets calibrated on other rows: `Model.calibrated`."""
         return self.model.calibrated(X, y)
 
     def with_novelty(self, X: Any) -> Model:

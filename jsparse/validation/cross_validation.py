@@ -58,8 +58,7 @@ def cross_validate(
     """Cross-validate ridge regression in the features of a map, for every `C` at once.
 
     As in De Brabanter 2010, Algorithm 3, one pass over the rows computes the sums of every fold.
-    The sums over a fold's training rows are the total less the fold's sums (eq. 20-21). There are
-    two methods, subtraction and removal, which `machines.ridge.held_out` explains.
+    The sums over a fold's training rows are the total less the fold's sums (eq. 20-21).
 
     Args:
         feature_map: a map whose penalty is the identity, such as `Nystroem(kernel, prototypes)`.
@@ -75,8 +74,8 @@ def cross_validate(
         mesh: devices that share the rows of every fold (static). Each device sums and predicts its
             shard, and decomposes its share of the folds.
         block_rows: number of rows of the feature matrix that are in memory at a time.
-        method: "subtraction", "removal", or "auto" for the cheaper of the two. "subtraction" does
-            not refine float32 solutions.
+        method: "subtraction", "removal", or "auto" for the cheaper of the two, which
+            `machines.ridge.held_out` explains. "subtraction" does not refine float32 solutions.
         code: output code of the binary problems, for several classes (`multiclass.output_code`).
             "misclassification" counts wrongly decoded classes. In another metric, the
             loss of a row is the mean over the binary problems that use the row.

@@ -43,6 +43,11 @@ class Folds(NamedTuple):
             index[fold, : len(numbers)], valid[fold, : len(numbers)] = numbers, True
         return cls(index, valid)
 
+    def padded(self, rows: int) -> "Folds":
+        """Return these folds, as NumPy arrays, padded to `rows` rows in each."""
+        added = ((0, 0), (0, rows - self.index.shape[1]))
+        return Folds(np.pad(np.asarray(self.index), added), np.pad(np.asarray(self.valid), added))
+
     def gather(self, x: Array) -> Array:
         """Return `x (n, ...)` laid out by folds, `(v, r, ...)`."""
         return x[self.index]
@@ -72,7 +77,7 @@ def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
     """Return `v` random folds, stratified by class.
 
     Rows are shuffled, sorted by class and assigned to the folds in turn. So any two folds differ by
-    at most one in their number of rows, and by at most one in their number of rows of a class.
+    at most one row, and by at most one row of each class.
 
     Args:
         key: an integer, or a key of `jax.random`.
@@ -125,7 +130,7 @@ def _permutation(key: Key, n: int) -> Int[Array, " n"] | Int[np.ndarray, " n"]:
 def shuffle_rounds(n: int) -> int:
     """Return the number of rounds of sorting in which JAX shuffles `n` rows.
 
-    With so many rounds two rows hardly ever have equal sort keys in all of them.
+    With this number, hardly any two rows have equal sort keys in every round.
     """
     return math.ceil(3 * math.log(n) / math.log(2**32 - 1))
 
@@ -133,13 +138,8 @@ def shuffle_rounds(n: int) -> int:
 def folds_of_padded_rows(key: Key, classes: Int[Array, " r"], v: int, rounds: int) -> Folds:
     """Return the folds of `stratified_folds`, or of `plain_folds` if all rows have one class.
 
-    Pure in the key and the classes, so that `vmap` divides many tables.
-
-    Args:
-        key: a key of `jax.random`.
-        classes: class numbers, -1 for padding at the end.
-        v: number of folds (static).
-        rounds: `shuffle_rounds` of the number of rows without padding (static).
+    The function is pure in the key and the classes, so that `vmap` divides many tables. Class
+    numbers are -1 for padding at the end. `rounds` is `shuffle_rounds` of the number of other rows.
     """
     present = classes >= 0
     order = jnp.arange(len(classes), dtype=jnp.int32)

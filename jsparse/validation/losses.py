@@ -20,14 +20,8 @@ def _misclassified(y: Array, f: Array) -> Array:
 def pinball(y: Any, f: Any, quantiles: Any, xp: Any = jnp) -> Any:
     """Return the pinball loss `max(q e, (q - 1) e)` of the residuals `e = y - f`.
 
-    Its mean is least where the value `f` is the quantile `q` of the target (Koenker and Bassett
-    1978). Arguments broadcast.
-
-    Args:
-        y: targets.
-        f: predictions.
-        quantiles: q.
-        xp: `numpy` or `jax.numpy`.
+    Its mean is least where the prediction `f` is the quantile `q` of the target `y` (Koenker and
+    Bassett 1978). Arguments broadcast. `xp` is `numpy` or `jax.numpy`.
     """
     residual = y - f
     return xp.maximum(quantiles * residual, (quantiles - 1) * residual)
@@ -62,15 +56,8 @@ def losses(
     """Return the loss of each of `q` machines on every row.
 
     "misclassification" is 1 where the decoded class is wrong. A loss in another metric is a mean
-    over the outputs or, with a code, over the binary problems that use the row.
-
-    Args:
-        metric: a key of `LOSSES`.
-        decoding: how the values of the binary problems give a class, see `multiclass.distances`.
-        rows: `r` rows with their targets.
-        values: predictions of `q` machines with `l` outputs.
-        quantiles: with "pinball", one quantile for all outputs; or a quantile for each output, if
-            the outputs are several quantiles of one target.
+    over the `l` outputs or, with a code, over the binary problems that use the row. For "pinball",
+    `quantiles` has one quantile for all outputs, or one for each output.
     """
     code, targets = rows.code, rows.target_columns
     if code is not None and metric == "misclassification":

@@ -5,9 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Shaped
+from jaxtyping import Array, Bool
 
 from .._arguments import on_host
+from ..machines.rows import Rows
 from .folds import Folds
 
 
@@ -38,24 +39,19 @@ class ShardedFolds(eqx.Module):
             raise ValueError(f"folds: expected a multiple of {self.v} rows, got {n}")
 
 
-def shard(
-    mesh: Mesh,
-    folds: Folds,
-    X: Float[Array, "n d"],
-    y: Shaped[Array, " n"],
-    weights: Float[Array, " n"] | None,
-) -> tuple[Array, Array, Array, ShardedFolds]:
-    """Return inputs, targets and weights spread over the devices, and the folds of these rows.
+def shard(mesh: Mesh, folds: Folds, rows: Rows) -> tuple[Rows, ShardedFolds]:
+    """Return the rows spread over the devices, and the folds of these rows.
 
     The first rows of all folds come first, then their second rows, and so on, so that each device
     has an equal part of each fold. Folds are padded with rows of weight 0 to a multiple of the
     number of devices. If the mesh spans several processes, each process passes all the rows.
     """
-    padding = ((0, 0), (0, -folds.index.shape[1] % mesh.size))
-    order = np.pad(np.asarray(folds.index), padding).T.reshape(-1)
-    valid = np.pad(np.asarray(folds.valid), padding).T.reshape(-1)
-    w = np.ones(len(X), X.dtype) if weights is None else on_host("weights", weights)
-    rows = (on_host("X", X)[order], on_host("y", y)[order], np.where(valid, w[order], 0))
+    rows_of_device = -(-folds.index.shape[1] // mesh.size)  # of each fold
+    order, valid = (a.T.reshape(-1) for a in folds.padded(rows_of_device * mesh.size))
+    X, y, w = (on_host(name, getattr(rows, name))[order] for name in ("X", "y", "weights"))
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    placed = [jax.make_array_from_callback(a.shape, sharding, a.__getitem__) for a in rows]
-    return placed[0], placed[1], placed[2], ShardedFolds(len(folds.index))
+    X, y, w = (
+        jax.make_array_from_callback(a.shape, sharding, a.__getitem__)
+        for a in (X, y, np.where(valid, w, 0))
+    )
+    return Rows(X, y, w, rows.code, mesh), ShardedFolds(len(folds.index))

@@ -28,7 +28,7 @@ from .sharding import ShardedFolds
 
 
 class Scoring(NamedTuple):
-    """The metrics and the decoding that score a machine (static: each value is compiled anew)."""
+    """The metrics and the decoding that score a machine (static: a new value compiles anew)."""
 
     metric: Metric
     decoding: Decoding = "loss"
@@ -84,7 +84,7 @@ class FoldLosses(eqx.Module):
         return (sums, weight), jnp.sum(jnp.where(is_kept[None], values, 0), axis=1)
 
     def predictions(self, values: Float[Array, "r q l"]) -> Float[Array, "r q l"]:
-        """Return the predictions of machines with some values: several quantiles must not cross."""
+        """Return the predictions from the machines' values: sort several quantiles of a row."""
         return jnp.sort(values, axis=-1) if len(self.quantiles) > 1 else values
 
     def over_C(self, kept: PyTree) -> PyTree:
@@ -92,15 +92,12 @@ class FoldLosses(eqx.Module):
         return jnp.sum(kept, axis=0)
 
     def of_machine(self, predictions: Float[np.ndarray, "v r ..."], keep: Kept, s: int) -> Any:
-        """Return the predictions of one of the machines for `s` values of `C`, shape `v r l`.
-
-        Here no other predictions are kept.
-        """
+        """Return the predictions of the machine `keep`, shape `v r l`: no others are kept here."""
         return predictions
 
 
 class WithPredictions(FoldLosses):
-    """Sums the losses of a fold's rows as `FoldLosses`, and keeps the predictions of all machines.
+    """An `OnFold` that sums losses as `FoldLosses`, and keeps the predictions of all machines.
 
     The axis of machines has every size of the first `C`, then every size of the second, and so on.
     """
@@ -118,7 +115,7 @@ class WithPredictions(FoldLosses):
         return jnp.concatenate(kept, axis=2)
 
     def of_machine(self, predictions: Float[np.ndarray, "v r q l"], keep: Kept, s: int) -> Any:
-        """Return the predictions of one of the machines for `s` values of `C`, shape `v r l`."""
+        """Return the predictions of the machine `keep`, of all machines for `s` values of `C`."""
         places = np.asarray(keep.C) * (predictions.shape[2] // s) + int(keep.size)
         outputs = np.arange(predictions.shape[3])
         return predictions[:, :, np.broadcast_to(places, outputs.shape), outputs]
@@ -140,9 +137,9 @@ class Validation(NamedTuple):
     __repr__ = short_repr
 
     def computed(self, wanted: Bool[np.ndarray, "s v"]) -> Bool[np.ndarray, "s v"]:
-        """Return the folds that were computed, if some were `wanted`: these, or all.
+        """Return which folds were computed: the `wanted` folds, or all folds.
 
-        A method may compute every fold in any case, or have folds of its own.
+        A method may ignore `OnFold.wanted`, or validate other folds, such as single rows.
         """
         weights = np.asarray(self.fold_weights)
         every = weights.shape != wanted.shape or bool(np.any(weights[~wanted] > 0))
@@ -153,29 +150,26 @@ class Validation(NamedTuple):
 
         The predictions of all machines must be kept, see `WithPredictions`.
         """
-        one: Any = jax.tree.map(np.asarray, self._replace(total=None))
-        v, r, machines, outputs = one.predictions.shape
-        by_C = one.predictions.reshape(v, r, len(one.scores), -1, outputs)
-        kept = len(places) * machines // len(one.scores)
-        reported = None if one.reported is None else one.reported[places]
-        fold_reported = None if one.fold_reported is None else one.fold_reported[places]
-        return Validation(
-            one.scores[places], one.fold_scores[places], one.fold_weights[places],
-            one.status[places], by_C[:, :, places].reshape(v, r, kept, outputs), reported,
-            fold_reported, self.total,
-        )  # fmt: skip
+        errors = self._replace(predictions=None, total=None)
+        predictions = np.asarray(self.predictions)
+        v, r, machines, outputs = predictions.shape
+        by_C = predictions.reshape(v, r, len(self.scores), -1, outputs)[:, :, places]
+        n_kept = len(places) * machines // len(self.scores)
+        return jax.tree.map(lambda a: np.asarray(a)[places], errors)._replace(
+            predictions=by_C.reshape(v, r, n_kept, outputs), total=self.total
+        )
 
     def joined(self, other: "Validation") -> "Validation":
         """Return the errors on the folds of both validations; on the host.
 
         The validations are of the same machines, and no fold of a `C` is in both.
         """
-        parts: Any = jax.tree.map(np.asarray, (self, other))
-        first, second = parts
+        first, second = (jax.tree.map(np.asarray, validation) for validation in (self, other))
         weights = first.fold_weights + second.fold_weights
         of_fold = weights[:, :, None]
 
         def both(first: np.ndarray, second: np.ndarray) -> tuple[Any, Any]:
+            """Return the mean loss over all folds, and the mean loss in each fold."""
             folds = np.where(np.isnan(first), second, first)
             sums = np.sum(folds * of_fold, axis=1, where=of_fold > 0)
             return (sums / of_fold.sum(axis=1)).astype(folds.dtype), folds
@@ -271,7 +265,7 @@ def validate(
         decoding: how the values of the binary problems give a class (static).
         key: PRNG key of the method's random draws.
         keep: index into `C`, or one index for each problem, of the machine whose held-out
-            predictions are kept; None for none.
+            predictions are kept.
         size: index of the kept machine among the sizes.
         mesh: devices that share the rows (static).
 
@@ -286,13 +280,12 @@ def validate(
     if mesh is not None:
         method.check_sums("mesh")
     scoring = Scoring(metric, decoding, reported)
-    quantiles = method.quantiles
-    C, rows = checked(C, X, y, folds, weights, scoring.metrics, code, mesh, quantiles)
-    selection = None
+    C, rows = checked(C, X, y, folds, weights, scoring.metrics, code, mesh, method.quantiles)
+    kept = None
     if keep is not None:
-        selection = Kept(jnp.asarray(keep, jnp.int32), jnp.asarray(size, jnp.int32))
+        kept = Kept(jnp.asarray(keep, jnp.int32), jnp.asarray(size, jnp.int32))
     C = C.astype(rows.dtype)
-    return _validate_rows(method, kernel, points, C, rows, folds, scoring, selection, key)
+    return _validate_rows(method, kernel, points, C, rows, folds, scoring, kept, key)
 
 
 def checked(
