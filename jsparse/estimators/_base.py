@@ -32,10 +32,10 @@ from ..training.trained import Sums, Trained
 from ..validation.folds import Folds
 from ._declaration import (
     Parameter,
+    SharedParameters,
     constructor,
     documentation,
-    method_parameters,
-    shared_parameters,
+    parameters_of,
 )
 from ._folds import folds_of
 from ._inputs import Categories, encoded_rows, training_rows
@@ -128,7 +128,7 @@ class Machine(BaseEstimator):
         super().__init_subclass__(**options)
         if method is not None:
             cls.method_class = method
-            by_setting = method_parameters(method, omitted)
+            by_setting = parameters_of(method, omitted)
             cls._parameter_of = {setting: p.name for setting, p in by_setting.items()}
             if not method.has_C:
                 cls.C, omitted = "auto", (*omitted, "C")
@@ -138,16 +138,13 @@ class Machine(BaseEstimator):
             )
         elif not parameters:
             return
-        cls.parameters = [
-            *parameters,
-            *shared_parameters(
-                issubclass(cls, ClassifierMixin), (*omitted, *(p.name for p in parameters))
-            ),
-        ]
+        classifier = issubclass(cls, ClassifierMixin)
+        omitted = (*omitted, *(parameter.name for parameter in parameters))
+        if not classifier:
+            omitted = (*omitted, "multiclass", "class_weight")
+        cls.parameters = [*parameters, *parameters_of(SharedParameters, omitted).values()]
         cls.__init__ = constructor(cls.parameters, positional=min(1, len(parameters)))
-        cls.__doc__ = documentation(
-            cls.__doc__ or "", cls.parameters, issubclass(cls, ClassifierMixin)
-        )
+        cls.__doc__ = documentation(cls.__doc__ or "", cls.parameters, classifier)
 
     def make_method(self) -> Method:
         """Return the method with the settings that the parameters state."""
@@ -441,8 +438,7 @@ class Regressor(RegressorMixin, Machine):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return predicted targets, shape `(n_samples,)` or `(n_samples, n_targets)`."""
-        X = self._rows(X)
-        return self.model_.scores(X)
+        return self.model_.scores(self._rows(X))
 
     @available_if(_has_held_out_errors)
     def interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
@@ -513,13 +509,11 @@ class Classifier(ClassifierMixin, Machine):
             predicted. For more classes, shape `(n_samples, n_classes)`: the negative distances from
             the codes of the classes.
         """
-        X = self._rows(X)
-        return self.model_.scores(X)
+        return self.model_.scores(self._rows(X))
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class labels with the largest score, shape `(n_samples,)`."""
-        numbers = decisions(self.decision_function(X))
-        return self.classes_[numbers]
+        return self.classes_[decisions(self.decision_function(X))]
 
     @available_if(_is_calibrated)
     def predict_proba(self, X: Any) -> np.ndarray:
