@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, get_args
 
 from .. import __version__
+from ..data.demo import DEMO_SETS
 from ..export.stablehlo import FUNCTIONS
 from ..machines import METHODS
 from ..machines.method import Method
@@ -35,8 +36,7 @@ def command_line(
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="train and test a model on bundled real data")
-    sets = ["breast_cancer", "diabetes", "digits", "iris", "wine"]
-    demo.add_argument("--set", default=sets[0], choices=sets, dest="name")
+    demo.add_argument("--set", default=DEMO_SETS[0], choices=DEMO_SETS, dest="name")
     demo.set_defaults(run=run["demo"])
     _training_options(demo)
 

@@ -68,7 +68,7 @@ def float_column(
     expected = "numbers" if origin is None else "dates or times"
     if values.null_count == len(values):
         return np.full(len(values), np.nan)
-    if pa.types.is_temporal(values.type) is (origin is None) or is_text(values.type):
+    if pa.types.is_temporal(values.type) is (origin is None) or pa.types.is_string(values.type):
         row = pc.index(values.is_valid(), True).as_py()
         advice = "" if origin is None else "; turn texts into times, as pandas.to_datetime does"
         raise TableError(
@@ -78,7 +78,7 @@ def float_column(
     if origin is not None:
         values = pc.subtract(microseconds(values), origin)
     try:
-        numbers = values.cast(pa.uint8() if is_boolean(values.type) else values.type)
+        numbers = values.cast(pa.uint8() if pa.types.is_boolean(values.type) else values.type)
         numbers = numbers.cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid as error:
         raise inexact(name, error) from error
@@ -112,15 +112,14 @@ def comparable_column(
     """
     values = plain_column(table, name)
     sample = next((value for value in known if value is not None), None)
-    number = is_number(values.type)
     if isinstance(sample, str):
         kind, comparable = pa.string(), not pa.types.is_temporal(values.type)
     elif isinstance(sample, bool):
-        kind, comparable = pa.bool_(), is_boolean(values.type)
+        kind, comparable = pa.bool_(), pa.types.is_boolean(values.type)
     elif isinstance(sample, int) and pa.types.is_integer(values.type):
         kind, comparable = pa.int64(), True
     else:
-        kind, comparable = pa.float64(), number
+        kind, comparable = pa.float64(), is_number(values.type)
     if not comparable and not pa.types.is_null(values.type):
         raise TableError(
             f"column {name!r}: expected {type_words(kind)} as in training, got "
@@ -137,20 +136,10 @@ def is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Return whether the type of a plain column is text."""
-    return pa.types.is_string(kind)
-
-
-def is_boolean(kind: pa.DataType) -> bool:
-    """Return whether a type is boolean."""
-    return pa.types.is_boolean(kind)
-
-
 def type_words(kind: pa.DataType) -> str:
     """Return the plain-language name of a type, for a message."""
-    if is_text(kind):
+    if pa.types.is_string(kind):
         return "texts"
-    if is_boolean(kind):
+    if pa.types.is_boolean(kind):
         return "booleans"
     return "numbers" if is_number(kind) else f"type {kind}"

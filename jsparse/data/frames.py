@@ -122,6 +122,7 @@ class Frame:
         Raises:
             ValueError: naming the column that cannot be encoded, and its row.
         """
+        from .arrow import pa
         from .encoding import encode, encode_target, fit_schema
 
         table = _arrow(self.table)
@@ -136,7 +137,8 @@ class Frame:
                     f"y: expected {table.num_rows} values, as many as rows of X, got shape "
                     f"{values.shape}"
                 )
-            table = table.append_column(target, [_column(values)])
+            column = pa.array(values if values.ndim == 1 else values[:, 0])
+            table = table.append_column(target, [column])
         numbers = range(table.num_rows) if rows is None else rows
         if len(numbers) < table.num_rows:
             table = table.take(numbers)
@@ -284,12 +286,6 @@ def _unsupported_column(table: Any) -> TableError:
 def _check_names(names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         raise ValueError(f"X: expected columns with distinct names, got {names}")
-
-
-def _column(values: np.ndarray) -> Any:
-    from .arrow import pa
-
-    return pa.array(values if values.ndim == 1 else values[:, 0])
 
 
 def _free_name(names: Sequence[str]) -> str:

@@ -85,8 +85,8 @@ def stream_schema(
     """Fit a schema to a file in one pass; return schema, reason for the task and number of rows.
 
     The schema is fitted to the rows that hold a new category, a new class or the first missing
-    value of a column.
-    The medians that replace missing values come from a random sample of `SAMPLE_ROWS` rows.
+    value of a column. The medians that replace missing values come from a random sample of
+    `SAMPLE_ROWS` rows.
 
     Raises:
         TableError: see `fit_schema`.
@@ -101,8 +101,8 @@ def stream_schema(
     n_rows = 0
     for table in file:
         if not new_parts:
-            check_names(table, [target], "the target column")
-            check_names(table, categorical, "the categorical columns")
+            check_names(table.column_names, [target], "the target column")
+            check_names(table.column_names, categorical, "the categorical columns")
         if table[target].null_count:
             row = file_row(n_rows + pc.index(table[target].is_null(), True).as_py())
             raise TableError(
