@@ -1,11 +1,11 @@
 """Checks of files before commands read or write them, and counts by column."""
 
 import os
-import sys
 from collections.abc import Mapping
 
 from ..serialization import check_writable
 from ..training.plan import free_bytes
+from . import report
 
 
 def check_output(path: str, *inputs: str) -> None:
@@ -43,4 +43,4 @@ def tell_counts(counts: Mapping[str, int], what: str) -> None:
         what: what happened in these rows, in words.
     """
     for column, count in counts.items():
-        print(f"jsparse: column {column!r}: {count} {what}", file=sys.stderr)
+        report.note(f"column {column!r}: {count} {what}")

@@ -71,9 +71,9 @@ def run(options: argparse.Namespace, model: Model) -> None:
     tell_counts(imputed, "missing values filled in")
     tell_counts(unseen, "rows of unseen category")
     if unscored is not None:
-        print(f"jsparse: not scored: {unscored}", file=sys.stderr)
+        report.note(f"not scored: {unscored}")
     elif has_target:
-        print(f"jsparse: {metric} on {rows} rows: {errors / rows:.4g}", file=sys.stderr)
+        report.note(f"{metric} on {rows} rows: {errors / rows:.4g}")
 
 
 def _output_table(
@@ -113,9 +113,9 @@ def _output_table(
         outputs = [target] if ends.shape[1] == 1 else [name for name, _ in columns]
         for name, (low, high) in zip(outputs, np.moveaxis(ends, 0, -1), strict=True):
             columns += [(f"{name} low", low), (f"{name} high", high)]
-    arrays = [pa.array(column.tolist() if i == 0 else column) for i, (_, column) in
-              enumerate(columns)]  # fmt: skip
-    return pa.Table.from_arrays(arrays, names=[name for name, _ in columns])
+    headers, values = zip(*columns, strict=True)
+    arrays = [pa.array(values[0].tolist()), *map(pa.array, values[1:])]
+    return pa.Table.from_arrays(arrays, names=list(headers))
 
 
 def _schema(options: argparse.Namespace, model: Model) -> Schema:
@@ -127,10 +127,7 @@ def _schema(options: argparse.Namespace, model: Model) -> Schema:
             f"{options.file!r}: expected {d} columns, as in the arrays that the model was trained "
             f"on; got {len(names)}"
         )
-    print(
-        "jsparse: the model has no column names: columns are taken in their order",
-        file=sys.stderr,
-    )
+    report.note("the model has no column names: columns are taken in their order")
     task = "regression" if model.labels is None else "classification"
     target = "prediction"
     while target in names:

@@ -147,7 +147,7 @@ def training(
         line("effective rank", int(trained.fit.info["effective_rank"]))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
     _ends(trained.statuses)
-    _seconds(trained.seconds, [name for name in PHASES if name in trained.seconds])
+    _seconds(trained.seconds)
 
 
 def _relevance(trained: Trained, columns: Schema | None) -> None:
@@ -168,10 +168,10 @@ def _ends(statuses: dict[str, int]) -> None:
             line("", f"{what}: {_status.ADVICE[status]}")
 
 
-def _seconds(seconds: dict[str, float], phases: Sequence[str]) -> None:
+def _seconds(seconds: dict[str, float]) -> None:
     total = seconds["total"]
     compiling = min(seconds["compile"], total)
-    spent = ", ".join(f"{p} {seconds[p]:.2f}" for p in phases)
+    spent = ", ".join(f"{name} {seconds[name]:.2f}" for name in PHASES if name in seconds)
     line("seconds", f"{total:.2f}: {spent}; compile {compiling:.2f}, run {total - compiling:.2f}")
 
 

@@ -57,7 +57,8 @@ def check_finite(name: str, array: np.ndarray) -> None:
         raise ValueError(f"{name}: expected finite values, got {array[index]} at index {index}")
 
 
-# Their frames lie between frames of this package.
+# Packages that call the methods of a `Model`, so that their frames lie between the frames of this
+# package: equinox always, the others if annotations are checked.
 _WRAPPERS = ("equinox", "jaxtyping", "beartype")
 
 

@@ -19,7 +19,6 @@ from .checks import (
 )
 from .schema import Column, Schema
 
-# They call the methods of a `Model`: equinox always, jaxtyping if it checks annotations.
 _IMPUTE = (
     "fill them in, leave those rows out, or train with imputation: "
     "jsparse.data.frames.Frame(table, impute=True) in place of the table; on the command line "

@@ -122,15 +122,15 @@ def _answers_of_regression(
     predictor: Predictor, X: Tensor, f: Tensor, coverage: float | None
 ) -> list[Output]:
     """Return the outputs of a regression; `f (n, c)` are the values of the machine."""
-    dtype, width, n_quantiles = predictor.dtype, predictor.machine.intercept.size, 0
-    if len(predictor.quantiles) > 1:
-        n_quantiles = len(predictor.quantiles)
-        f = ascending(f, n_quantiles)
+    dtype, width = predictor.dtype, predictor.machine.intercept.size
+    several_quantiles = len(predictor.quantiles) > 1
+    if several_quantiles:
+        f = ascending(f, width)
     outputs = [Output("variable", f, dtype, width)]
     if coverage is not None:
         conformal = known_errors(predictor.conformal, "coverage")
         ends = interval(predictor, conformal, coverage, X, f)
-        width = 1 if n_quantiles else width
+        width = 1 if several_quantiles else width
         outputs += [
             Output(name, end, dtype, width)
             for name, end in zip(("lower", "upper"), ends, strict=True)
