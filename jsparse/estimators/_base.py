@@ -420,14 +420,7 @@ class Regressor(RegressorMixin, Machine):
             The estimator itself.
         """
         X, y, table = training_rows(
-            self,
-            X,
-            y,
-            sample_weight,
-            "regression",
-            self.categories,
-            y_numeric=True,
-            multi_output=True,
+            self, X, y, sample_weight, "regression", y_numeric=True, multi_output=True
         )
         _check_two_rows(X)
         y = np.asarray(vector_of(y), float)
@@ -481,7 +474,7 @@ class Classifier(ClassifierMixin, Machine):
         if y is not None:
             # Check before scikit-learn, which converts labels of several types to texts.
             labels_of("y", y)
-        X, y, table = training_rows(self, X, y, sample_weight, "classification", self.categories)
+        X, y, table = training_rows(self, X, y, sample_weight, "classification")
         check_classification_targets(y)
         _check_two_rows(X)
         if len(np.unique(y)) < 2:

@@ -19,9 +19,7 @@ Categories = Literal["indicators", "kernel"]
 def as_table(X: Any, categories: str = "indicators") -> Frame | None:
     """Return a table whose columns are all inputs; None for an array.
 
-    Args:
-        X: inputs. A `Frame` keeps its own settings.
-        categories: setting `categories` of any other table, see `Frame`.
+    A `Frame` keeps its settings. Any other table gets the setting `categories` of `Frame`.
     """
     frame = as_frame(X)
     if frame is None:
@@ -30,7 +28,7 @@ def as_table(X: Any, categories: str = "indicators") -> Frame | None:
 
 
 def training_rows(
-    estimator: Any, X: Any, y: Any, sample_weight: Any, task: Task, categories: str, **checks: Any
+    estimator: Any, X: Any, y: Any, sample_weight: Any, task: Task, **checks: Any
 ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, " n *c"], EncodedFrame | None]:
     """Check inputs and targets, and set `n_features_in_` and `feature_names_in_`.
 
@@ -40,7 +38,6 @@ def training_rows(
         y: targets.
         sample_weight: row weights or None. A table is encoded by its rows of weight above 0.
         task: "classification" or "regression".
-        categories: see `as_table`.
         checks: options of scikit-learn's `check_X_y`, such as `multi_output`.
 
     Returns:
@@ -55,7 +52,7 @@ def training_rows(
             f"y: expected targets, one for each row, as scikit-learn takes them, got the name "
             f"{y!r}; give table[{y!r}], without this column in X, or see jsparse.train"
         )
-    frame = as_table(X, categories)
+    frame = as_table(X, estimator.categories)
     if frame is None:
         return (*cast(Any, validate_data(estimator, X, y, dtype=FLOATS, **checks)), None)
     validate_data(estimator, frame.table, y, skip_check_array=True)

@@ -203,5 +203,5 @@ def known_errors(conformal: Any, what: str) -> Any:
 
 
 def _by_machine(values: Any, conformal: Any) -> Any:
-    """Insert an axis of one machine after the axis of rows, unless the folds have machines."""
+    """Return values with an axis of machines after the axis of rows, of length 1 without folds."""
     return values[:, None] if conformal.machines is None else values

@@ -41,12 +41,8 @@ class Kernel:
 def _check_number(name: str, value: np.ndarray, rule: str, d: int) -> None:
     """Raise ValueError unless an array of a kernel has the shape and the sign that a rule states.
 
-    Args:
-        name: name of the array in the message.
-        value: the array.
-        rule: "positive" or "not negative" for a scalar; "positive, by column" for a scalar or `d`
-            numbers.
-        d: number of columns.
+    The rules "positive" and "not negative" are for a scalar. "positive, by column" is for a scalar
+    or `d` numbers.
     """
     shapes = [(), (d,)] if rule == "positive, by column" else [()]
     if value.shape not in shapes:
@@ -254,8 +250,8 @@ class Mixed(Kernel):
             what = type(self.kernel).__name__
             raise ValueError(f"kernel: expected a kernel of the distance, got {what}")
         columns = self.columns
-        whole = all(type(column) is int for column in columns)
-        if not whole or not columns or list(columns) != sorted(set(columns) & set(range(d))):
+        all_int = all(type(column) is int for column in columns)
+        if not all_int or not columns or list(columns) != sorted(set(columns) & set(range(d))):
             raise ValueError(f"columns: expected increasing numbers below {d}, got {columns!r}")
         self.kernel.check(d)
 

@@ -344,8 +344,8 @@ def _array(column: Any) -> np.ndarray:
     if kind is not None and hasattr(column, "null_count"):
         if str(kind).startswith("dictionary"):
             column = column.cast(kind.value_type)
-        whole = str(column.type).startswith(("int", "uint", "bool"))
-        if whole and column.null_count:
+        is_exact = str(column.type).startswith(("int", "uint", "bool"))
+        if is_exact and column.null_count:
             return np.array(column.to_pylist(), object)
         return column.to_numpy()
     if getattr(getattr(column, "dtype", None), "tz", None) is not None:  # pandas with a time zone

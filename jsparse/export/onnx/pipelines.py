@@ -108,11 +108,8 @@ def _calibrated(predictor: Predictor) -> Predictor:
 def _register(estimator: type, shapes: Callable, convert: Callable, options: dict) -> None:
     """Register an estimator with skl2onnx.
 
-    Args:
-        estimator: the class of the estimator.
-        shapes: sets the types and shapes of an operator's outputs.
-        convert: appends the nodes of an operator to a pipeline.
-        options: values that skl2onnx allows for each option.
+    `shapes` sets the types and shapes of an operator's outputs. `convert` appends the nodes of an
+    operator to a pipeline. `options` maps each option of skl2onnx to its permitted values.
     """
     name = f"Jsparse{estimator.__name__}"
     skl2onnx.update_registered_converter(estimator, name, shapes, convert, options=options)
