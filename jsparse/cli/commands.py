@@ -27,7 +27,7 @@ from ..training.train import train
 from ..training.trained import Trained
 from . import report
 from .exporters import EXPORTERS
-from .files import check_fits_memory, check_output, tell_counts
+from .files import check_fits_memory, check_output, print_counts
 from .interrupts import Interrupts, Result
 from .options import budget_of, command_line, method_of
 
@@ -230,7 +230,7 @@ def _read_table(
     columns = _columns(options) | {"drop": options.drop, "coded": coded, "csv": csv}
     schema = fit_schema(table, options.target, task=task, name_row=name_row, **columns)
     encoded = encode(schema, table, options.precision, name_row)
-    tell_counts(encoded.imputed, "missing values filled in")
+    print_counts(encoded.imputed, "missing values filled in")
     return encoded.X, encode_target(schema, table, name_row), schema, reason
 
 
@@ -261,7 +261,7 @@ def _fit_stream(
     schema, reason, _ = stream_schema(file, options.target, task=options.task, **columns)
     stream = TableStream(file, schema, options.precision)
     trained = _train(options, stream, None, schema.task, checkpoint)
-    tell_counts(stream.imputed, "missing values filled in")
+    print_counts(stream.imputed, "missing values filled in")
     return trained, schema, reason
 
 

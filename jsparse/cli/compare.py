@@ -25,7 +25,7 @@ from .comparison import SVM, Comparison, LeftOut, Line, print_header, print_line
 from .interrupts import Interrupts, Result
 
 # Errors that stop one method but not the comparison.
-_OF_A_METHOD = (ValueError, _status.NumericalError, MemoryError, JaxRuntimeError)
+_METHOD_ERRORS = (ValueError, _status.NumericalError, MemoryError, JaxRuntimeError)
 SVM_ROWS = 3000  # the SVM computes the kernel of all pairs of rows
 
 
@@ -115,7 +115,7 @@ def run(
         X[training], y[training], X[testing], y[testing], task == "classification", max_prototypes,
         max_evaluations, seed, codes, max_seconds,
     )  # fmt: skip
-    names, left_out = _suited(data, methods)
+    names, left_out = _suitable_methods(data, methods)
     print_header(len(data.X), len(data.X_test), data.metric)
     lines, trained = _lines(data, names, left_out, quiet, interrupts)
     interrupts.mark_handled()
@@ -132,11 +132,12 @@ def run(
     return result
 
 
-def _suited(data: _Task, methods: Sequence[str] | None) -> tuple[list[str], list[LeftOut]]:
+def _suitable_methods(data: _Task, names: Sequence[str] | None) -> tuple[list[str], list[LeftOut]]:
     """Return the methods to run, in the registry's order, and the methods unsuited to the rows."""
-    reasons = {name: _unsuited(METHODS[name], data) for name in METHODS} | {"svm": _no_svm(data)}
-    wanted = {name: why for name, why in reasons.items() if methods is None or name in methods}
-    if methods is not None and None not in wanted.values():
+    reasons = {name: _reason_against(method, data) for name, method in METHODS.items()}
+    reasons["svm"] = _reason_against_svm(data)
+    wanted = {name: why for name, why in reasons.items() if names is None or name in names}
+    if names is not None and None not in wanted.values():
         reason = "; ".join(f"{name}: {why}" for name, why in wanted.items())
         raise ValueError(f"--methods: expected one that suits the rows; {reason}")
     left_out = [LeftOut(_title(name), why) for name, why in wanted.items() if why is not None]
@@ -203,13 +204,13 @@ def _attempt(
         return line
     except Exception as error:
         interrupts.check()  # an interrupt within the compiler may become another error
-        if not isinstance(error, _OF_A_METHOD):
+        if not isinstance(error, _METHOD_ERRORS):
             raise
         reason = str(error).splitlines()[0] if str(error) else "out of memory"
         return LeftOut(_title(name), reason, error)
 
 
-def _unsuited(method: type[Method], data: _Task) -> str | None:
+def _reason_against(method: type[Method], data: _Task) -> str | None:
     """Return why a method does not suit these rows; None if it does."""
     task = "classification" if data.classification else "regression"
     if task not in method.tasks:
@@ -221,7 +222,7 @@ def _unsuited(method: type[Method], data: _Task) -> str | None:
     return None
 
 
-def _no_svm(data: _Task) -> str | None:
+def _reason_against_svm(data: _Task) -> str | None:
     """Return why scikit-learn's SVM does not suit these rows; None if it does."""
     if len(data.X) > SVM_ROWS:
         return f"more than {SVM_ROWS} rows"

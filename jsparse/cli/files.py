@@ -35,7 +35,7 @@ def check_fits_memory(path: str, advice: str = "give --stream to read it in batc
         )
 
 
-def tell_counts(counts: Mapping[str, int], what: str) -> None:
+def print_counts(counts: Mapping[str, int], what: str) -> None:
     """Print the number of affected rows of each column.
 
     Args:

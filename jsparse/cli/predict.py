@@ -19,7 +19,7 @@ from ..data.tables import TableError, rows_of_file
 from ..model import Model
 from ..serialization import atomic_path, writing
 from . import report
-from .files import check_fits_memory, tell_counts
+from .files import check_fits_memory, print_counts
 
 
 def run(options: argparse.Namespace, model: Model) -> None:
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, model: Model) -> None:
     names, classes = model.labels, model.classes
     imputed, unseen = Counter[str](), Counter[str]()
     rows, errors, metric, unscored, has_target = 0, 0.0, "", None, False
-    tables, due = _tables(options, schema), report.seldom()
+    tables, is_due = _tables(options, schema), report.rate_limiter()
     with _table_writer(options.out) as write_table:
         for table in tables:
             name_row = rows_of_file(range(rows, rows + table.num_rows))
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, model: Model) -> None:
             output = _output_table(options, model, schema.target, encoded.X, scores, predictions)
             write_table(output)
             rows += table.num_rows
-            if due():
+            if is_due():
                 report.note(f"{rows} rows so far")
             has_target = model.columns is not None and schema.target in table.column_names
             if has_target and unscored is None:
@@ -68,8 +68,8 @@ def run(options: argparse.Namespace, model: Model) -> None:
                 else:
                     metric, error = report.error_of(names, truth, predictions, model.quantiles)
                     errors += error * len(truth)
-    tell_counts(imputed, "missing values filled in")
-    tell_counts(unseen, "rows of unseen category")
+    print_counts(imputed, "missing values filled in")
+    print_counts(unseen, "rows of unseen category")
     if unscored is not None:
         report.note(f"not scored: {unscored}")
     elif has_target:

@@ -57,7 +57,7 @@ def demo_set(name: str = "breast_cancer") -> DemoSet:
         labels = np.asarray([str(label) for label in bunch.target_names])
         y, classes = labels[bunch.target], tuple(labels.tolist())
     X = np.asarray(bunch.data, np.float64)
-    return _plain(name, X, y, tuple(map(str, bunch.feature_names)), classes)
+    return _as_demo_set(name, X, y, tuple(map(str, bunch.feature_names)), classes)
 
 
 def _bundled(name: str) -> DemoSet:
@@ -66,10 +66,10 @@ def _bundled(name: str) -> DemoSet:
         rows = [line.strip().rsplit(",", 1) for line in file]
     X = np.array([numbers.split(",") for numbers, _ in rows]).astype(np.float64)
     y = np.array([label for _, label in rows])
-    return _plain(name, X, y, tuple(columns), ("malignant", "benign"))
+    return _as_demo_set(name, X, y, tuple(columns), ("malignant", "benign"))
 
 
-def _plain(
+def _as_demo_set(
     name: str, X: np.ndarray, y: np.ndarray, columns: tuple[str, ...], classes: Any
 ) -> DemoSet:
     task = "regression" if classes is None else "classification"

@@ -201,7 +201,8 @@ class Machine(BaseEstimator):
                 **options,
             )
         for what, status in trained.statuses.items():
-            check(status, f"{type(self).__name__}, {what}{self._limit(trained.method, what)}")
+            limit = self._iteration_limit(trained.method, what)
+            check(status, f"{type(self).__name__}, {what}{limit}")
         self._status = max(trained.statuses.values())
         self._method, self._sums, self._tuning = trained.method, trained.sums, trained.tuning
         self._publish(trained.model)
@@ -221,7 +222,7 @@ class Machine(BaseEstimator):
             self.prototype_indices_ = trained.point_rows
         return trained
 
-    def _limit(self, method: Method, what: str) -> str:
+    def _iteration_limit(self, method: Method, what: str) -> str:
         """Return the limit of a fit's steps in words, by the argument that states it; or ''."""
         limit = getattr(method, "max_iterations", None)
         if what != "fit" or limit is None:
@@ -298,9 +299,9 @@ class Machine(BaseEstimator):
                 f"search: expected one of {sorted(_SEARCHES)} or a search such as Profile(..), got "
                 f"{search!r}"
             )
-        return self._limited(search)
+        return self._limited_search(search)
 
-    def _limited(self, search: Search) -> Search:
+    def _limited_search(self, search: Search) -> Search:
         """Return the search with the limits and the warm start that the parameters state."""
         tune_kernel = search.tune_kernel and isinstance(self.lengthscale, str)
         changes: dict[str, Any] = {"tune_kernel": tune_kernel}

@@ -67,7 +67,7 @@ class _WithMethodParameter(Machine):
         if not has_limits and isinstance(self.lengthscale, str):
             return None  # `train` chooses the search
         fast = self.preset == "fast" or (self.preset is None and self.method is not None)
-        return self._limited(Profile() if fast else Recursive())
+        return self._limited_search(Profile() if fast else Recursive())
 
     def _kernel_name(self) -> Any:
         return "rbf" if self.kernel is None else self.kernel

@@ -7,9 +7,9 @@ import numpy as np
 
 from ..predictor import Predictor
 from .c_columns import columns_in_words, encoder
-from .c_conformal import calibrated, description, n_intervals
+from .c_conformal import description, intervals_or_sets, n_intervals
 from .c_machine import values
-from .c_numbers import Numbers, comment, function, text, whole
+from .c_numbers import Numbers, comment, function, int_literal, string_literal
 
 # The largest odds of a class that is not predicted, 1 less four units of rounding, as in
 # `predictor.codes.probabilities`.
@@ -50,7 +50,7 @@ def c_header(
         values(model.machine, prefix, numbers),
         *_scores(model, prefix, numbers),
         *_answers(model, prefix, numbers),
-        *calibrated(model, coverage, prefix, numbers),
+        *intervals_or_sets(model, coverage, prefix, numbers),
     ]
     if model.columns is not None:
         parts.append(encoder(model.columns, prefix, numbers))
@@ -216,9 +216,9 @@ def _labels(labels: tuple[Any, ...], prefix: str) -> str:
     elif isinstance(labels[0], int) and max(labels) >= 2**63:
         kind, values = "unsigned long long", [f"{label}ULL" for label in labels]
     elif isinstance(labels[0], int):
-        kind, values = "long long", [whole(int(label)) for label in labels]
+        kind, values = "long long", [int_literal(int(label)) for label in labels]
     else:
-        kind, values = "char *const", [text(str(label)) for label in labels]
+        kind, values = "char *const", [string_literal(str(label)) for label in labels]
     return f"static const {kind} {prefix}_labels[{k}] = {{{', '.join(values)}}};"
 
 

@@ -11,7 +11,7 @@ from .c_machine import values
 from .c_numbers import Numbers, function, int_array
 
 
-def calibrated(
+def intervals_or_sets(
     model: Predictor, coverage: float | None, prefix: str, numbers: Numbers
 ) -> list[str]:
     """Return the C arrays and functions that compute prediction intervals or sets.
@@ -116,7 +116,7 @@ class _Writer:
     def set_of_classes(self) -> list[str]:
         """Return the C functions that compute prediction sets from the model's errors."""
         prefix, k = self.prefix, len(self.model.labels or ())
-        error = self.numbers.one(error_at(self.conformal, self.coverage))
+        error = self.numbers.literal(error_at(self.conformal, self.coverage))
         lines = [
             *self._scores(),
             f"{self.numbers.type} deficits[{k}];",

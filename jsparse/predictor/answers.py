@@ -19,7 +19,7 @@ class Answers(abc.ABC):
     quantiles: tuple[float, ...]
 
     @property
-    def _in_order(self) -> bool:
+    def _sorts_quantiles(self) -> bool:
         """Whether the model estimates several quantiles, whose values are sorted in each row."""
         return len(self.quantiles) > 1
 

@@ -155,9 +155,9 @@ def check_scores(scores: np.ndarray, *, name_row: NameRow = row_index) -> None:
         scores: shape `n` or `n ..`.
         name_row: names the row in the message.
     """
-    usable = np.isfinite(scores)
-    if not usable.all():
-        row = int(np.argmin(usable.reshape(len(scores), -1).all(axis=1)))
+    finite = np.isfinite(scores)
+    if not finite.all():
+        row = int(np.argmin(finite.reshape(len(scores), -1).all(axis=1)))
         raise NumericalError(
             f"the model's value at {name_row(row)} is not finite, or too large; look for huge "
             "inputs"

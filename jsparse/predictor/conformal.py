@@ -67,7 +67,7 @@ def margin_deficit(scores: Any, xp: Any = np) -> Any:
 
 
 def outermost(values: Any, ndim: int) -> tuple[Any, Any]:
-    """Return the first and the last quantile; of values that are no quantiles, return them twice.
+    """Return the first and the last of several quantiles; return other values twice.
 
     Args:
         values: `ndim` axes, or one more for quantiles in increasing order.

@@ -119,7 +119,7 @@ def test_the_peer_takes_targets_of_any_scale_and_classes_of_few_rows():
     labels = np.array([f"c{i % 20}" for i in range(120)])
     assert compare._svm(given(X, labels, True, 60), path).prototypes > 0
     labels[0] = "alone"
-    assert "a class has one row" in compare._no_svm(given(X, labels, True, 60))
+    assert "a class has one row" in compare._reason_against_svm(given(X, labels, True, 60))
     assert compare._svm(given(X, y, False), None).prototypes > 0
 
 
