@@ -89,15 +89,15 @@ def _search(options: argparse.Namespace) -> Search | None:
         raise ValueError(f"--rank: expected --search gradient or recursive, got {stated}")
     if name is None and budget is None:
         return None
-    if name is None:
-        in_sums = getattr(options, "stream", False) or options.devices is not None
-        plain = options.method is not None or options.preset == "fast" or in_sums
-        name = "profile" if plain else "recursive"
-    learning = {"gradient": Gradient, "recursive": Recursive}  # a metric
-    if name in learning:
-        return learning[name](max_evaluations=budget, rank=options.rank)
-    kinds = {"profile": Profile, "annealing": Annealing, "auto": Automatic}
-    return kinds[name](max_evaluations=budget)
+    if name is None:  # `train` would choose this search, without the limit of evaluations
+        sums_only = getattr(options, "stream", False) or options.devices is not None
+        fast = options.method is not None or options.preset == "fast"
+        name = "profile" if fast or sums_only else "recursive"
+    metric_searches = {"gradient": Gradient, "recursive": Recursive}
+    if name in metric_searches:
+        return metric_searches[name](max_evaluations=budget, rank=options.rank)
+    searches = {"profile": Profile, "annealing": Annealing, "auto": Automatic}
+    return searches[name](max_evaluations=budget)
 
 
 def _train(

@@ -160,9 +160,9 @@ def _lines(
     trained: dict[str, Trained] = {}
     missing = dict.fromkeys(names)
     try:
-        for place, name in enumerate(names, 1):
+        for number, name in enumerate(names, 1):
             interrupts.check()
-            what = f"{place} of {len(names)}: {_title(name)}"
+            what = f"{number} of {len(names)}: {_title(name)}"
             with report.progress(quiet=quiet, method=what) as show:
                 outcome = _attempt(name, data, trained, show, interrupts)
             del missing[name]
@@ -275,17 +275,19 @@ def _limited(method: type[Method], data: _Task) -> Method:
     return defaults if limited == resolved else limited
 
 
-def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _split(
+    y: np.ndarray, test: float, stratified: bool, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of the training and of the test rows, chosen at random.
 
-    With `classes` the split is stratified, and each class has a training row.
+    If the split is `stratified`, each class has a training row.
     """
     n, cut = len(y), round(test * len(y))
     if cut < 1 or n - cut < 3:
         raise ValueError(f"--test: expected rows on both sides, got {cut} of {n}")
     random = np.random.default_rng(seed)
     order = random.permutation(n)
-    if not classes:
+    if not stratified:
         return order[cut:], order[:cut]
     # Random rank of a row within its class, from 0 to 1. The last row of a class is for training.
     rank = np.empty(n)
@@ -295,11 +297,9 @@ def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.nda
             f"--test: expected rows of all {len(labels)} classes to train on, got {n - cut} rows"
         )
     for label in labels:
-        of_class = order[y[order] == label]
-        rank[of_class] = (np.arange(len(of_class)) + random.uniform(size=len(of_class))) / len(
-            of_class
-        )
-        rank[of_class[-1]] = np.inf
+        rows = order[y[order] == label]
+        rank[rows] = (np.arange(len(rows)) + random.uniform(size=len(rows))) / len(rows)
+        rank[rows[-1]] = np.inf
     order = order[np.argsort(rank[order], kind="stable")]
     return order[cut:], order[:cut]
 
@@ -311,13 +311,14 @@ def _line(
     prototypes: int,
     seconds: float,
 ) -> Line:
+    """Return a method's line, with the median time of five predictions for a thousand rows."""
     predicted = predict(data.X_test)
-    thousand = np.resize(data.X_test, (1000, data.X_test.shape[1]))
-    predict(thousand)
+    rows = np.resize(data.X_test, (1000, data.X_test.shape[1]))
+    predict(rows)  # compile
     durations = []
     for _ in range(5):
         start = time.perf_counter()
-        predict(thousand)
+        predict(rows)
         durations.append(time.perf_counter() - start)
     limit = math.inf if data.max_prototypes is None else data.max_prototypes
     return Line(
@@ -334,7 +335,7 @@ def _svm(data: _Task, scdp: Trained | None) -> Line:
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC, SVR
 
-    smallest = len(data.y)
+    smallest = len(data.y)  # number of rows of the smallest class
     if data.classification:
         smallest = int(np.unique(data.y, return_counts=True)[1].min())
     gamma: Any = "scale"
