@@ -44,7 +44,7 @@ def run(options: argparse.Namespace, model: Model) -> None:
     schema = _schema(options, model) if model.columns is None else model.columns
     names, classes = model.labels, model.classes
     imputed, unseen = Counter[str](), Counter[str]()
-    rows, errors, metric, unscored, has_target = 0, 0.0, "", None, False
+    rows, errors, metric, scoring_error, has_target = 0, 0.0, "", None, False
     tables, is_due = _tables(options, schema), report.rate_limiter()
     with _table_writer(options.out) as write_table:
         for table in tables:
@@ -60,18 +60,18 @@ def run(options: argparse.Namespace, model: Model) -> None:
             if is_due():
                 report.note(f"{rows} rows so far")
             has_target = model.columns is not None and schema.target in table.column_names
-            if has_target and unscored is None:
+            if has_target and scoring_error is None:
                 try:
                     truth = encode_target(schema, table, name_row)
                 except TableError as error:
-                    unscored = error
+                    scoring_error = error
                 else:
                     metric, error = report.error_of(names, truth, predictions, model.quantiles)
                     errors += error * len(truth)
     print_counts(imputed, "missing values filled in")
     print_counts(unseen, "rows of unseen category")
-    if unscored is not None:
-        report.note(f"not scored: {unscored}")
+    if scoring_error is not None:
+        report.note(f"not scored: {scoring_error}")
     elif has_target:
         report.note(f"{metric} on {rows} rows: {errors / rows:.4g}")
 

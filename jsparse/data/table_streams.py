@@ -84,6 +84,8 @@ def stream_schema(
 ) -> tuple[Schema, str, int]:
     """Fit a schema to a file in one pass; return schema, reason for the task and number of rows.
 
+    See `fit_schema` for the arguments.
+
     The schema is fitted to the rows that hold a new category, a new class or the first missing
     value of a column. The medians that replace missing values come from a random sample of
     `SAMPLE_ROWS` rows.
@@ -108,7 +110,7 @@ def stream_schema(
             raise TableError(
                 f"target column {target!r}: missing in {row}; leave out rows without a target"
             )
-        new = {0} if not new_parts else set()
+        new = {0} if not new_parts else set()  # the first row shows all columns
         for name in table.column_names:
             values = plain_column(table, name)
             numeric = is_number(values.type) or pa.types.is_temporal(values.type)
@@ -160,9 +162,10 @@ def _new_rows(values: pa.ChunkedArray, seen: set, limit: int) -> set[int]:
             if value not in seen and len(seen) <= limit:
                 seen.add(value)
                 rows.add(pc.index(values, value).as_py())
-    elif not limit and values.null_count < len(values) and "some" not in seen:
-        seen.add("some")
-        rows.add(pc.index(values.is_valid(), True).as_py())
+    elif not limit and values.null_count < len(values) and not seen - {None}:
+        row = pc.index(values.is_valid(), True).as_py()
+        seen.add(values[row].as_py())
+        rows.add(row)
     return rows
 
 
