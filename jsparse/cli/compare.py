@@ -75,21 +75,10 @@ def run(
     standard error. Ctrl-C ends the comparison: the running method keeps its best result so far, and
     the names of the remaining methods are printed.
 
-    Args:
-        X: inputs, shape `n d`.
-        y: targets or labels, shape `n`.
-        task: "classification" or "regression".
-        methods: names in the registry of methods, or "svm"; None for all.
-        codes: the columns of X that hold numbers of categories.
-        test: the share of the rows to test on.
-        max_prototypes: largest number of prototypes; None for the methods' defaults. A line with
-            more prototypes has a mark: its method has no limit, or one for each class.
-        max_evaluations: largest number of evaluations of each search.
-        max_seconds: time limit of each method; no evaluation of its search starts later.
-        seed: random seed of the split and of the methods.
-        folder: where the figures are written.
-        quiet: show no progress.
-        interrupts: records Ctrl-C.
+    The options of `jsparse compare` explain the arguments. `task` is "classification" or
+    "regression", and `codes` are the columns of `X` that hold numbers of categories. If
+    `max_prototypes` is None, the methods have their default limits. A line with more prototypes has
+    a mark: its method has no limit, or one for each class.
 
     Raises:
         ValueError: for a share of test rows that leaves one side empty, or if no method suits the

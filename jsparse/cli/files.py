@@ -36,11 +36,6 @@ def check_fits_memory(path: str, advice: str = "give --stream to read it in batc
 
 
 def print_counts(counts: Mapping[str, int], what: str) -> None:
-    """Print the number of affected rows of each column.
-
-    Args:
-        counts: number of rows by column.
-        what: what happened in these rows, in words.
-    """
+    """Print the number of affected rows of each column; `what` says what happened in these rows."""
     for column, count in counts.items():
         report.note(f"column {column!r}: {count} {what}")

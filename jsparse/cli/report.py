@@ -51,10 +51,8 @@ def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | N
 
     On a terminal it shows a bar; otherwise it prints a line at most every `SILENCE` seconds.
 
-    Args:
-        quiet: show nothing, and yield None.
-        method: name of the method, if it is one of several; without a terminal it is printed at
-            once.
+    If `quiet`, show nothing and yield None. `method` is the name of the method, if it is one of
+    several; without a terminal it is printed at once.
     """
     if quiet:
         yield None

@@ -196,13 +196,12 @@ def encode_target(
     """
     name = schema.target
     check_names(table.column_names, [name], "the target column")
+    values = plain_column(table, name)
+    _refuse_times(name, values.type)
     if schema.task == REGRESSION:
-        _refuse_times(name, plain_column(table, name).type)
         y = float_column(table, name, name_row)
         _refuse_missing_target(name, np.isnan(y), name_row)
         return y
-    values = plain_column(table, name)
-    _refuse_times(name, values.type)
     if schema.classes is not None:
         values, _ = comparable_column(table, name, schema.classes)
     _refuse_missing_target(name, values.is_null().to_numpy(), name_row)

@@ -93,10 +93,6 @@ _ATTRIBUTES = {
     "n_features_in_": "number of columns.",
     "feature_names_in_": "names of the columns, if the inputs had names.",
 }
-_ABSENT_ATTRIBUTES = {
-    True: ("oob_prediction_",),  # a classifier does not have these
-    False: ("classes_", "oob_decision_function_"),  # a regressor does not have these
-}
 
 
 class Parameter(NamedTuple):
@@ -160,7 +156,8 @@ def constructor(parameters: list[Parameter], positional: int) -> Callable[..., N
 
 def documentation(summary: str, parameters: list[Parameter], classifier: bool) -> str:
     """Return the docstring of an estimator: its summary, parameters and attributes."""
-    attributes = {k: v for k, v in _ATTRIBUTES.items() if k not in _ABSENT_ATTRIBUTES[classifier]}
+    absent = ("oob_prediction_",) if classifier else ("classes_", "oob_decision_function_")
+    attributes = {name: text for name, text in _ATTRIBUTES.items() if name not in absent}
     arguments = {parameter.name: parameter.text for parameter in parameters}
     sections = section("Args:", arguments), section("Attributes:", attributes)
     return "\n\n".join([inspect.cleandoc(summary), *sections]) + "\n"

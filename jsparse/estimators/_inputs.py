@@ -32,13 +32,8 @@ def training_rows(
 ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, " n *c"], EncodedFrame | None]:
     """Check inputs and targets, and set `n_features_in_` and `feature_names_in_`.
 
-    Args:
-        estimator: the estimator to fit.
-        X: an array or a table.
-        y: targets.
-        sample_weight: row weights or None. A table is encoded by its rows of weight above 0.
-        task: "classification" or "regression".
-        checks: options of scikit-learn's `check_X_y`, such as `multi_output`.
+    A table is encoded by its rows of weight above 0. `checks` are options of scikit-learn's
+    `check_X_y`, such as `multi_output`.
 
     Returns:
         The inputs as numbers, the targets, and the encoded table; None for an array.
@@ -76,13 +71,8 @@ def encoded_rows(
 
     A table must have the columns of training in the order of training, as scikit-learn demands. If
     the estimator was fitted to a table, an array is read as a table with these columns, and
-    scikit-learn warns that it has no names.
-
-    Args:
-        estimator: the fitted estimator.
-        X: an array or a table.
-        columns: the encoding of tables; None if the estimator was fitted to an array.
-        dtype: dtype of the machine, for tables.
+    scikit-learn warns that it has no names. `columns` is the encoding of tables, None if the
+    estimator was fitted to an array. `dtype` is the machine's, in which a table is encoded.
 
     Raises:
         ValueError: for columns other than in training, or values that cannot be encoded.

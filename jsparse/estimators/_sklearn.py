@@ -30,11 +30,7 @@ def validate_data(
 ) -> Any:
     """Check `X` and `y` by scikit-learn, after checking that this process holds their elements.
 
-    Args:
-        estimator: the estimator that gets the data.
-        X: inputs.
-        y: targets; "no_validation" for no targets, as in scikit-learn.
-        **options: options of `sklearn.utils.validation.validate_data`.
+    `options` are options of `sklearn.utils.validation.validate_data`.
 
     Raises:
         ValueError: for arrays spread over several processes, and as scikit-learn's function.

@@ -25,18 +25,7 @@ def c_header(
 ) -> str:
     """Return the text of a header of C99 that predicts one row.
 
-    The text depends on the model and the arguments alone, byte for byte. `Model.to_c` describes the
-    functions.
-
-    Args:
-        model: the model.
-        prefix: begins every name.
-        dtype: "float32" for `float`, "float64" for `double`; by default the model's dtype.
-        coverage: adds the function of prediction intervals or sets of this coverage.
-
-    Raises:
-        ValueError: for a prefix that is no name in C, another dtype, or numbers that the dtype does
-            not hold; with a coverage, as `Predictor.interval` and `Predictor.predict_set`.
+    `Model.to_c` describes its functions, the arguments and the errors.
     """
     if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", prefix):
         raise ValueError(f"prefix: expected letters, digits and underscores, got {prefix!r}")

@@ -102,10 +102,8 @@ def int_literal(number: int) -> str:
 def function(head: str, lines: list[str], numbers: Numbers) -> str:
     """Return a function of C, with declarations of the scratch variables that its lines use.
 
-    Args:
-        head: return type, name and parameters.
-        lines: statements; decimal literals get the precision of `numbers`.
-        numbers: writes numbers in the precision of the model.
+    `head` is the return type, the name and the parameters. Decimal literals in the statements
+    `lines` get the precision of `numbers`.
     """
     body = "\n".join(numbers.in_precision(line) for line in lines)
     kinds = {"int": ["i", "j", "q"], numbers.type: ["t", "e", "r"]}

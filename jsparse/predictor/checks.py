@@ -148,12 +148,8 @@ def rows_of(X: Any, d: int, widest: Any) -> tuple[np.ndarray, bool]:
 def check_scores(scores: np.ndarray, *, name_row: NameRow = row_index) -> None:
     """Raise NumericalError naming the first row with a score that is not finite.
 
-    The check covers the machine's values too: if a value is not finite, neither are its distances
-    from the code.
-
-    Args:
-        scores: shape `n` or `n ..`.
-        name_row: names the row in the message.
+    The scores have shape `n` or `n ..`. The check covers the machine's values too: if a value is
+    not finite, neither are its distances from the code.
     """
     finite = np.isfinite(scores)
     if not finite.all():
