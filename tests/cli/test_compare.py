@@ -174,7 +174,7 @@ def test_a_line_not_to_be_trusted_is_marked_and_gives_the_exit_code(
     tmp_path, stubs, capsys, monkeypatch
 ):
     table(tmp_path)
-    monkeypatch.setattr(compare, "_no_svm", lambda data: "of its ways")
+    monkeypatch.setattr(compare, "_reason_against_svm", lambda data: "of its ways")
     stubs["scdp"] = lambda **_: Stub(PRECISION_LOST)
     assert compared(tmp_path, "--quiet") == 3
     said = capsys.readouterr().out.splitlines()
