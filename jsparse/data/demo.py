@@ -49,6 +49,7 @@ def demo_set(name: str = "breast_cancer") -> DemoSet:
         raise ImportError(
             f"the demo set {name!r} comes with scikit-learn: pip install 'jsparse[sklearn]'"
         ) from error
+    bunch: Any
     if name == "diabetes":
         bunch = sklearn.datasets.load_diabetes(scaled=False)
         y, classes = np.asarray(bunch.target, np.float64), None
