@@ -131,7 +131,7 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         `d` gives values without the axis of rows.
         """
         values = self.expansion(X)
-        return jnp.sort(values, axis=-1) if self._in_order else values
+        return jnp.sort(values, axis=-1) if self._sorts_quantiles else values
 
     def at(self, size: int) -> "Model":
         """Return the model of one size, without the `path`; its file holds this size alone.
@@ -196,7 +196,7 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         truth = truth[None] if single else truth
         scores = self.scores(inputs)
         if self.labels is None:
-            shape = scores.shape[:1] if self._in_order else scores.shape
+            shape = scores.shape[:1] if self._sorts_quantiles else scores.shape
             errors = errors_of_numbers(scores, finite_targets(truth, shape))
         else:
             errors = errors_of_classes(scores, numbers_of_labels(truth, self.labels, len(inputs)))

@@ -2,12 +2,11 @@
 
 import argparse
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import numpy as np
@@ -28,7 +27,7 @@ from ..training.train import train
 from ..training.trained import Trained
 from . import report
 from .exporters import EXPORTERS
-from .files import check_fits_memory, check_output, tell_counts
+from .files import check_fits_memory, check_output, print_counts
 from .interrupts import Interrupts, Result
 from .options import budget_of, command_line, method_of
 
@@ -47,7 +46,7 @@ def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
         "predict": _predict,
         "export": _export,
     }
-    options = command_line(commands).parse_args(arguments)
+    options = command_line().parse_args(arguments)
     options.interrupts = interrupts
     _configure(options.precision or "float64", getattr(options, "devices", None))
     with warnings.catch_warnings():
@@ -56,7 +55,7 @@ def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
         warnings.simplefilter("ignore", _status.ConvergenceWarning)
         # A cache entry that a full disk truncated is ignored, and its program compiled.
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
-        return options.run(options)
+        return commands[options.command](options)
 
 
 def _configure(precision: str, devices: int | Literal["all"] | None) -> None:
@@ -90,15 +89,15 @@ def _search(options: argparse.Namespace) -> Search | None:
         raise ValueError(f"--rank: expected --search gradient or recursive, got {stated}")
     if name is None and budget is None:
         return None
-    if name is None:
-        in_sums = getattr(options, "stream", False) or options.devices is not None
-        plain = options.method is not None or options.preset == "fast" or in_sums
-        name = "profile" if plain else "recursive"
-    learning = {"gradient": Gradient, "recursive": Recursive}  # a metric
-    if name in learning:
-        return learning[name](max_evaluations=budget, rank=options.rank)
-    kinds = {"profile": Profile, "annealing": Annealing, "auto": Automatic}
-    return kinds[name](max_evaluations=budget)
+    if name is None:  # `train` would choose this search, without the limit of evaluations
+        sums_only = getattr(options, "stream", False) or options.devices is not None
+        fast = options.method is not None or options.preset == "fast"
+        name = "profile" if fast or sums_only else "recursive"
+    metric_searches = {"gradient": Gradient, "recursive": Recursive}
+    if name in metric_searches:
+        return metric_searches[name](max_evaluations=budget, rank=options.rank)
+    searches = {"profile": Profile, "annealing": Annealing, "auto": Automatic}
+    return searches[name](max_evaluations=budget)
 
 
 def _train(
@@ -170,8 +169,7 @@ def _demo(options: argparse.Namespace) -> int:
     rows, held_out = order[:cut], order[cut:]
     trained = _train(options, data.X[rows], data.y[rows], data.task)
     predicted = trained.predict(data.X[held_out])
-    source = data.name
-    report.training(trained, source, data.X.shape[1], _mesh(options.devices))
+    report.training(trained, data.name, data.X.shape[1], _mesh(options.devices))
     report.test_error(trained, data.y[held_out], predicted)
     return _exit_code(trained)
 
@@ -192,10 +190,10 @@ def _fit(options: argparse.Namespace) -> int:
             raise ValueError("--fold-machines: expected without --stream")
     if options.devices is not None and method is not None:
         method.check_sums("--devices")
-    _check_columns(options, "drop", "categorical")
+    _check_columns(options)
     fit = _fit_stream if options.stream else _fit_table
     if options.checkpoint is not None and os.path.exists(options.checkpoint):
-        print(f"jsparse: resuming from {options.checkpoint!r}", file=sys.stderr)
+        report.note(f"resuming from {options.checkpoint!r}")
     with Checkpoint(options.checkpoint) as checkpoint:  # the file stays until the model is saved
         trained, schema, reason = fit(options, checkpoint)
         code = _exit_code(trained)
@@ -211,17 +209,13 @@ def _fit(options: argparse.Namespace) -> int:
     return code
 
 
-class _Table(NamedTuple):
-    """The rows of a file as arrays."""
+def _read_table(
+    options: argparse.Namespace,
+) -> tuple[np.ndarray, np.ndarray, "Schema", str]:
+    """Read a file by the options of its table; return inputs, targets, schema, reason of the task.
 
-    X: np.ndarray
-    y: np.ndarray
-    schema: "Schema"
-    reason: str  # the reason for the task
-
-
-def _read_table(options: argparse.Namespace) -> _Table:
-    """Read the rows of a file by the table's options, which `fit` and `compare` share."""
+    The commands `fit` and `compare` share these options.
+    """
     from ..data.encoding import encode, encode_target, fit_schema, infer_task
     from ..data.table_files import read_table
     from ..data.tables import rows_of_file
@@ -236,8 +230,8 @@ def _read_table(options: argparse.Namespace) -> _Table:
     columns = _columns(options) | {"drop": options.drop, "coded": coded, "csv": csv}
     schema = fit_schema(table, options.target, task=task, name_row=name_row, **columns)
     encoded = encode(schema, table, options.precision, name_row)
-    tell_counts(encoded.imputed, "missing values filled in")
-    return _Table(encoded.X, encode_target(schema, table, name_row), schema, reason)
+    print_counts(encoded.imputed, "missing values filled in")
+    return encoded.X, encode_target(schema, table, name_row), schema, reason
 
 
 def _fit_table(
@@ -267,14 +261,14 @@ def _fit_stream(
     schema, reason, _ = stream_schema(file, options.target, task=options.task, **columns)
     stream = TableStream(file, schema, options.precision)
     trained = _train(options, stream, None, schema.task, checkpoint)
-    tell_counts(stream.imputed, "missing values filled in")
+    print_counts(stream.imputed, "missing values filled in")
     return trained, schema, reason
 
 
 def _compare(options: argparse.Namespace) -> int:
     from . import compare
 
-    _check_columns(options, "drop", "categorical")
+    _check_columns(options)
     check_fits_memory(options.file, "compare the methods on a part of its rows")
     X, y, schema, reason = _read_table(options)
     print(f"{options.file} ({schema.task}: {reason})", flush=True)
@@ -305,8 +299,8 @@ def _failures_of_output() -> Iterator[None]:
         raise OSError(str(error)) from error
 
 
-def _check_columns(options: argparse.Namespace, *names: str) -> None:
-    for name in names:
+def _check_columns(options: argparse.Namespace) -> None:
+    for name in ("drop", "categorical"):
         if options.target in getattr(options, name):
             advice = "; for classes give --task classification" if name == "categorical" else ""
             raise ValueError(

@@ -25,7 +25,7 @@ from .comparison import SVM, Comparison, LeftOut, Line, print_header, print_line
 from .interrupts import Interrupts, Result
 
 # Errors that stop one method but not the comparison.
-_OF_A_METHOD = (ValueError, _status.NumericalError, MemoryError, JaxRuntimeError)
+_METHOD_ERRORS = (ValueError, _status.NumericalError, MemoryError, JaxRuntimeError)
 SVM_ROWS = 3000  # the SVM computes the kernel of all pairs of rows
 
 
@@ -75,21 +75,10 @@ def run(
     standard error. Ctrl-C ends the comparison: the running method keeps its best result so far, and
     the names of the remaining methods are printed.
 
-    Args:
-        X: inputs, shape `n d`.
-        y: targets or labels, shape `n`.
-        task: "classification" or "regression".
-        methods: names in the registry of methods, or "svm"; None for all.
-        codes: the columns of X that hold numbers of categories.
-        test: the share of the rows to test on.
-        max_prototypes: largest number of prototypes; None for the methods' defaults. A line with
-            more prototypes has a mark: its method has no limit, or one for each class.
-        max_evaluations: largest number of evaluations of each search.
-        max_seconds: time limit of each method; no evaluation of its search starts later.
-        seed: random seed of the split and of the methods.
-        folder: where the figures are written.
-        quiet: show no progress.
-        interrupts: records Ctrl-C.
+    The options of `jsparse compare` explain the arguments. `task` is "classification" or
+    "regression", and `codes` are the columns of `X` that hold numbers of categories. If
+    `max_prototypes` is None, the methods have their default limits. A line with more prototypes has
+    a mark: its method has no limit, or one for each class.
 
     Raises:
         ValueError: for a share of test rows that leaves one side empty, or if no method suits the
@@ -115,7 +104,7 @@ def run(
         X[training], y[training], X[testing], y[testing], task == "classification", max_prototypes,
         max_evaluations, seed, codes, max_seconds,
     )  # fmt: skip
-    names, left_out = _suited(data, methods)
+    names, left_out = _suitable_methods(data, methods)
     print_header(len(data.X), len(data.X_test), data.metric)
     lines, trained = _lines(data, names, left_out, quiet, interrupts)
     interrupts.mark_handled()
@@ -132,11 +121,12 @@ def run(
     return result
 
 
-def _suited(data: _Task, methods: Sequence[str] | None) -> tuple[list[str], list[LeftOut]]:
+def _suitable_methods(data: _Task, names: Sequence[str] | None) -> tuple[list[str], list[LeftOut]]:
     """Return the methods to run, in the registry's order, and the methods unsuited to the rows."""
-    reasons = {name: _unsuited(METHODS[name], data) for name in METHODS} | {"svm": _no_svm(data)}
-    wanted = {name: why for name, why in reasons.items() if methods is None or name in methods}
-    if methods is not None and None not in wanted.values():
+    reasons = {name: _reason_against(method, data) for name, method in METHODS.items()}
+    reasons["svm"] = _reason_against_svm(data)
+    wanted = {name: why for name, why in reasons.items() if names is None or name in names}
+    if names is not None and None not in wanted.values():
         reason = "; ".join(f"{name}: {why}" for name, why in wanted.items())
         raise ValueError(f"--methods: expected one that suits the rows; {reason}")
     left_out = [LeftOut(_title(name), why) for name, why in wanted.items() if why is not None]
@@ -159,9 +149,9 @@ def _lines(
     trained: dict[str, Trained] = {}
     missing = dict.fromkeys(names)
     try:
-        for place, name in enumerate(names, 1):
+        for number, name in enumerate(names, 1):
             interrupts.check()
-            what = f"{place} of {len(names)}: {_title(name)}"
+            what = f"{number} of {len(names)}: {_title(name)}"
             with report.progress(quiet=quiet, method=what) as show:
                 outcome = _attempt(name, data, trained, show, interrupts)
             del missing[name]
@@ -203,13 +193,13 @@ def _attempt(
         return line
     except Exception as error:
         interrupts.check()  # an interrupt within the compiler may become another error
-        if not isinstance(error, _OF_A_METHOD):
+        if not isinstance(error, _METHOD_ERRORS):
             raise
         reason = str(error).splitlines()[0] if str(error) else "out of memory"
         return LeftOut(_title(name), reason, error)
 
 
-def _unsuited(method: type[Method], data: _Task) -> str | None:
+def _reason_against(method: type[Method], data: _Task) -> str | None:
     """Return why a method does not suit these rows; None if it does."""
     task = "classification" if data.classification else "regression"
     if task not in method.tasks:
@@ -221,7 +211,7 @@ def _unsuited(method: type[Method], data: _Task) -> str | None:
     return None
 
 
-def _no_svm(data: _Task) -> str | None:
+def _reason_against_svm(data: _Task) -> str | None:
     """Return why scikit-learn's SVM does not suit these rows; None if it does."""
     if len(data.X) > SVM_ROWS:
         return f"more than {SVM_ROWS} rows"
@@ -274,17 +264,19 @@ def _limited(method: type[Method], data: _Task) -> Method:
     return defaults if limited == resolved else limited
 
 
-def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _split(
+    y: np.ndarray, test: float, stratified: bool, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of the training and of the test rows, chosen at random.
 
-    With `classes` the split is stratified, and each class has a training row.
+    If the split is `stratified`, each class has a training row.
     """
     n, cut = len(y), round(test * len(y))
     if cut < 1 or n - cut < 3:
         raise ValueError(f"--test: expected rows on both sides, got {cut} of {n}")
     random = np.random.default_rng(seed)
     order = random.permutation(n)
-    if not classes:
+    if not stratified:
         return order[cut:], order[:cut]
     # Random rank of a row within its class, from 0 to 1. The last row of a class is for training.
     rank = np.empty(n)
@@ -294,11 +286,9 @@ def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.nda
             f"--test: expected rows of all {len(labels)} classes to train on, got {n - cut} rows"
         )
     for label in labels:
-        of_class = order[y[order] == label]
-        rank[of_class] = (np.arange(len(of_class)) + random.uniform(size=len(of_class))) / len(
-            of_class
-        )
-        rank[of_class[-1]] = np.inf
+        rows = order[y[order] == label]
+        rank[rows] = (np.arange(len(rows)) + random.uniform(size=len(rows))) / len(rows)
+        rank[rows[-1]] = np.inf
     order = order[np.argsort(rank[order], kind="stable")]
     return order[cut:], order[:cut]
 
@@ -310,13 +300,14 @@ def _line(
     prototypes: int,
     seconds: float,
 ) -> Line:
+    """Return a method's line, with the median time of five predictions for a thousand rows."""
     predicted = predict(data.X_test)
-    thousand = np.resize(data.X_test, (1000, data.X_test.shape[1]))
-    predict(thousand)
+    rows = np.resize(data.X_test, (1000, data.X_test.shape[1]))
+    predict(rows)  # compile
     durations = []
     for _ in range(5):
         start = time.perf_counter()
-        predict(thousand)
+        predict(rows)
         durations.append(time.perf_counter() - start)
     limit = math.inf if data.max_prototypes is None else data.max_prototypes
     return Line(
@@ -333,7 +324,7 @@ def _svm(data: _Task, scdp: Trained | None) -> Line:
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC, SVR
 
-    smallest = len(data.y)
+    smallest = len(data.y)  # number of rows of the smallest class
     if data.classification:
         smallest = int(np.unique(data.y, return_counts=True)[1].min())
     gamma: Any = "scale"

@@ -1,11 +1,11 @@
 """Checks of files before commands read or write them, and counts by column."""
 
 import os
-import sys
 from collections.abc import Mapping
 
 from ..serialization import check_writable
 from ..training.plan import free_bytes
+from . import report
 
 
 def check_output(path: str, *inputs: str) -> None:
@@ -35,12 +35,7 @@ def check_fits_memory(path: str, advice: str = "give --stream to read it in batc
         )
 
 
-def tell_counts(counts: Mapping[str, int], what: str) -> None:
-    """Print the number of affected rows of each column.
-
-    Args:
-        counts: number of rows by column.
-        what: what happened in these rows, in words.
-    """
+def print_counts(counts: Mapping[str, int], what: str) -> None:
+    """Print the number of affected rows of each column; `what` says what happened in these rows."""
     for column, count in counts.items():
-        print(f"jsparse: column {column!r}: {count} {what}", file=sys.stderr)
+        report.note(f"column {column!r}: {count} {what}")

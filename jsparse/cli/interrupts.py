@@ -38,23 +38,25 @@ class Interrupts:
         self.result: Result | None = None
         self._raising = False
         self._starting = True
-        self._before: Any = None
-        self._hook = sys.unraisablehook
+        self._previous_handler: Any = None
+        self._previous_hook = sys.unraisablehook
 
     def __enter__(self) -> "Interrupts":
         # A process started in the background may ignore interrupts.
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
-            self._before = signal.signal(signal.SIGINT, self._note)
+            self._previous_handler = signal.signal(signal.SIGINT, self._on_interrupt)
         if self._owns_process:
-            sys.unraisablehook = self._unraisable
+            sys.unraisablehook = self._on_unraisable
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
-        if self._before is not None:
+        if self._previous_handler is not None:
             # Python takes a while to exit; an interrupt during the exit would print a traceback.
-            signal.signal(signal.SIGINT, signal.SIG_IGN if self._owns_process else self._before)
+            signal.signal(
+                signal.SIGINT, signal.SIG_IGN if self._owns_process else self._previous_handler
+            )
 
     def begin(self) -> None:
         """Raise KeyboardInterrupt at interrupts from now on, and at a recorded one immediately."""
@@ -82,7 +84,7 @@ class Interrupts:
         self._raising = True
         self.check()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
         self.pressed = True
         if self._starting and self._owns_process:
             os.write(2, f"{MESSAGE}\n".encode())
@@ -90,6 +92,6 @@ class Interrupts:
         if self._raising:
             raise KeyboardInterrupt
 
-    def _unraisable(self, unraisable: Any) -> None:
+    def _on_unraisable(self, unraisable: Any) -> None:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-            self._hook(unraisable)
+            self._previous_hook(unraisable)

@@ -30,59 +30,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from . import commands
 
             interrupts.begin()
-            return _flushed(commands.run(arguments, interrupts))
+            code = commands.run(arguments, interrupts)
+            if sys.stdout is not None:  # None if standard output is closed
+                sys.stdout.flush()
+            return code
         except BaseException as error:
             interrupts.end()
-            code = _code_of(error, interrupts)
+            code = _exit_code(error, interrupts)
             if code is None:
                 raise
             if from_process:
-                _drop_what_cannot_be_written()
+                _discard_unwritable_output()
             return code
 
 
-def _flushed(code: int) -> int:
-    if sys.stdout is not None:  # None if standard output is closed
-        sys.stdout.flush()
-    return code
-
-
-def _code_of(error: BaseException, interrupts: Interrupts) -> int | None:
+def _exit_code(error: BaseException, interrupts: Interrupts) -> int | None:
     """Print an error and return its exit code; return None for an error of the program itself."""
     if isinstance(error, SystemExit):  # raised by the parser, which has printed the reason
         return error.code if isinstance(error.code, int) else BAD_INPUT
     # An interrupt may become another error within the compiler.
     if isinstance(error, KeyboardInterrupt) or interrupts.pressed:
         if interrupts.result is not None:
-            _say(f"jsparse: interrupted; {interrupts.result.where}")
+            _print_error(f"jsparse: interrupted; {interrupts.result.where}")
             return interrupts.result.code
-        _say(MESSAGE)
+        _print_error(MESSAGE)
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
     if isinstance(error, ValueError | ImportError):
-        _say(f"jsparse: error: {error}")
+        _print_error(f"jsparse: error: {error}")
         return BAD_INPUT
     from jax.errors import JaxRuntimeError
 
     from .. import _runtime, _status
 
     if isinstance(error, _status.NumericalError | _runtime.UnusableJaxError | OSError):
-        _say(f"jsparse: error: {error}")
+        _print_error(f"jsparse: error: {error}")
         return FAILED
     if isinstance(error, MemoryError | JaxRuntimeError):
         reason = str(error).splitlines()[0] if str(error) else "out of memory"
-        _say(f"jsparse: error: {reason}; try fewer prototypes or rows")
+        _print_error(f"jsparse: error: {reason}; try fewer prototypes or rows")
         return FAILED
     return None
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     with suppress(OSError):  # if standard error is closed, the exit code is enough
         print(text, file=sys.stderr)
 
 
-def _drop_what_cannot_be_written() -> None:
+def _discard_unwritable_output() -> None:
     """Discard output that cannot be written, which Python would otherwise retry at exit."""
     if sys.stdout is None:
         return

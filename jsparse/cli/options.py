@@ -3,10 +3,10 @@
 import argparse
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, get_args
 
 from .. import __version__
+from ..data.demo import DEMO_SETS
 from ..export.stablehlo import FUNCTIONS
 from ..machines import METHODS
 from ..machines.method import Method
@@ -24,20 +24,18 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}; {self.prog} --help lists the options\n")
 
 
-def command_line(
-    run: Mapping[str, Callable[[argparse.Namespace], int]],
-) -> argparse.ArgumentParser:
-    """Return the parser; `run` maps each command to its function."""
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser, which stores the name of the command as `command`."""
     parser = _Parser(
         prog="jsparse", description="Sparse kernel machines: fixed-size LS-SVM on tables of data."
     )
     parser.add_argument("--version", action="version", version=f"jsparse {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(
+        title="commands", dest="command", required=True, metavar="COMMAND"
+    )
 
     demo = commands.add_parser("demo", help="train and test a model on bundled real data")
-    sets = ["breast_cancer", "diabetes", "digits", "iris", "wine"]
-    demo.add_argument("--set", default=sets[0], choices=sets, dest="name")
-    demo.set_defaults(run=run["demo"])
+    demo.add_argument("--set", default=DEMO_SETS[0], choices=DEMO_SETS, dest="name")
     _training_options(demo)
 
     fit = commands.add_parser("fit", help="train a model on a CSV or Parquet file")
@@ -72,7 +70,6 @@ def command_line(
         action="store_true",
         help="keep the machines of the folds in the model, for intervals and sets by CV+",
     )
-    fit.set_defaults(run=run["fit"])
     _training_options(fit)
 
     compare = commands.add_parser("compare", help="all methods on one CSV or Parquet file")
@@ -94,7 +91,6 @@ def command_line(
     )
     compare.add_argument("--out", default=".", metavar="FOLDER", help="for compare.png and .svg")
     _run_options(compare, "default: 10")
-    compare.set_defaults(run=run["compare"], command="compare")
 
     predict = commands.add_parser("predict", help="apply a model to a CSV or Parquet file")
     predict.add_argument("model", metavar="MODEL")
@@ -117,14 +113,11 @@ def command_line(
         "Parquet files",
     )
     predict.add_argument("--precision", choices=["float32", "float64"], default="float64")
-    predict.set_defaults(run=run["predict"])
-    _export_options(commands.add_parser("export", help="write a model for other programs"), run)
+    _export_options(commands.add_parser("export", help="write a model for other programs"))
     return parser
 
 
-def _export_options(
-    parser: argparse.ArgumentParser, run: Mapping[str, Callable[[argparse.Namespace], int]]
-) -> None:
+def _export_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `jsparse export`."""
     add = parser.add_argument
     add("model", metavar="MODEL")
@@ -152,7 +145,6 @@ def _export_options(
         choices=["float32", "float64"],
         help="convert the model's numbers; default: keep their precision",
     )
-    parser.set_defaults(run=run["export"])
 
 
 def _table_options(parser: argparse.ArgumentParser) -> None:
@@ -211,15 +203,15 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
         "--method the settings of the papers)",
     )
     notes = {"n_prototypes": "without --method one number M: distil the machine to at most M; "}
-    for name, (field, of) in method_options().items():
-        how = field.metadata["option"]
+    for name, (field, methods) in method_options().items():
+        option = field.metadata["option"]
         add(
             flag(name),
             dest=name,
-            type=types.KINDS[how["kind"]],
-            choices=how["choices"],
-            metavar=how["metavar"],
-            help=f"{notes.get(name, '')}with --method {', '.join(of)}: {how['help']}",
+            type=types.KINDS[option["kind"]],
+            choices=option["choices"],
+            metavar=option["metavar"],
+            help=f"{notes.get(name, '')}with --method {', '.join(methods)}: {option['help']}",
         )
     add(
         "--kernel",
@@ -285,22 +277,23 @@ def method_of(options: argparse.Namespace) -> Method | None:
     Raises:
         ValueError: for an option that belongs to another method.
     """
-    settings = {}
-    for name, (_, of) in method_options().items():
+    settings, of_method = {}, method_options()
+    for name, (_, methods) in of_method.items():
         value = getattr(options, name)
         if value is None:
             continue
         distilled = options.method is None and name == "n_prototypes" and isinstance(value, int)
-        if options.method not in of and not distilled:
-            one = "one number, or several " if name == "n_prototypes" else ""
-            path = (
-                name == "n_prototypes" and options.method in method_options()["max_prototypes"][1]
-            )
-            hint = f"; {options.method} takes --max-prototypes" if path else ""
-            if options.method is None and name == "n_prototypes":
-                hint = "; one number keeps machines of all smaller sizes, for export --size"
+        if options.method not in methods and not distilled:
+            numbers, hint = "", ""
+            if name == "n_prototypes":
+                numbers = "one number, or several "
+                if options.method is None:
+                    hint = "; one number keeps machines of all smaller sizes, for export --size"
+                elif options.method in of_method["max_prototypes"][1]:
+                    hint = f"; {options.method} takes --max-prototypes"
             raise ValueError(
-                f"{flag(name)}: expected {one}together with --method {' or '.join(of)}{hint}"
+                f"{flag(name)}: expected {numbers}together with --method {' or '.join(methods)}"
+                f"{hint}"
             )
         settings[name] = value
     if options.method is None:

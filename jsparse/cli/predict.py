@@ -19,7 +19,7 @@ from ..data.tables import TableError, rows_of_file
 from ..model import Model
 from ..serialization import atomic_path, writing
 from . import report
-from .files import check_fits_memory, tell_counts
+from .files import check_fits_memory, print_counts
 
 
 def run(options: argparse.Namespace, model: Model) -> None:
@@ -44,8 +44,8 @@ def run(options: argparse.Namespace, model: Model) -> None:
     schema = _schema(options, model) if model.columns is None else model.columns
     names, classes = model.labels, model.classes
     imputed, unseen = Counter[str](), Counter[str]()
-    rows, errors, metric, unscored, has_target = 0, 0.0, "", None, False
-    tables, due = _tables(options, schema), report.seldom()
+    rows, errors, metric, scoring_error, has_target = 0, 0.0, "", None, False
+    tables, is_due = _tables(options, schema), report.rate_limiter()
     with _table_writer(options.out) as write_table:
         for table in tables:
             name_row = rows_of_file(range(rows, rows + table.num_rows))
@@ -57,23 +57,23 @@ def run(options: argparse.Namespace, model: Model) -> None:
             output = _output_table(options, model, schema.target, encoded.X, scores, predictions)
             write_table(output)
             rows += table.num_rows
-            if due():
+            if is_due():
                 report.note(f"{rows} rows so far")
             has_target = model.columns is not None and schema.target in table.column_names
-            if has_target and unscored is None:
+            if has_target and scoring_error is None:
                 try:
                     truth = encode_target(schema, table, name_row)
                 except TableError as error:
-                    unscored = error
+                    scoring_error = error
                 else:
                     metric, error = report.error_of(names, truth, predictions, model.quantiles)
                     errors += error * len(truth)
-    tell_counts(imputed, "missing values filled in")
-    tell_counts(unseen, "rows of unseen category")
-    if unscored is not None:
-        print(f"jsparse: not scored: {unscored}", file=sys.stderr)
+    print_counts(imputed, "missing values filled in")
+    print_counts(unseen, "rows of unseen category")
+    if scoring_error is not None:
+        report.note(f"not scored: {scoring_error}")
     elif has_target:
-        print(f"jsparse: {metric} on {rows} rows: {errors / rows:.4g}", file=sys.stderr)
+        report.note(f"{metric} on {rows} rows: {errors / rows:.4g}")
 
 
 def _output_table(
@@ -113,9 +113,9 @@ def _output_table(
         outputs = [target] if ends.shape[1] == 1 else [name for name, _ in columns]
         for name, (low, high) in zip(outputs, np.moveaxis(ends, 0, -1), strict=True):
             columns += [(f"{name} low", low), (f"{name} high", high)]
-    arrays = [pa.array(column.tolist() if i == 0 else column) for i, (_, column) in
-              enumerate(columns)]  # fmt: skip
-    return pa.Table.from_arrays(arrays, names=[name for name, _ in columns])
+    headers, values = zip(*columns, strict=True)
+    arrays = [pa.array(values[0].tolist()), *map(pa.array, values[1:])]
+    return pa.Table.from_arrays(arrays, names=list(headers))
 
 
 def _schema(options: argparse.Namespace, model: Model) -> Schema:
@@ -127,10 +127,7 @@ def _schema(options: argparse.Namespace, model: Model) -> Schema:
             f"{options.file!r}: expected {d} columns, as in the arrays that the model was trained "
             f"on; got {len(names)}"
         )
-    print(
-        "jsparse: the model has no column names: columns are taken in their order",
-        file=sys.stderr,
-    )
+    report.note("the model has no column names: columns are taken in their order")
     task = "regression" if model.labels is None else "classification"
     target = "prediction"
     while target in names:

@@ -25,19 +25,19 @@ INDENT = 16  # columns of the names in the report
 SILENCE = 10.0  # seconds between progress lines without a terminal
 
 
-def seldom(seconds: float = SILENCE) -> Callable[[], bool]:
-    """Return a function that returns True at most once per interval, starting now."""
+def rate_limiter() -> Callable[[], bool]:
+    """Return a function that returns True at most once in `SILENCE` seconds, starting now."""
     last = time.perf_counter()
 
-    def due() -> bool:
+    def is_due() -> bool:
         nonlocal last
         now = time.perf_counter()
-        if now - last < seconds:
+        if now - last < SILENCE:
             return False
         last = now
         return True
 
-    return due
+    return is_due
 
 
 def note(text: str) -> None:
@@ -51,10 +51,8 @@ def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | N
 
     On a terminal it shows a bar; otherwise it prints a line at most every `SILENCE` seconds.
 
-    Args:
-        quiet: show nothing, and yield None.
-        method: name of the method, if it is one of several; without a terminal it is printed at
-            once.
+    If `quiet`, show nothing and yield None. `method` is the name of the method, if it is one of
+    several; without a terminal it is printed at once.
     """
     if quiet:
         yield None
@@ -68,7 +66,7 @@ def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | N
     console = Console(stderr=True)
     if not console.is_terminal:
         note(f"training {method or ''}".rstrip())  # the first evaluation may be minutes away
-        yield _lines(method or "tuning")
+        yield _line_printer(method or "tuning")
         return
     # In a narrow terminal the name is cut and the bar is short, so that the numbers stay whole.
     name = Text(method or "tuning", no_wrap=True, overflow="ellipsis")
@@ -90,14 +88,15 @@ def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | N
         yield callback
 
 
-def _lines(what: str) -> Callback:
-    begin, due = time.perf_counter(), seldom()
+def _line_printer(name: str) -> Callback:
+    """Return a callback that prints progress as lines, which begin with `name`."""
+    begin, is_due = time.perf_counter(), rate_limiter()
 
     def callback(completed: int, planned: int, best: float) -> None:
-        if due():
+        if is_due():
             seconds = time.perf_counter() - begin
             so_far = f"{completed} of {planned} evaluations, best CV score {best:.4g}"
-            note(f"{what}: {so_far}, {seconds:.0f} s")
+            note(f"{name}: {so_far}, {seconds:.0f} s")
 
     return callback
 
@@ -133,7 +132,7 @@ def training(
         for words in trained.curve.lines():
             line("", words)
     line("kernel", describe_kernel(trained.kernel))
-    _relevance(trained, columns)
+    _print_relevance(trained, columns)
     if trained.method.has_C:
         line("C", np.array2string(np.asarray(trained.C), precision=4, threshold=8))
     if trained.classes is not None and trained.code is not None:
@@ -146,11 +145,11 @@ def training(
     if "effective_rank" in trained.fit.info:
         line("effective rank", int(trained.fit.info["effective_rank"]))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
-    _ends(trained.statuses)
-    _seconds(trained.seconds, [name for name in PHASES if name in trained.seconds])
+    _print_status(trained.statuses)
+    _print_seconds(trained.seconds)
 
 
-def _relevance(trained: Trained, columns: Schema | None) -> None:
+def _print_relevance(trained: Trained, columns: Schema | None) -> None:
     """Print the columns by their lengthscales, if the kernel has more than one."""
     try:
         relevance = dataclasses.replace(trained.model, columns=columns).relevance()
@@ -160,7 +159,7 @@ def _relevance(trained: Trained, columns: Schema | None) -> None:
         line("" if i else "relevance", words)
 
 
-def _ends(statuses: dict[str, int]) -> None:
+def _print_status(statuses: dict[str, int]) -> None:
     """Print how the fit ended, and advice if it ended badly."""
     line("status", _status.ADVICE[statuses["fit"]])
     for what, status in statuses.items():
@@ -168,10 +167,10 @@ def _ends(statuses: dict[str, int]) -> None:
             line("", f"{what}: {_status.ADVICE[status]}")
 
 
-def _seconds(seconds: dict[str, float], phases: Sequence[str]) -> None:
+def _print_seconds(seconds: dict[str, float]) -> None:
     total = seconds["total"]
     compiling = min(seconds["compile"], total)
-    spent = ", ".join(f"{p} {seconds[p]:.2f}" for p in phases)
+    spent = ", ".join(f"{name} {seconds[name]:.2f}" for name in PHASES if name in seconds)
     line("seconds", f"{total:.2f}: {spent}; compile {compiling:.2f}, run {total - compiling:.2f}")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..predictor.tables import inexact
+from ..predictor.tables import inexact, refuse_infinite, unsupported_type, wrong_kind
 from .arrow import pa, pc
 from .tables import NameRow, TableError, row_index
 
@@ -28,10 +28,10 @@ def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
         types.is_string_view, types.is_boolean, types.is_integer, types.is_temporal, types.is_null,
     )  # fmt: skip
     if not any(matches(kind) for matches in plain):
-        advice = "turn it into numbers or texts, or drop the column"
         if types.is_binary(kind) or types.is_large_binary(kind):
             advice = "if it is text, save the file in UTF-8; else drop the column"
-        raise unsupported_type(name, kind, advice)
+            raise unsupported_type(name, kind, advice)
+        raise unsupported_type(name, kind)
     if types.is_dictionary(values.type):
         values = values.cast(kind)
     if types.is_floating(kind) or types.is_decimal(kind):
@@ -40,13 +40,6 @@ def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return values.cast(pa.string())
     return values
-
-
-def unsupported_type(name: str, kind: Any, advice: str) -> TableError:
-    """Return the error for a column of a type that has no encoding."""
-    return TableError(
-        f"column {name!r}: expected numbers, booleans or texts, got type {kind}; {advice}"
-    )
 
 
 def float_column(
@@ -65,29 +58,19 @@ def float_column(
             infinite value; for a whole number that float64 does not represent exactly.
     """
     values = plain_column(table, name)
-    expected = "numbers" if origin is None else "dates or times"
     if values.null_count == len(values):
         return np.full(len(values), np.nan)
-    if pa.types.is_temporal(values.type) is (origin is None) or is_text(values.type):
+    if pa.types.is_temporal(values.type) is (origin is None) or pa.types.is_string(values.type):
         row = pc.index(values.is_valid(), True).as_py()
-        advice = "" if origin is None else "; turn texts into times, as pandas.to_datetime does"
-        raise TableError(
-            f"column {name!r}: expected {expected}, got {values[row].as_py()!r:.80} in "
-            f"{name_row(row)}{advice}"
-        )
+        raise wrong_kind(name, values[row].as_py(), name_row(row), is_time=origin is not None)
     if origin is not None:
         values = pc.subtract(microseconds(values), origin)
     try:
-        numbers = values.cast(pa.uint8() if is_boolean(values.type) else values.type)
+        numbers = values.cast(pa.uint8() if pa.types.is_boolean(values.type) else values.type)
         numbers = numbers.cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid as error:
         raise inexact(name, error) from error
-    infinite = np.isinf(numbers)
-    if np.any(infinite):
-        row = int(np.argmax(infinite))
-        raise TableError(
-            f"column {name!r}: expected finite numbers, got {numbers[row]} in {name_row(row)}"
-        )
+    refuse_infinite(name, numbers, name_row)
     return numbers
 
 
@@ -112,15 +95,14 @@ def comparable_column(
     """
     values = plain_column(table, name)
     sample = next((value for value in known if value is not None), None)
-    number = is_number(values.type)
     if isinstance(sample, str):
         kind, comparable = pa.string(), not pa.types.is_temporal(values.type)
     elif isinstance(sample, bool):
-        kind, comparable = pa.bool_(), is_boolean(values.type)
+        kind, comparable = pa.bool_(), pa.types.is_boolean(values.type)
     elif isinstance(sample, int) and pa.types.is_integer(values.type):
         kind, comparable = pa.int64(), True
     else:
-        kind, comparable = pa.float64(), number
+        kind, comparable = pa.float64(), is_number(values.type)
     if not comparable and not pa.types.is_null(values.type):
         raise TableError(
             f"column {name!r}: expected {type_words(kind)} as in training, got "
@@ -137,20 +119,10 @@ def is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Return whether the type of a plain column is text."""
-    return pa.types.is_string(kind)
-
-
-def is_boolean(kind: pa.DataType) -> bool:
-    """Return whether a type is boolean."""
-    return pa.types.is_boolean(kind)
-
-
 def type_words(kind: pa.DataType) -> str:
     """Return the plain-language name of a type, for a message."""
-    if is_text(kind):
+    if pa.types.is_string(kind):
         return "texts"
-    if is_boolean(kind):
+    if pa.types.is_boolean(kind):
         return "booleans"
     return "numbers" if is_number(kind) else f"type {kind}"

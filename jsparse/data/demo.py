@@ -10,12 +10,7 @@ from .._repr import short_repr
 
 # Wolberg, Street and Mangasarian 1995, Breast Cancer Wisconsin (Diagnostic), UCI (CC BY 4.0).
 _BUNDLED = Path(__file__).parent / "breast_cancer.csv"
-_DEMO_SETS = {
-    "diabetes": "load_diabetes",
-    "digits": "load_digits",
-    "iris": "load_iris",
-    "wine": "load_wine",
-}
+DEMO_SETS = ("breast_cancer", "diabetes", "digits", "iris", "wine")
 
 
 class DemoSet(NamedTuple):
@@ -46,25 +41,24 @@ def demo_set(name: str = "breast_cancer") -> DemoSet:
     """
     if name == "breast_cancer":
         return _bundled(name)
-    if name not in _DEMO_SETS:
-        known = ", ".join(sorted([*_DEMO_SETS, "breast_cancer"]))
-        raise ValueError(f"demo set: expected one of {known}; got {name!r}")
+    if name not in DEMO_SETS:
+        raise ValueError(f"demo set: expected one of {', '.join(DEMO_SETS)}; got {name!r}")
     try:
         import sklearn.datasets
     except ImportError as error:
         raise ImportError(
             f"the demo set {name!r} comes with scikit-learn: pip install 'jsparse[sklearn]'"
         ) from error
-    options = {"scaled": False} if name == "diabetes" else {}
-    bunch = getattr(sklearn.datasets, _DEMO_SETS[name])(**options)
-    X = np.asarray(bunch.data, np.float64)
-    y = np.asarray(bunch.target)
-    classes = None
-    if name != "diabetes":
+    bunch: Any
+    if name == "diabetes":
+        bunch = sklearn.datasets.load_diabetes(scaled=False)
+        y, classes = np.asarray(bunch.target, np.float64), None
+    else:
+        bunch = getattr(sklearn.datasets, f"load_{name}")()
         labels = np.asarray([str(label) for label in bunch.target_names])
-        y, classes = labels[y], tuple(labels.tolist())
-    y = y.astype(np.float64) if classes is None else y
-    return _plain(name, X, y, tuple(map(str, bunch.feature_names)), classes)
+        y, classes = labels[bunch.target], tuple(labels.tolist())
+    X = np.asarray(bunch.data, np.float64)
+    return _as_demo_set(name, X, y, tuple(map(str, bunch.feature_names)), classes)
 
 
 def _bundled(name: str) -> DemoSet:
@@ -73,10 +67,10 @@ def _bundled(name: str) -> DemoSet:
         rows = [line.strip().rsplit(",", 1) for line in file]
     X = np.array([numbers.split(",") for numbers, _ in rows]).astype(np.float64)
     y = np.array([label for _, label in rows])
-    return _plain(name, X, y, tuple(columns), ("malignant", "benign"))
+    return _as_demo_set(name, X, y, tuple(columns), ("malignant", "benign"))
 
 
-def _plain(
+def _as_demo_set(
     name: str, X: np.ndarray, y: np.ndarray, columns: tuple[str, ...], classes: Any
 ) -> DemoSet:
     task = "regression" if classes is None else "classification"

@@ -30,7 +30,6 @@ from .columns import (
     comparable_column,
     float_column,
     is_number,
-    is_text,
     microseconds,
     plain_column,
     type_words,
@@ -54,7 +53,7 @@ def infer_task(table: pa.Table, target: str, name_row: NameRow = row_index) -> t
     Raises:
         TableError: if there is no such column, or if it suits neither task.
     """
-    check_names(table, [target], "the target column")
+    check_names(table.column_names, [target], "the target column")
     values = plain_column(table, target)
     _refuse_times(target, values.type)
     if not is_number(values.type):
@@ -108,9 +107,9 @@ def fit_schema(
     reason = ""
     if task is None:
         task, reason = infer_task(table, target, name_row)
-    check_names(table, [target], "the target column")
-    check_names(table, drop, "the columns to drop")
-    check_names(table, categorical, "the categorical columns")
+    check_names(table.column_names, [target], "the target column")
+    check_names(table.column_names, drop, "the columns to drop")
+    check_names(table.column_names, categorical, "the categorical columns")
     if task not in (CLASSIFICATION, REGRESSION):
         raise TableError(f"task: expected {CLASSIFICATION!r} or {REGRESSION!r}, got {task!r}")
     names = [name for name in table.column_names if name != target and name not in drop]
@@ -148,10 +147,7 @@ def fit_schema(
 def encode(
     schema: Schema, table: pa.Table, dtype: str = "float64", name_row: NameRow = row_index
 ) -> Encoded:
-    """Return the inputs of a table, encoded by the schema.
-
-    The columns of the table may have any order. Columns that the schema does not know are ignored,
-    and the target column may be absent.
+    """Return the inputs of an Arrow table, encoded by the schema.
 
     Args:
         schema: the encoding.
@@ -160,9 +156,7 @@ def encode(
         name_row: names a row in messages.
 
     Raises:
-        TableError: for missing columns, values of another kind than in training, values that are
-            infinite (or too large for `dtype`), and missing values unless the schema imputes.
-            Missing values are reported last, for all columns together.
+        TableError: see `encode_columns`, which also states which columns a table needs.
     """
     return encode_columns(schema, ArrowTable(table, name_row), dtype)
 
@@ -201,14 +195,13 @@ def encode_target(
             another kind than in training.
     """
     name = schema.target
-    check_names(table, [name], "the target column")
+    check_names(table.column_names, [name], "the target column")
+    values = plain_column(table, name)
+    _refuse_times(name, values.type)
     if schema.task == REGRESSION:
-        _refuse_times(name, plain_column(table, name).type)
         y = float_column(table, name, name_row)
         _refuse_missing_target(name, np.isnan(y), name_row)
         return y
-    values = plain_column(table, name)
-    _refuse_times(name, values.type)
     if schema.classes is not None:
         values, _ = comparable_column(table, name, schema.classes)
     _refuse_missing_target(name, values.is_null().to_numpy(), name_row)
@@ -257,14 +250,11 @@ def _refuse_times(target: str, kind: pa.DataType) -> None:
 
 def _refuse_texts_like_dates(name: str, values: pa.ChunkedArray) -> None:
     """Raise if most of the distinct texts of a column look like dates."""
-    if not is_text(values.type):
-        return
-    distinct = values.unique().drop_null()
-    alike = pc.match_substring_regex(distinct, _LIKE_DATE).to_numpy(zero_copy_only=False)
-    if 2 * np.sum(alike) > len(distinct):
+    texts, alike = _match_texts(values, _LIKE_DATE)
+    if 2 * np.sum(alike) > len(texts):
         raise TableError(
             f"column {name!r}: expected dates, as most of its texts look like dates, got texts "
-            f"such as {distinct[int(np.argmax(alike))].as_py()!r:.80}; turn them into dates with "
+            f"such as {texts[int(np.argmax(alike))].as_py()!r:.80}; turn them into dates with "
             f"pandas.to_datetime or read_csv(..., parse_dates=[{name!r}]). If the texts are "
             "categories, name the column as one of codes (categorical, --categorical)"
         )
@@ -274,12 +264,9 @@ def _refuse_texts_like_numbers(
     name: str, values: pa.ChunkedArray, name_row: NameRow, advice: str
 ) -> None:
     """Raise if most of the distinct texts of a column look like numbers."""
-    if not is_text(values.type):
-        return
-    distinct = values.unique().drop_null()
-    alike = pc.match_substring_regex(distinct, _LIKE_NUMBER).to_numpy(zero_copy_only=False)
-    if 2 * np.sum(alike) > len(distinct):
-        text = distinct[int(np.argmin(alike))]  # if any, a text that does not look like a number
+    texts, alike = _match_texts(values, _LIKE_NUMBER)
+    if 2 * np.sum(alike) > len(texts):
+        text = texts[int(np.argmin(alike))]  # if any, a text that does not look like a number
         raise TableError(
             f"column {name!r}: expected numbers, as most of its texts look like numbers, got "
             f"{text.as_py()!r:.80} in {name_row(pc.index(values, text).as_py())}; turn "
@@ -287,6 +274,13 @@ def _refuse_texts_like_numbers(
             "(null_values, --missing) and the decimal mark (decimal, --decimal). If the texts are "
             f"categories, {advice} (categorical, --categorical; task, --task)"
         )
+
+
+def _match_texts(values: pa.ChunkedArray, pattern: str) -> tuple[pa.Array, np.ndarray]:
+    """Return a column's distinct texts, none if it holds no texts, and which match a pattern."""
+    is_text = pa.types.is_string(values.type)
+    texts = values.unique().drop_null() if is_text else pa.array([], pa.string())
+    return texts, pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False)
 
 
 def _median(values: Float[np.ndarray, " n"]) -> float:

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from .._arguments import boolean, column_names, on_host, whole_number
 from .._repr import short_repr
 from ..predictor.checks import TableError, row_index
+from ..predictor.tables import unsupported_type
 from .schema import Schema
 
 
@@ -18,12 +19,12 @@ class Frame:
     """A table whose columns are inputs, and how they are to be read.
 
     Args:
-        table: a pandas or Arrow table, anything that hands Arrow data over, or a mapping from
+        table: a pandas or Arrow table, another object with Arrow's interface, or a mapping from
             names to columns.
         drop: columns to leave out.
         categorical: columns of numbers that are codes, beside columns of pandas' type "category".
-        impute: fill missing inputs in instead of refusing them: numbers and dates with the median
-            of the training rows; of texts a missing one is a category of its own.
+        impute: fill missing inputs in instead of refusing them. Numbers and dates get the median
+            of the training rows; missing texts form a category.
         max_categories: upper limit of the number of categories of a column.
         categories: "indicators" for a column of zeros and ones for each category, or "kernel" for a
             kernel that compares the categories of two rows, see `kernels.Mixed`.
@@ -122,6 +123,7 @@ class Frame:
         Raises:
             ValueError: naming the column that cannot be encoded, and its row.
         """
+        from .arrow import pa
         from .encoding import encode, encode_target, fit_schema
 
         table = _arrow(self.table)
@@ -136,7 +138,8 @@ class Frame:
                     f"y: expected {table.num_rows} values, as many as rows of X, got shape "
                     f"{values.shape}"
                 )
-            table = table.append_column(target, [_column(values)])
+            column = pa.array(values if values.ndim == 1 else values[:, 0])
+            table = table.append_column(target, [column])
         numbers = range(table.num_rows) if rows is None else rows
         if len(numbers) < table.num_rows:
             table = table.take(numbers)
@@ -268,7 +271,6 @@ def _arrow(table: Any) -> Any:
 def _unsupported_column(table: Any) -> TableError:
     """Return the error that names the first column, of pandas or a mapping, that Arrow lacks."""
     from .arrow import pa
-    from .columns import unsupported_type
 
     for name in table:
         try:
@@ -284,12 +286,6 @@ def _unsupported_column(table: Any) -> TableError:
 def _check_names(names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         raise ValueError(f"X: expected columns with distinct names, got {names}")
-
-
-def _column(values: np.ndarray) -> Any:
-    from .arrow import pa
-
-    return pa.array(values if values.ndim == 1 else values[:, 0])
 
 
 def _free_name(names: Sequence[str]) -> str:

@@ -156,12 +156,11 @@ class TableFile:
             )
         # pandas writes its row labels as a column with such a name.
         names = [name for name in names if not name.startswith("__index_level_")]
-        header = pa.table({name: [] for name in names})
         wanted = names if self.schema is None else self.schema.names
         try:
-            check_names(header, self.drop, "the columns to drop")
+            check_names(names, self.drop, "the columns to drop")
             if self.schema is not None:  # the target, which comes last, may be absent
-                check_names(header, wanted[:-1], "the columns")
+                check_names(names, wanted[:-1], "the columns")
         except TableError as error:
             raise TableError(f"{self.name}: {error}") from None
         selected = [name for name in names if name in wanted and name not in self.drop]

@@ -84,9 +84,11 @@ def stream_schema(
 ) -> tuple[Schema, str, int]:
     """Fit a schema to a file in one pass; return schema, reason for the task and number of rows.
 
+    See `fit_schema` for the arguments.
+
     The schema is fitted to the rows that hold a new category, a new class or the first missing
-    value of a column.
-    The medians that replace missing values come from a random sample of `SAMPLE_ROWS` rows.
+    value of a column. The medians that replace missing values come from a random sample of
+    `SAMPLE_ROWS` rows.
 
     Raises:
         TableError: see `fit_schema`.
@@ -101,14 +103,14 @@ def stream_schema(
     n_rows = 0
     for table in file:
         if not new_parts:
-            check_names(table, [target], "the target column")
-            check_names(table, categorical, "the categorical columns")
+            check_names(table.column_names, [target], "the target column")
+            check_names(table.column_names, categorical, "the categorical columns")
         if table[target].null_count:
             row = file_row(n_rows + pc.index(table[target].is_null(), True).as_py())
             raise TableError(
                 f"target column {target!r}: missing in {row}; leave out rows without a target"
             )
-        new = {0} if not new_parts else set()
+        new = {0} if not new_parts else set()  # the first row shows all columns
         for name in table.column_names:
             values = plain_column(table, name)
             numeric = is_number(values.type) or pa.types.is_temporal(values.type)
@@ -160,9 +162,10 @@ def _new_rows(values: pa.ChunkedArray, seen: set, limit: int) -> set[int]:
             if value not in seen and len(seen) <= limit:
                 seen.add(value)
                 rows.add(pc.index(values, value).as_py())
-    elif not limit and values.null_count < len(values) and "some" not in seen:
-        seen.add("some")
-        rows.add(pc.index(values.is_valid(), True).as_py())
+    elif not limit and values.null_count < len(values) and not seen - {None}:
+        row = pc.index(values.is_valid(), True).as_py()
+        seen.add(values[row].as_py())
+        rows.add(row)
     return rows
 
 

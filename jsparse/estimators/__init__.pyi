@@ -55,56 +55,8 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
             one fold that is held out. The result has all prototypes. The rows must be in memory
             on one device.
         max_iter: limit of the steps of conjugate gradients for each `C`.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -168,52 +120,8 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
             one fold that is held out. The result has all prototypes. The rows must be in memory
             on one device.
         max_iter: limit of the steps of conjugate gradients for each `C`.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_prediction_: held-out prediction of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineRegressor`.
     """
 
     def __init__(
@@ -261,55 +169,8 @@ class KernelBasisPursuitClassifier(_SeveralSizes, Classifier):
         intercept: whether the machines have an intercept, which does not count as an atom.
         ridge: penalty; the machine minimises the mean squared error plus `ridge
             |coefficients|^2`.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -358,51 +219,8 @@ class KernelBasisPursuitRegressor(_SeveralSizes, Regressor):
         intercept: whether the machines have an intercept, which does not count as an atom.
         ridge: penalty; the machine minimises the mean squared error plus `ridge
             |coefficients|^2`.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_prediction_: held-out prediction of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineRegressor`.
     """
 
     def __init__(
@@ -627,55 +445,8 @@ class KernelMatchingPursuitClassifier(_SeveralSizes, Classifier):
             without a penalty, on atoms of unit length. "prefitting" selects the atom that
             leaves the smallest residual when all coefficients are fitted: orthogonal least
             squares.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -734,51 +505,8 @@ class KernelMatchingPursuitRegressor(_SeveralSizes, Regressor):
             without a penalty, on atoms of unit length. "prefitting" selects the atom that
             leaves the smallest residual when all coefficients are fitted: orthogonal least
             squares.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_prediction_: held-out prediction of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineRegressor`.
     """
 
     def __init__(
@@ -827,55 +555,8 @@ class KernelSubspacePursuitClassifier(_SeveralSizes, Classifier):
             |coefficients|^2`.
         max_iter: limit of the exchanges for one K, the paper's l_max.
         formed: whether fits to rows in memory use the normal equations.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -929,51 +610,8 @@ class KernelSubspacePursuitRegressor(_SeveralSizes, Regressor):
             |coefficients|^2`.
         max_iter: limit of the exchanges for one K, the paper's l_max.
         formed: whether fits to rows in memory use the normal equations.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_prediction_: held-out prediction of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineRegressor`.
     """
 
     def __init__(
@@ -1015,54 +653,8 @@ class LSSVMClassifier(Classifier):
             Kernels are compared by their squared errors, for classification too. None: tune the
             machine of all rows. With more than 1,500 rows the search `Profile` then begins on
             1,000 of them, and goes downhill from the best kernel and `C` with all rows.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -1098,50 +690,8 @@ class LSSVMRegressor(Regressor):
             Kernels are compared by their squared errors, for classification too. None: tune the
             machine of all rows. With more than 1,500 rows the search `Profile` then begins on
             1,000 of them, and goes downhill from the best kernel and `C` with all rows.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_prediction_: held-out prediction of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineRegressor`.
     """
 
     def __init__(
@@ -1186,56 +736,8 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
         loss: "hinge" or "squared_hinge".
         penalty: "norm" for `|w|^2`, as in Section 4.2; or "coefficients" for the sum of squared
             coefficients, the RSVM of Lee and Mangasarian (2001).
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -1297,56 +799,8 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iter: limit of steps of the descent. It is the length of the history, so a new value
             compiles the programs again.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -1389,55 +843,8 @@ class RelevanceVectorClassifier(Classifier):
             nats. For a machine that has `max_prototypes` the tolerance is 100 times as large.
         max_iter: limit of steps of the fit. It is the length of the history, so a new value
             compiles the programs again.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -1474,51 +881,8 @@ class RelevanceVectorRegressor(Regressor):
             nats. For a machine that has `max_prototypes` the tolerance is 100 times as large.
         max_iter: limit of steps of the fit. It is the length of the history, so a new value
             compiles the programs again.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_prediction_: held-out prediction of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineRegressor`.
     """
 
     def __init__(
@@ -1562,56 +926,8 @@ class RobustLSSVMClassifier(Classifier):
         loss: "huber", which is quadratic for small residuals and linear for large ones;
             "absolute"; or "quantile", the pinball loss of quantile regression (Koenker and
             Bassett 1978), for regression only.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -1667,52 +983,8 @@ class RobustLSSVMRegressor(Regressor):
             on the same kernel, prototypes and `C`; the model sorts the outputs of each row, so
             that they never cross (Chernozhukov, Fernandez-Val and Galichon 2010). None stands
             for 0.5, the median.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_prediction_: held-out prediction of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineRegressor`.
     """
 
     def __init__(
@@ -1762,56 +1034,8 @@ class SCDPClassifier(_SeveralSizes, Classifier):
         stopping: end a path once its error no longer changes (eq. 38), to save time; by default
             all paths have `max_prototypes`, the paper's safest choice.
         nu: see `fit`.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -1862,52 +1086,8 @@ class SCDPRegressor(_SeveralSizes, Regressor):
         stopping: end a path once its error no longer changes (eq. 38), to save time; by default
             all paths have `max_prototypes`, the paper's safest choice.
         nu: see `fit`.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_prediction_: held-out prediction of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineRegressor`.
     """
 
     def __init__(
@@ -1955,56 +1135,8 @@ class SpSVMClassifier(_SeveralSizes, Classifier):
             of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
             one-standard-error rule.
         growth: see `fit`.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -2059,56 +1191,8 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iter: limit of steps of the descent. A new value compiles the programs again.
         loss: loss of the support vector machine, "hinge" or "squared_hinge".
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -2159,52 +1243,8 @@ class SparseKernelRidgeRegressor(Regressor):
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iter: limit of steps of the descent. A new value compiles the programs again.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_prediction_: held-out prediction of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineRegressor`.
     """
 
     def __init__(
@@ -2259,56 +1299,8 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iter: limit of steps of the descent. A new value compiles the programs again.
         loss: "hinge" or "squared_hinge".
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -2370,56 +1362,8 @@ class SparseReducedLSSVMClassifier(Classifier):
         rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as
             printed. "relative" scales the targets to variance 1, and starts no prototype with a
             penalty that would force it to vanish.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
-        class_weight: weight factors by class label; "balanced" for equal total weights; None
-            for 1.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        classes_: labels in sorted order.
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_decision_function_: held-out class probabilities of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineClassifier`.
     """
 
     def __init__(
@@ -2480,52 +1424,8 @@ class SparseReducedLSSVMRegressor(Regressor):
         rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as
             printed. "relative" scales the targets to variance 1, and starts no prototype with a
             penalty that would force it to vanish.
-        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
-            "linear", "polynomial", or "auto" for the family with the lowest error on a sample
-            of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
-            pursuits also a list of kernels; every candidate then has one atom for each kernel.
-        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
-            lengthscale; None to use a kernel object without tuning.
-        categories: how a table's categories become inputs: "indicators" makes a column for each
-            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample.
-        C: "auto" to tune the weight of the data-fit term, or a number.
-        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
-        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
-        max_evaluations: limit of the evaluations of the search; None for the default of the
-            search.
-        max_seconds: time limit of the search; no evaluation starts later.
-        warm_start: start the search where the search of the last `fit` ended.
-        verbose: 1 to print the progress of the search on standard error.
-        random_state: random seed of the prototypes, folds and search.
 
-    Attributes:
-        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
-        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
-            fit.
-        n_prototypes_: the chosen number of prototypes, if several were compared.
-        sizes_: the compared numbers of prototypes.
-        errors_: cross-validated error of each of `sizes_`.
-        standard_errors_: standard error of each of `errors_`.
-        dual_coef_: coefficients, shape `(n_prototypes,)`; or a column for each problem or
-            target.
-        intercept_: intercept, one number for each problem or target.
-        model_: the model to deploy, a `jsparse.Model`.
-        expansion_: the machine of `model_`, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        C_: the tuned C; None for a method without C.
-        cv_error_: cross-validated error.
-        oob_prediction_: held-out prediction of each row.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all evaluations of the search.
-        n_features_in_: number of columns.
-        feature_names_in_: names of the columns, if the inputs had names.
+    Other parameters, and attributes: see `KernelMachineRegressor`.
     """
 
     def __init__(

@@ -32,10 +32,10 @@ from ..training.trained import Sums, Trained
 from ..validation.folds import Folds
 from ._declaration import (
     Parameter,
+    SharedParameters,
     constructor,
     documentation,
-    method_parameters,
-    shared_parameters,
+    parameters_of,
 )
 from ._folds import folds_of
 from ._inputs import Categories, encoded_rows, training_rows
@@ -128,7 +128,7 @@ class Machine(BaseEstimator):
         super().__init_subclass__(**options)
         if method is not None:
             cls.method_class = method
-            by_setting = method_parameters(method, omitted)
+            by_setting = parameters_of(method, omitted)
             cls._parameter_of = {setting: p.name for setting, p in by_setting.items()}
             if not method.has_C:
                 cls.C, omitted = "auto", (*omitted, "C")
@@ -138,16 +138,13 @@ class Machine(BaseEstimator):
             )
         elif not parameters:
             return
-        cls.parameters = [
-            *parameters,
-            *shared_parameters(
-                issubclass(cls, ClassifierMixin), (*omitted, *(p.name for p in parameters))
-            ),
-        ]
+        classifier = issubclass(cls, ClassifierMixin)
+        omitted = (*omitted, *(parameter.name for parameter in parameters))
+        if not classifier:
+            omitted = (*omitted, "multiclass", "class_weight")
+        cls.parameters = [*parameters, *parameters_of(SharedParameters, omitted).values()]
         cls.__init__ = constructor(cls.parameters, positional=min(1, len(parameters)))
-        cls.__doc__ = documentation(
-            cls.__doc__ or "", cls.parameters, issubclass(cls, ClassifierMixin)
-        )
+        cls.__doc__ = documentation(cls.__doc__ or "", cls.parameters, classifier)
 
     def make_method(self) -> Method:
         """Return the method with the settings that the parameters state."""
@@ -204,7 +201,8 @@ class Machine(BaseEstimator):
                 **options,
             )
         for what, status in trained.statuses.items():
-            check(status, f"{type(self).__name__}, {what}{self._limit(trained.method, what)}")
+            limit = self._iteration_limit(trained.method, what)
+            check(status, f"{type(self).__name__}, {what}{limit}")
         self._status = max(trained.statuses.values())
         self._method, self._sums, self._tuning = trained.method, trained.sums, trained.tuning
         self._publish(trained.model)
@@ -224,7 +222,7 @@ class Machine(BaseEstimator):
             self.prototype_indices_ = trained.point_rows
         return trained
 
-    def _limit(self, method: Method, what: str) -> str:
+    def _iteration_limit(self, method: Method, what: str) -> str:
         """Return the limit of a fit's steps in words, by the argument that states it; or ''."""
         limit = getattr(method, "max_iterations", None)
         if what != "fit" or limit is None:
@@ -301,9 +299,9 @@ class Machine(BaseEstimator):
                 f"search: expected one of {sorted(_SEARCHES)} or a search such as Profile(..), got "
                 f"{search!r}"
             )
-        return self._limited(search)
+        return self._limited_search(search)
 
-    def _limited(self, search: Search) -> Search:
+    def _limited_search(self, search: Search) -> Search:
         """Return the search with the limits and the warm start that the parameters state."""
         tune_kernel = search.tune_kernel and isinstance(self.lengthscale, str)
         changes: dict[str, Any] = {"tune_kernel": tune_kernel}
@@ -423,14 +421,7 @@ class Regressor(RegressorMixin, Machine):
             The estimator itself.
         """
         X, y, table = training_rows(
-            self,
-            X,
-            y,
-            sample_weight,
-            "regression",
-            self.categories,
-            y_numeric=True,
-            multi_output=True,
+            self, X, y, sample_weight, "regression", y_numeric=True, multi_output=True
         )
         _check_two_rows(X)
         y = np.asarray(vector_of(y), float)
@@ -441,8 +432,7 @@ class Regressor(RegressorMixin, Machine):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return predicted targets, shape `(n_samples,)` or `(n_samples, n_targets)`."""
-        X = self._rows(X)
-        return self.model_.scores(X)
+        return self.model_.scores(self._rows(X))
 
     @available_if(_has_held_out_errors)
     def interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
@@ -485,7 +475,7 @@ class Classifier(ClassifierMixin, Machine):
         if y is not None:
             # Check before scikit-learn, which converts labels of several types to texts.
             labels_of("y", y)
-        X, y, table = training_rows(self, X, y, sample_weight, "classification", self.categories)
+        X, y, table = training_rows(self, X, y, sample_weight, "classification")
         check_classification_targets(y)
         _check_two_rows(X)
         if len(np.unique(y)) < 2:
@@ -513,13 +503,11 @@ class Classifier(ClassifierMixin, Machine):
             predicted. For more classes, shape `(n_samples, n_classes)`: the negative distances from
             the codes of the classes.
         """
-        X = self._rows(X)
-        return self.model_.scores(X)
+        return self.model_.scores(self._rows(X))
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class labels with the largest score, shape `(n_samples,)`."""
-        numbers = decisions(self.decision_function(X))
-        return self.classes_[numbers]
+        return self.classes_[decisions(self.decision_function(X))]
 
     @available_if(_is_calibrated)
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -3,92 +3,73 @@
 import dataclasses
 import functools
 import inspect
+import math
 import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Union
+
+import numpy as np
 
 from .._repr import short_repr
 from .._types import CountLike, ScalarLike
-from ..machines.method import Method
+from ..kernels import Kernel
+from ..search.strategies import Search
 
 # The names of method settings that scikit-learn spells otherwise.
 _RENAMED = {"max_iterations": "max_iter"}
 
-_KERNEL = """a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
-    "polynomial", or "auto" for the family with the lowest error on a sample of the rows), or a
-    `jsparse.kernels` object in units of standardised inputs. For pursuits also a list of kernels;
-    every candidate then has one atom for each kernel."""
-_SHARED: dict[str, tuple[Any, str, str]] = {  # default, type and description of each parameter
-    "kernel": ("rbf", "str | Kernel | Sequence[Kernel]", _KERNEL),
-    "lengthscale": (
-        "auto",
-        "Any",
-        """"auto" to tune the kernel; a number, or one for each column, to set the lengthscale; None
-        to use a kernel object without tuning.""",
-    ),
-    "categories": (
-        "indicators",
-        'Literal["indicators", "kernel"]',
-        """how a table's categories become inputs: "indicators" makes a column for each category,
-        "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.""",
-    ),
-    "columns": (
-        "standard",
-        'Literal["standard", "ranks", "auto"]',
-        """how input columns are scaled: to mean 0 and variance 1, or to normal scores of their
-        ranks, which suits heavy tails; "auto" for the scaling with the lower error in a sample.""",
-    ),
-    "C": (
-        "auto",
-        "float | str",
-        """"auto" to tune the weight of the data-fit term, or a number.""",
-    ),
-    "multiclass": (
-        "one_versus_rest",
-        "Any",
-        """"one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.""",
-    ),
-    "class_weight": (
-        None,
-        "str | Mapping[Any, float] | None",
-        """weight factors by class label; "balanced" for equal total weights; None for 1.""",
-    ),
-    "cv": (
-        "auto",
-        "Any",
-        """number of folds, a splitter, or a list of splits that hold out each row once; "auto" for
-        10, or the number of rows if that is less.""",
-    ),
-    "out_of_fold": (
-        True,
-        'bool | Literal["machines"]',
-        """keep the held-out errors, which calibrate probabilities, intervals and sets; "machines"
-        also keeps the machines of the folds, see `jsparse.train`.""",
-    ),
-    "search": (
-        "profile",
-        "str | Search",
-        """"profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every column),
-        "annealing", "auto", or a search such as `jsparse.Gradient(...)`.""",
-    ),
-    "max_evaluations": (
-        None,
-        "int | None",
-        "limit of the evaluations of the search; None for the default of the search.",
-    ),
-    "max_seconds": (float("inf"), "float", "time limit of the search; no evaluation starts later."),
-    "warm_start": (False, "bool", "start the search where the search of the last `fit` ended."),
-    "verbose": (0, "int", "1 to print the progress of the search on standard error."),
-    "random_state": (
-        None,
-        "int | RandomState | None",
-        "random seed of the prototypes, folds and search.",
-    ),
-}
-_CLASSIFIER_PARAMETERS = ("multiclass", "class_weight")
+
+@dataclasses.dataclass
+class SharedParameters:
+    """The parameters that do not depend on the method.
+
+    Args:
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
+            "polynomial", or "auto" for the family with the lowest error on a sample of the rows),
+            or a `jsparse.kernels` object in units of standardised inputs. For pursuits also a list
+            of kernels; every candidate then has one atom for each kernel.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
+            lengthscale; None to use a kernel object without tuning.
+        categories: how a table's categories become inputs: "indicators" makes a column for each
+            category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in a
+            sample.
+        C: "auto" to tune the weight of the data-fit term, or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: weight factors by class label; "balanced" for equal total weights; None for 1.
+        cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto" for
+            10, or the number of rows if that is less.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and sets;
+            "machines" also keeps the machines of the folds, see `jsparse.train`.
+        search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
+            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+        max_evaluations: limit of the evaluations of the search; None for the default of the search.
+        max_seconds: time limit of the search; no evaluation starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to print the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+    """
+
+    kernel: str | Kernel | Sequence[Kernel] = "rbf"
+    lengthscale: Any = "auto"
+    categories: Literal["indicators", "kernel"] = "indicators"
+    columns: Literal["standard", "ranks", "auto"] = "standard"
+    C: float | str = "auto"
+    multiclass: Any = "one_versus_rest"
+    class_weight: str | Mapping[Any, float] | None = None
+    cv: Any = "auto"
+    out_of_fold: bool | Literal["machines"] = True
+    search: str | Search = "profile"
+    max_evaluations: int | None = None
+    max_seconds: float = math.inf
+    warm_start: bool = False
+    verbose: int = 0
+    random_state: int | np.random.RandomState | None = None
+
 
 _ATTRIBUTES = {
     "classes_": "labels in sorted order.",
@@ -112,10 +93,6 @@ _ATTRIBUTES = {
     "n_features_in_": "number of columns.",
     "feature_names_in_": "names of the columns, if the inputs had names.",
 }
-_ABSENT_ATTRIBUTES = {
-    True: ("oob_prediction_",),  # a classifier does not have these
-    False: ("classes_", "oob_decision_function_"),  # a regressor does not have these
-}
 
 
 class Parameter(NamedTuple):
@@ -133,29 +110,20 @@ class Parameter(NamedTuple):
         return Parameter(self.name, None, f"{self.type} | None", f"{self.text} None: {note}")
 
 
-def method_parameters(method: type[Method], omitted: Iterable[str]) -> dict[str, Parameter]:
-    """Return the estimator's parameter for each setting of a method, but for those in `omitted`."""
-    texts = argument_texts(method)
+def parameters_of(settings: type, omitted: Iterable[str] = ()) -> dict[str, Parameter]:
+    """Return the estimator's parameter for each field of a dataclass, except those in `omitted`.
+
+    The dataclass is a method or `SharedParameters`. Its docstring describes the fields.
+    """
+    texts = argument_texts(settings)
     return {
         field.name: Parameter(
             _RENAMED.get(field.name, field.name), field.default, type_text(field.type),
             texts[field.name],
         )
-        for field in dataclasses.fields(method)
+        for field in dataclasses.fields(settings)
         if field.name not in omitted
     }  # fmt: skip
-
-
-def shared_parameters(classifier: bool, omitted: Iterable[str]) -> list[Parameter]:
-    """Return the parameters that all estimators of a task have, without those in `omitted`."""
-    absent = {*omitted, *(() if classifier else _CLASSIFIER_PARAMETERS)}
-    return [shared_parameter(name) for name in _SHARED if name not in absent]
-
-
-def shared_parameter(name: str) -> Parameter:
-    """Return a parameter that all estimators have."""
-    default, kind, text = _SHARED[name]
-    return Parameter(name, default, kind, " ".join(text.split()))
 
 
 def constructor(parameters: list[Parameter], positional: int) -> Callable[..., None]:
@@ -188,12 +156,16 @@ def constructor(parameters: list[Parameter], positional: int) -> Callable[..., N
 
 def documentation(summary: str, parameters: list[Parameter], classifier: bool) -> str:
     """Return the docstring of an estimator: its summary, parameters and attributes."""
-    attributes = {k: v for k, v in _ATTRIBUTES.items() if k not in _ABSENT_ATTRIBUTES[classifier]}
+    absent = ("oob_prediction_",) if classifier else ("classes_", "oob_decision_function_")
+    attributes = {name: text for name, text in _ATTRIBUTES.items() if name not in absent}
     arguments = {parameter.name: parameter.text for parameter in parameters}
-    parts = [inspect.cleandoc(summary)]
-    for head, texts in (("Args:", arguments), ("Attributes:", attributes)):
-        parts.append("\n".join([head, *(_entry(name, text) for name, text in texts.items())]))
-    return "\n\n".join(parts) + "\n"
+    sections = section("Args:", arguments), section("Attributes:", attributes)
+    return "\n\n".join([inspect.cleandoc(summary), *sections]) + "\n"
+
+
+def section(head: str, texts: Mapping[str, str]) -> str:
+    """Return a section of a docstring, with an entry for each name and its text."""
+    return "\n".join([head, *(_entry(name, text) for name, text in texts.items())])
 
 
 # Most estimators share most entries, so the cache shortens the import.
@@ -207,10 +179,10 @@ def _entry(name: str, text: str) -> str:
 
 
 @functools.cache
-def argument_texts(method: type[Method]) -> dict[str, str]:
-    """Return the description of each setting, from the docstrings of a method and its parents."""
+def argument_texts(settings: type) -> dict[str, str]:
+    """Return the description of each field, from the docstrings of a class and its parents."""
     texts: dict[str, str] = {}
-    for parent in reversed(method.__mro__):
+    for parent in reversed(settings.__mro__):
         section = re.search(
             r"\nArgs:\n(.*?)(?:\n\S|\Z)", inspect.cleandoc(parent.__doc__ or ""), re.S
         )

@@ -19,9 +19,7 @@ Categories = Literal["indicators", "kernel"]
 def as_table(X: Any, categories: str = "indicators") -> Frame | None:
     """Return a table whose columns are all inputs; None for an array.
 
-    Args:
-        X: inputs. A `Frame` keeps its own settings.
-        categories: setting `categories` of any other table, see `Frame`.
+    A `Frame` keeps its settings. Any other table gets the setting `categories` of `Frame`.
     """
     frame = as_frame(X)
     if frame is None:
@@ -30,18 +28,12 @@ def as_table(X: Any, categories: str = "indicators") -> Frame | None:
 
 
 def training_rows(
-    estimator: Any, X: Any, y: Any, sample_weight: Any, task: Task, categories: str, **checks: Any
+    estimator: Any, X: Any, y: Any, sample_weight: Any, task: Task, **checks: Any
 ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, " n *c"], EncodedFrame | None]:
     """Check inputs and targets, and set `n_features_in_` and `feature_names_in_`.
 
-    Args:
-        estimator: the estimator to fit.
-        X: an array or a table.
-        y: targets.
-        sample_weight: row weights or None. A table is encoded by its rows of weight above 0.
-        task: "classification" or "regression".
-        categories: see `as_table`.
-        checks: options of scikit-learn's `check_X_y`, such as `multi_output`.
+    A table is encoded by its rows of weight above 0. `checks` are options of scikit-learn's
+    `check_X_y`, such as `multi_output`.
 
     Returns:
         The inputs as numbers, the targets, and the encoded table; None for an array.
@@ -55,7 +47,7 @@ def training_rows(
             f"y: expected targets, one for each row, as scikit-learn takes them, got the name "
             f"{y!r}; give table[{y!r}], without this column in X, or see jsparse.train"
         )
-    frame = as_table(X, categories)
+    frame = as_table(X, estimator.categories)
     if frame is None:
         return (*cast(Any, validate_data(estimator, X, y, dtype=FLOATS, **checks)), None)
     validate_data(estimator, frame.table, y, skip_check_array=True)
@@ -79,13 +71,8 @@ def encoded_rows(
 
     A table must have the columns of training in the order of training, as scikit-learn demands. If
     the estimator was fitted to a table, an array is read as a table with these columns, and
-    scikit-learn warns that it has no names.
-
-    Args:
-        estimator: the fitted estimator.
-        X: an array or a table.
-        columns: the encoding of tables; None if the estimator was fitted to an array.
-        dtype: dtype of the machine, for tables.
+    scikit-learn warns that it has no names. `columns` is the encoding of tables, None if the
+    estimator was fitted to an array. `dtype` is the machine's, in which a table is encoded.
 
     Raises:
         ValueError: for columns other than in training, or values that cannot be encoded.

@@ -35,7 +35,7 @@ from ..training.choices import make_kernel
 from ..training.presets import Preset
 from ..training.trained import Trained
 from ._base import Classifier, Machine, Regressor
-from ._declaration import Parameter, shared_parameter
+from ._declaration import Parameter, SharedParameters, parameters_of
 from ._partial_fit import MoreRowsClassifier, MoreRowsRegressor
 from ._sklearn import SVC, check_is_fitted
 
@@ -67,7 +67,7 @@ class _WithMethodParameter(Machine):
         if not has_limits and isinstance(self.lengthscale, str):
             return None  # `train` chooses the search
         fast = self.preset == "fast" or (self.preset is None and self.method is not None)
-        return self._limited(Profile() if fast else Recursive())
+        return self._limited_search(Profile() if fast else Recursive())
 
     def _kernel_name(self) -> Any:
         return "rbf" if self.kernel is None else self.kernel
@@ -102,6 +102,7 @@ class _WithMethodParameter(Machine):
         return self
 
 
+_SHARED = parameters_of(SharedParameters)
 _METHOD_PARAMETERS = (
     Parameter(
         "method",
@@ -124,14 +125,9 @@ _METHOD_PARAMETERS = (
         "distil the machine of the preset to at most this number of prototypes; only without a "
         "method.",
     ),
-    *(
-        shared_parameter(name).optional(note)
-        for name, note in (
-            ("kernel", '"rbf" with a method, else the choice of the preset.'),
-            ("columns", '"standard" with a method, else the choice of the preset.'),
-            ("search", '"profile" with a method, else the choice of the preset.'),
-        )
-    ),
+    _SHARED["kernel"].optional('"rbf" with a method, else the choice of the preset.'),
+    _SHARED["columns"].optional('"standard" with a method, else the choice of the preset.'),
+    _SHARED["search"].optional('"profile" with a method, else the choice of the preset.'),
 )
 
 

@@ -145,8 +145,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
                 kernel, machine.prototypes, machine.coefficients, machine.intercept, scaling
             ),
         )
-        shift, scale = (np.asarray(a) for a in scaling)
-        self.prototypes_ = np.asarray(machine.prototypes) * scale + shift
+        self.prototypes_ = scaling.undo_on_host(np.asarray(machine.prototypes))
         self.dual_coef_ = np.asarray(machine.coefficients)
         self.offset_ = -float(machine.intercept)
         self.n_iter_ = int(descent.steps)

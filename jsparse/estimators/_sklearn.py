@@ -3,13 +3,20 @@
 from typing import Any
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, OutlierMixin, RegressorMixin
-    from sklearn.exceptions import DataConversionWarning
-    from sklearn.svm import SVC
-    from sklearn.utils import check_random_state, check_X_y, validation
-    from sklearn.utils.metaestimators import available_if
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted
+    from sklearn.base import BaseEstimator as BaseEstimator
+    from sklearn.base import ClassifierMixin as ClassifierMixin
+    from sklearn.base import OutlierMixin as OutlierMixin
+    from sklearn.base import RegressorMixin as RegressorMixin
+    from sklearn.exceptions import DataConversionWarning as DataConversionWarning
+    from sklearn.svm import SVC as SVC
+    from sklearn.utils import check_random_state as check_random_state
+    from sklearn.utils import check_X_y as check_X_y
+    from sklearn.utils import validation
+    from sklearn.utils.metaestimators import available_if as available_if
+    from sklearn.utils.multiclass import (
+        check_classification_targets as check_classification_targets,
+    )
+    from sklearn.utils.validation import check_is_fitted as check_is_fitted
 except ImportError as error:
     raise ImportError(
         "the estimators need scikit-learn 1.6 or later: pip install 'jsparse[sklearn]'"
@@ -17,32 +24,13 @@ except ImportError as error:
 
 from .._arguments import check_held
 
-__all__ = [
-    "SVC",
-    "BaseEstimator",
-    "ClassifierMixin",
-    "DataConversionWarning",
-    "OutlierMixin",
-    "RegressorMixin",
-    "available_if",
-    "check_X_y",
-    "check_classification_targets",
-    "check_is_fitted",
-    "check_random_state",
-    "validate_data",
-]
-
 
 def validate_data(
     estimator: BaseEstimator, X: Any, y: Any = "no_validation", **options: Any
 ) -> Any:
     """Check `X` and `y` by scikit-learn, after checking that this process holds their elements.
 
-    Args:
-        estimator: the estimator that gets the data.
-        X: inputs.
-        y: targets; "no_validation" for no targets, as in scikit-learn.
-        **options: options of `sklearn.utils.validation.validate_data`.
+    `options` are options of `sklearn.utils.validation.validate_data`.
 
     Raises:
         ValueError: for arrays spread over several processes, and as scikit-learn's function.

@@ -1,14 +1,21 @@
 """Generator of `__init__.pyi`, in which editors and type checkers find the constructors.
 
 Run `python -m jsparse.estimators._stub` after a change of a method's settings or documentation.
+
+Two estimators, `KernelMachineClassifier` and `KernelMachineRegressor`, have complete docstrings.
+The docstrings of the others describe the settings of their method, and refer to these two for the
+parameters and attributes that do not depend on the method.
 """
 
+import dataclasses
 import inspect
 import textwrap
 from pathlib import Path
 
 from .. import estimators
-from ._base import Machine
+from ._base import Classifier, Machine
+from ._declaration import SharedParameters, section
+from ._named import KernelMachineClassifier, KernelMachineRegressor
 
 _HEAD = """# Made by `python -m jsparse.estimators._stub`; do not edit.
 from collections.abc import Mapping, Sequence
@@ -46,9 +53,24 @@ def _class_text(estimator: type[Machine]) -> str:
     lines = [f"{p.name}: {p.type} = {p.default!r}," for p in estimator.parameters]
     lines.insert(kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD), "*,")
     arguments = textwrap.indent("\n".join(["self,", *lines]), " " * 4)
-    body = f'"""{estimator.__doc__}"""\n\ndef __init__(\n{arguments}\n) -> None: ...\n'
+    body = f'"""{_docstring(estimator)}"""\n\ndef __init__(\n{arguments}\n) -> None: ...\n'
     bases = ", ".join(base.__name__ for base in estimator.__bases__)
     return f"\nclass {estimator.__name__}({bases}):\n" + textwrap.indent(body, " " * 4)
+
+
+def _docstring(estimator: type[Machine]) -> str:
+    """Return the docstring of an estimator, without the shared parameters and the attributes."""
+    complete = estimator.__doc__ or ""
+    general = (
+        KernelMachineClassifier if issubclass(estimator, Classifier) else KernelMachineRegressor
+    )
+    if estimator is general:
+        return complete
+    shared = {field.name for field in dataclasses.fields(SharedParameters)}
+    settings = {p.name: p.text for p in estimator.parameters if p.name not in shared}
+    reference = f"Other parameters, and attributes: see `{general.__name__}`."
+    parts = [complete.split("\n\nArgs:\n")[0], section("Args:", settings), reference]
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

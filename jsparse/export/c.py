@@ -7,9 +7,9 @@ import numpy as np
 
 from ..predictor import Predictor
 from .c_columns import columns_in_words, encoder
-from .c_conformal import calibrated, description, n_intervals
+from .c_conformal import description, intervals_or_sets, n_intervals
 from .c_machine import values
-from .c_numbers import Numbers, comment, function, text, whole
+from .c_numbers import Numbers, comment, function, int_literal, string_literal
 
 # The largest odds of a class that is not predicted, 1 less four units of rounding, as in
 # `predictor.codes.probabilities`.
@@ -25,18 +25,7 @@ def c_header(
 ) -> str:
     """Return the text of a header of C99 that predicts one row.
 
-    The text depends on the model and the arguments alone, byte for byte. `Model.to_c` describes the
-    functions.
-
-    Args:
-        model: the model.
-        prefix: begins every name.
-        dtype: "float32" for `float`, "float64" for `double`; by default the model's dtype.
-        coverage: adds the function of prediction intervals or sets of this coverage.
-
-    Raises:
-        ValueError: for a prefix that is no name in C, another dtype, or numbers that the dtype does
-            not hold; with a coverage, as `Predictor.interval` and `Predictor.predict_set`.
+    `Model.to_c` describes its functions, the arguments and the errors.
     """
     if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", prefix):
         raise ValueError(f"prefix: expected letters, digits and underscores, got {prefix!r}")
@@ -50,7 +39,7 @@ def c_header(
         values(model.machine, prefix, numbers),
         *_scores(model, prefix, numbers),
         *_answers(model, prefix, numbers),
-        *calibrated(model, coverage, prefix, numbers),
+        *intervals_or_sets(model, coverage, prefix, numbers),
     ]
     if model.columns is not None:
         parts.append(encoder(model.columns, prefix, numbers))
@@ -216,9 +205,9 @@ def _labels(labels: tuple[Any, ...], prefix: str) -> str:
     elif isinstance(labels[0], int) and max(labels) >= 2**63:
         kind, values = "unsigned long long", [f"{label}ULL" for label in labels]
     elif isinstance(labels[0], int):
-        kind, values = "long long", [whole(int(label)) for label in labels]
+        kind, values = "long long", [int_literal(int(label)) for label in labels]
     else:
-        kind, values = "char *const", [text(str(label)) for label in labels]
+        kind, values = "char *const", [string_literal(str(label)) for label in labels]
     return f"static const {kind} {prefix}_labels[{k}] = {{{', '.join(values)}}};"
 
 

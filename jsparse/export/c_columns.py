@@ -1,7 +1,7 @@
 """The encoding of a row of a table, as a function of C."""
 
 from ..predictor.schema import Column, Schema
-from .c_numbers import Numbers, function, whole
+from .c_numbers import Numbers, function, int_literal
 
 
 def columns_in_words(schema: Schema, prefix: str, real: str) -> list[str]:
@@ -35,7 +35,7 @@ def _encoded(column: Column, i: int, offset: int, numbers: Numbers, *, impute: b
     value, width = f"columns[{i}]", len(column.features)
     if column.categories is None:
         if column.origin is not None:
-            value = f"({value} - ({whole(column.origin)}))"
+            value = f"({value} - ({int_literal(column.origin)}))"
         if impute and column.fill is not None:
             value = f"(isnan(columns[{i}]) ? {column.fill!r} : {value})"
         return [f"x[{offset}] = ({numbers.type}){value};"]

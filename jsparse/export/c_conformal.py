@@ -11,7 +11,7 @@ from .c_machine import values
 from .c_numbers import Numbers, function, int_array
 
 
-def calibrated(
+def intervals_or_sets(
     model: Predictor, coverage: float | None, prefix: str, numbers: Numbers
 ) -> list[str]:
     """Return the C arrays and functions that compute prediction intervals or sets.
@@ -65,10 +65,6 @@ class _Writer:
         return rank_of(self.coverage, self.conformal.n_rows)
 
     @property
-    def _inputs(self) -> int:
-        return self.model.machine.prototypes.shape[1]
-
-    @property
     def _width(self) -> int:
         """The number of values of a machine."""
         return self.model.machine.intercept.size
@@ -120,7 +116,7 @@ class _Writer:
     def set_of_classes(self) -> list[str]:
         """Return the C functions that compute prediction sets from the model's errors."""
         prefix, k = self.prefix, len(self.model.labels or ())
-        error = self.numbers.one(error_at(self.conformal, self.coverage))
+        error = self.numbers.literal(error_at(self.conformal, self.coverage))
         lines = [
             *self._scores(),
             f"{self.numbers.type} deficits[{k}];",
@@ -164,10 +160,10 @@ class _Writer:
 
     def _fold_values(self) -> list[str]:
         """Return C statements that check a row and evaluate the machines of the folds."""
-        size = self._machines * self._width
+        size, d = self._machines * self._width, self.model.machine.prototypes.shape[1]
         return [
             f"{self.numbers.type} f[{size}];",
-            f"for (j = 0; j < {self._inputs}; j++) {{ if (!isfinite(x[j])) {{ return -1; }} }}",
+            f"for (j = 0; j < {d}; j++) {{ if (!isfinite(x[j])) {{ return -1; }} }}",
             f"{self.prefix}_folds_values(x, f);",
             f"for (j = 0; j < {size}; j++) {{ if (!isfinite(f[j])) {{ return -1; }} }}",
         ]
@@ -234,18 +230,15 @@ class _Writer:
         """Return C arrays and functions that compute sets from the machines of the folds."""
         prefix, real, width = self.prefix, self.numbers.type, self._width
         q, k, machines = len(self.conformal.errors), len(self.model.labels or ()), self._machines
-        if self.model.code is None:
-            scores = ["  scores[0] = f[j];"]
-            n_scores = 1
-        else:
-            scores = [f"  {prefix}_decode(f + {width} * j, scores);"]
-            n_scores = k
+        scores, n_scores = "  scores[0] = f[j];", 1
+        if self.model.code is not None:
+            scores, n_scores = f"  {prefix}_decode(f + {width} * j, scores);", k
         lines = [
             *self._fold_values(),
             f"{real} scores[{n_scores}], deficits[{machines}][{k}];",
             "int count;",
             f"for (j = 0; j < {machines}; j++) {{",
-            *scores,
+            scores,
             f"  {prefix}_deficits(scores, deficits[j]);",
             "}",
             f"for (i = 0; i < {k}; i++) {{",

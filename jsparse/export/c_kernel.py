@@ -37,14 +37,14 @@ class KernelWriter:
     arrays: list[str] = dataclasses.field(default_factory=list)
     maps: list[str] = dataclasses.field(default_factory=list)
     _points: list[np.ndarray] = dataclasses.field(default_factory=list)
-    _used: set[int] = dataclasses.field(default_factory=set)
-    _names: int = 0
+    _used_spaces: set[int] = dataclasses.field(default_factory=set)
+    _n_names: int = 0
 
     def value(self, kernel: Kernel, Z: np.ndarray) -> tuple[list[str], str]:
         """Return the statements that evaluate a kernel at prototype `i`, and the result's name."""
         self._points.append(Z)
         lines, name = self._node(kernel, 0)
-        for space in sorted(self._used):
+        for space in sorted(self._used_spaces):
             self.arrays.append(self._array(f"z{space}", self._points[space]))
         return lines, name
 
@@ -58,7 +58,7 @@ class KernelWriter:
                 return self._result([*left, *right], f"{a} {sign} {b}")
             case kernels.Scaled():
                 lines, a = self._node(kernel.kernel, space)
-                return self._result(lines, f"{self.numbers.one(kernel.variance)} * {a}")
+                return self._result(lines, f"{self.numbers.literal(kernel.variance)} * {a}")
             case kernels.Projected():
                 return self._node(kernel.kernel, self._projected(kernel, space))
             case kernels.Mixture():
@@ -74,8 +74,8 @@ class KernelWriter:
 
     def _result(self, lines: list[str], expression: str) -> tuple[list[str], str]:
         """Return the lines, with an expression declared as a constant, and the constant's name."""
-        self._names += 1
-        name = f"k{self._names}"
+        self._n_names += 1
+        name = f"k{self._n_names}"
         return [*lines, f"const {self.numbers.type} {name} = {expression};"], name
 
     def _loop(self, space: int, body: str, columns: str = "", count: int | None = None) -> str:
@@ -83,7 +83,7 @@ class KernelWriter:
 
         If `columns` is stated, it names an array of `count` column numbers to loop over.
         """
-        self._used.add(space)
+        self._used_spaces.add(space)
         d = self._points[space].shape[1]
         if columns:
             return f"for (q = 0; q < {count}; q++) {{ j = {self.prefix}_{columns}[q]; {body} }}"
@@ -95,8 +95,8 @@ class KernelWriter:
         """Return `value` of a kernel of the distance; `codes` are the columns of categories."""
         d = self._points[space].shape[1]
         rates = np.broadcast_to(1 / np.square(np.asarray(kernel.lengthscale, float)), d)
-        self._names += 1
-        number, common = self._names, kernel.lengthscale.ndim == 0
+        self._n_names += 1
+        number, common = self._n_names, kernel.lengthscale.ndim == 0
         difference = f"e = u{space}[j] - {self.prefix}_z{space}[i][j];"
         rate = "" if common else f"{self.prefix}_w{number}[j] * "
         if not common:
@@ -114,10 +114,10 @@ class KernelWriter:
                     body = f"{difference} t += {rate}{term};"
                     lines.append(self._loop(space, body, name, len(columns)))
         if common:
-            lines.append(f"t *= {self.numbers.one(rates[0])};")
+            lines.append(f"t *= {self.numbers.literal(rates[0])};")
         alpha = ""
         if isinstance(kernel, kernels.RationalQuadratic):
-            alpha = self.numbers.one(kernel.alpha)
+            alpha = self.numbers.literal(kernel.alpha)
         profile = _PROFILES[type(kernel).__name__]
         return self._result(lines, profile.format(alpha=alpha, **self.numbers.functions))
 
@@ -126,18 +126,18 @@ class KernelWriter:
     ) -> tuple[list[str], str]:
         """Return `value` of a kernel of the inner product."""
         body = f"t += u{space}[j] * {self.prefix}_z{space}[i][j];"
-        lines, offset = ["t = 0.0;", self._loop(space, body)], self.numbers.one(kernel.offset)
+        lines, offset = ["t = 0.0;", self._loop(space, body)], self.numbers.literal(kernel.offset)
         if isinstance(kernel, kernels.Linear):
             return self._result(lines, f"t + {offset}")
-        lines.append(f"e = {self.numbers.one(kernel.scale)} * t + {offset};")
+        lines.append(f"e = {self.numbers.literal(kernel.scale)} * t + {offset};")
         lines.append(f"for (t = e, j = 1; j < {kernel.degree}; j++) {{ t *= e; }}")
         return self._result(lines, "t")
 
     def _mixture(self, kernel: kernels.Mixture, space: int) -> tuple[list[str], str]:
         """Return `value` of a mixture: a branch for each of its kernels."""
         self.arrays.append(int_array(f"{self.prefix}_which", kernel.which.tolist()))
-        self._names += 1
-        name = f"k{self._names}"
+        self._n_names += 1
+        name = f"k{self._n_names}"
         lines = [f"{self.numbers.type} {name} = 0.0;"]
         for number, part in enumerate(kernel.kernels):
             inner, value = self._node(part, space)

@@ -1,6 +1,6 @@
 """The values of a machine at one row, as a function of C."""
 
-from ..predictor.machine import Machine, NormalScores, Standardization
+from ..predictor.machine import Machine, Standardization
 from .c_kernel import KernelWriter
 from .c_numbers import Numbers, function
 
@@ -38,20 +38,16 @@ def _scaling(
     d, scaling, real = machine.prototypes.shape[1], machine.scaling, numbers.type
     if scaling is None:
         return [], [], [f"const {real} *const u0 = x;"]
-    names = ("shift", "scale") if isinstance(scaling, Standardization) else ("knots", "scores")
-    arrays = [getattr(scaling, name).T for name in names]
-    if isinstance(scaling, NormalScores):
-        k = len(scaling.knots)
-        helper = [_interpolation(prefix, numbers)]
-        value = f"{prefix}_between(x[j], {prefix}_knots[j], {prefix}_scores_at[j], {k})"
-        names = ("knots", "scores_at")
+    if isinstance(scaling, Standardization):
+        tables, helpers = {"shift": scaling.shift, "scale": scaling.scale}, []
+        value = f"(x[j] - {prefix}_shift[j]) / {prefix}_scale[j]"
     else:
-        helper, value = [], f"(x[j] - {prefix}_shift[j]) / {prefix}_scale[j]"
-    declared = [numbers.array(f"{prefix}_{n}", a) for n, a in zip(names, arrays, strict=True)]
-    return declared, helper, [
-        f"{real} u0[{d}];",
-        f"for (j = 0; j < {d}; j++) {{ u0[j] = {value}; }}",
-    ]  # fmt: skip
+        tables = {"knots": scaling.knots.T, "scores_at": scaling.scores.T}
+        helpers, k = [_interpolation(prefix, numbers)], len(scaling.knots)
+        value = f"{prefix}_between(x[j], {prefix}_knots[j], {prefix}_scores_at[j], {k})"
+    arrays = [numbers.array(f"{prefix}_{name}", table) for name, table in tables.items()]
+    scaled = [f"{real} u0[{d}];", f"for (j = 0; j < {d}; j++) {{ u0[j] = {value}; }}"]
+    return arrays, helpers, scaled
 
 
 def _interpolation(prefix: str, numbers: Numbers) -> str:

@@ -31,7 +31,7 @@ class Numbers:
         suffix = "f" if self.dtype == np.float32 else ""
         return {name: name + suffix for name in ("exp", "sqrt", "log1p")}
 
-    def one(self, value: float | np.floating | np.ndarray) -> str:
+    def literal(self, value: float | np.floating | np.ndarray) -> str:
         """Return a number as a literal of C.
 
         Raises:
@@ -43,7 +43,7 @@ class Numbers:
             raise ValueError(f"dtype: {self.dtype} does not hold {float(value):g}")
         return f"{number}f" if self.dtype == np.float32 else str(number)
 
-    def literals(self, line: str) -> str:
+    def in_precision(self, line: str) -> str:
         """Return a statement whose decimal literals have the precision of the model."""
         suffix = "f" if self.dtype == np.float32 else ""
         return _LITERAL.sub(rf"\1{suffix}", line)
@@ -56,16 +56,16 @@ class Numbers:
     def _braces(self, values: np.ndarray) -> str:
         """Return the initialiser of an array: nested braces with numbers."""
         if values.ndim == 1:
-            return f"{{\n{wrapped(map(self.one, values))}}}"
+            return f"{{\n{comma_separated(map(self.literal, values))}}}"
         return "{" + ",\n".join(self._braces(row) for row in values) + "}"
 
 
 def int_array(name: str, values: Sequence[int]) -> str:
     """Return the declaration of a constant array of whole numbers."""
-    return f"static const int {name}[{len(values)}] = {{\n{wrapped(map(str, values))}}};"
+    return f"static const int {name}[{len(values)}] = {{\n{comma_separated(map(str, values))}}};"
 
 
-def wrapped(words: Iterable[str]) -> str:
+def comma_separated(words: Iterable[str]) -> str:
     """Return words with commas between them, in lines of at most `WIDTH` characters."""
     lines, line = [], ""
     for word in words:
@@ -76,7 +76,7 @@ def wrapped(words: Iterable[str]) -> str:
     return "\n".join([*lines, line]).removesuffix(",")
 
 
-def text(value: str) -> str:
+def string_literal(value: str) -> str:
     """Return a text as a string literal of C; unsafe bytes are written as octal escapes."""
     safe = {ord(c) for c in " !#$%&'()*+,-./:;<=>@[]^_`{|}~"}  # no ?, for trigraphs
     characters = (
@@ -93,7 +93,7 @@ def comment(lines: Iterable[str]) -> str:
     return "\n".join(["/*", *(f" * {line}".rstrip().rstrip("\\") for line in printable), " */"])
 
 
-def whole(number: int) -> str:
+def int_literal(number: int) -> str:
     """Return a whole number of 64 bits as a literal of C, or an expression for the smallest."""
     # C reads -2^63 as the negative of 2^63, which has no signed type.
     return f"{number}LL" if number > -(2**63) else f"({number + 1}LL - 1)"
@@ -102,12 +102,10 @@ def whole(number: int) -> str:
 def function(head: str, lines: list[str], numbers: Numbers) -> str:
     """Return a function of C, with declarations of the scratch variables that its lines use.
 
-    Args:
-        head: return type, name and parameters.
-        lines: statements; decimal literals get the precision of `numbers`.
-        numbers: writes numbers in the precision of the model.
+    `head` is the return type, the name and the parameters. Decimal literals in the statements
+    `lines` get the precision of `numbers`.
     """
-    body = "\n".join(numbers.literals(line) for line in lines)
+    body = "\n".join(numbers.in_precision(line) for line in lines)
     kinds = {"int": ["i", "j", "q"], numbers.type: ["t", "e", "r"]}
     declared = []
     for kind, names in kinds.items():

@@ -19,7 +19,7 @@ class Answers(abc.ABC):
     quantiles: tuple[float, ...]
 
     @property
-    def _in_order(self) -> bool:
+    def _sorts_quantiles(self) -> bool:
         """Whether the model estimates several quantiles, whose values are sorted in each row."""
         return len(self.quantiles) > 1
 
@@ -203,5 +203,5 @@ def known_errors(conformal: Any, what: str) -> Any:
 
 
 def _by_machine(values: Any, conformal: Any) -> Any:
-    """Insert an axis of one machine after the axis of rows, unless the folds have machines."""
+    """Return values with an axis of machines after the axis of rows, of length 1 without folds."""
     return values[:, None] if conformal.machines is None else values

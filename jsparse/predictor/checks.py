@@ -57,7 +57,8 @@ def check_finite(name: str, array: np.ndarray) -> None:
         raise ValueError(f"{name}: expected finite values, got {array[index]} at index {index}")
 
 
-# Their frames lie between frames of this package.
+# Packages that call the methods of a `Model`, so that their frames lie between the frames of this
+# package: equinox always, the others if annotations are checked.
 _WRAPPERS = ("equinox", "jaxtyping", "beartype")
 
 
@@ -147,16 +148,12 @@ def rows_of(X: Any, d: int, widest: Any) -> tuple[np.ndarray, bool]:
 def check_scores(scores: np.ndarray, *, name_row: NameRow = row_index) -> None:
     """Raise NumericalError naming the first row with a score that is not finite.
 
-    The check covers the machine's values too: if a value is not finite, neither are its distances
-    from the code.
-
-    Args:
-        scores: shape `n` or `n ..`.
-        name_row: names the row in the message.
+    The scores have shape `n` or `n ..`. The check covers the machine's values too: if a value is
+    not finite, neither are its distances from the code.
     """
-    usable = np.isfinite(scores)
-    if not usable.all():
-        row = int(np.argmin(usable.reshape(len(scores), -1).all(axis=1)))
+    finite = np.isfinite(scores)
+    if not finite.all():
+        row = int(np.argmin(finite.reshape(len(scores), -1).all(axis=1)))
         raise NumericalError(
             f"the model's value at {name_row(row)} is not finite, or too large; look for huge "
             "inputs"

@@ -67,7 +67,7 @@ def margin_deficit(scores: Any, xp: Any = np) -> Any:
 
 
 def outermost(values: Any, ndim: int) -> tuple[Any, Any]:
-    """Return the first and the last quantile; of values that are no quantiles, return them twice.
+    """Return the first and the last of several quantiles; return other values twice.
 
     Args:
         values: `ndim` axes, or one more for quantiles in increasing order.
@@ -150,12 +150,12 @@ def intervals(
 
 
 def sets(
-    apart: Any, conformal: Any, coverage: float, xp: Any = np, map_blocks: Any = in_blocks
+    deficits: Any, conformal: Any, coverage: float, xp: Any = np, map_blocks: Any = in_blocks
 ) -> Any:
     """Return whether each class is in the prediction set, shape `t k` (Romano et al. 2020, eq. 9).
 
     Args:
-        apart: `margin_deficit` of the scores of `t` rows and `k` classes by the machines of `v`
+        deficits: `margin_deficit` of the scores of `t` rows and `k` classes by the machines of `v`
             folds, shape `t v k`. Without machines of the folds, `v` is 1 and the scores are the
             model's.
         conformal: the errors.
@@ -169,14 +169,14 @@ def sets(
     rank = rank_of(coverage, conformal.n_rows)
     errors, counts = xp.asarray(conformal.errors), _counts(conformal, xp)
     if conformal.fold is None:
-        return apart[:, 0] <= _quantile(errors[None], counts, rank, xp)[:, None]
+        return deficits[:, 0] <= _quantile(errors[None], counts, rank, xp)[:, None]
     fold = xp.asarray(conformal.fold)
 
     def in_set(values: Any) -> Any:
         is_smaller = errors[None, :, None] < values[:, fold]
         return xp.sum(xp.where(is_smaller, counts[None, :, None], 0), axis=1) < rank
 
-    return map_blocks(in_set, apart, max(1, _ENTRIES // (len(errors) * apart.shape[2])))
+    return map_blocks(in_set, deficits, max(1, _ENTRIES // (len(errors) * deficits.shape[2])))
 
 
 def _counts(conformal: Any, xp: Any) -> Any:

@@ -3,6 +3,9 @@
 The document describes the kernel as a tree of class names and static fields. The kernel's arrays
 are tensors such as `kernel.left.lengthscale`, beside `prototypes`, `coefficients`, `intercept` and
 `scaling.*`. Parts of a model beside the machine have names that begin with `part.`.
+
+The functions raise `ValueError` for contents that do not fit together. `complete` turns such an
+error into a `ModelFileError` that names the file.
 """
 
 import contextlib
@@ -31,9 +34,9 @@ from .predictor import Predictor
 from .schema import Schema
 
 PART = "part."
-_WHICH = "kernel.which"  # the number of each prototype's kernel in a `Mixture`
+_KERNEL_NUMBERS = "kernel.which"  # the number of each prototype's kernel in a `Mixture`
 # Dtype and axes of a machine's arrays, in the notation of `files.check_arrays`.
-_EXPANSION = {
+_MACHINE_ARRAYS = {
     "prototypes": "float m d",
     "coefficients": "float m *outputs",
     "intercept": "float *outputs",
@@ -85,7 +88,7 @@ def load_machine(path: PathLike) -> tuple[Machine, dict[str, Any], dict[str, np.
             scaling = Standardization(arrays["scaling.shift"], arrays["scaling.scale"])
         elif "scaling.knots" in arrays:
             scaling = NormalScores(arrays["scaling.knots"], arrays["scaling.scores"])
-    machine = Machine(kernel, **{name: arrays[name] for name in _EXPANSION}, scaling=scaling)
+    machine = Machine(kernel, **{name: arrays[name] for name in _MACHINE_ARRAYS}, scaling=scaling)
     by_name = {name.removeprefix(PART): array for name, array in parts.items()}
     return machine, document["metadata"], by_name
 
@@ -103,12 +106,8 @@ def complete(path: PathLike) -> Iterator[None]:
 
 
 def machine_arrays(machine: Machine) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays of a machine by their names in a file, and its kernel's description.
-
-    Raises:
-        ValueError: if the arrays do not fit together, or numbers are not finite.
-    """
-    arrays = {name: getattr(machine, name) for name in _EXPANSION}
+    """Return the arrays of a machine by their names in a file, and its kernel's description."""
+    arrays = {name: getattr(machine, name) for name in _MACHINE_ARRAYS}
     if machine.scaling is not None:
         for field in dataclasses.fields(machine.scaling):
             arrays[f"scaling.{field.name}"] = getattr(machine.scaling, field.name)
@@ -174,14 +173,13 @@ def check_machine_arrays(
 ) -> None:
     """Raise a `ValueError` unless the arrays of a machine and of its kernel fit together."""
     scaling = next((fields for name, fields in _SCALINGS.items() if name in arrays), {})
-    which = {_WHICH: "int32 m"} if _WHICH in leaves else {}
-    others = {name: "floating *shape" for name in leaves if name not in which}
     dtype = arrays["prototypes"].dtype if "prototypes" in arrays else np.dtype("float64")
     if dtype not in (np.float32, np.float64):
         raise ValueError(f"prototypes: expected float32 or float64, got {dtype}")
-    lengths = check_arrays("", arrays, {**_EXPANSION, **scaling}, {"float": dtype})
-    for name, described in {**which, **others}.items():
-        check_arrays("", {name: leaves[name]}, {name: described}, lengths)
+    lengths = check_arrays("", arrays, {**_MACHINE_ARRAYS, **scaling}, {"float": dtype})
+    for name, array in leaves.items():
+        axes = "int32 m" if name == _KERNEL_NUMBERS else "floating *shape"
+        check_arrays("", {name: array}, {name: axes}, lengths)
     if len(lengths["outputs"]) > 1 or 0 in lengths["outputs"]:
         raise ValueError(f"coefficients: expected shape m or m c, got {lengths['outputs']}")
     if not np.all(arrays.get("scaling.scale", np.ones(())) > 0):
@@ -211,9 +209,6 @@ def predictor_of(
 
     A predictor does not need the machines of other sizes or the calibration of novelty. So arrays
     whose names begin with `path.` or `novelty.` are left unchecked.
-
-    Raises:
-        ValueError: if machine, metadata and arrays do not fit together.
     """
     check_keys("metadata", document, _DOCUMENT)
     decoding, about, label_dtype = (document[n] for n in ("decoding", "about", "class_dtype"))
@@ -295,7 +290,7 @@ def _quantiles(
 
 # Dtype and axes of the errors on held-out rows, and of the machines of the folds.
 _ERRORS = {"errors": "float q *targets", "counts": "int32 q"}
-_MACHINES = {
+_FOLD_MACHINES = {
     "fold": "int32 q",
     "prototypes": "float p d",
     "coefficients": "float p v",
@@ -313,9 +308,6 @@ def _held_out_errors(
         parts: the arrays by name.
         signed: True if each row has one error that may be negative, as for classes and for several
             quantiles; False if each row has a distance for each output.
-
-    Raises:
-        ValueError: if names, dtypes, shapes or values are invalid.
     """
     groups: dict[str, dict[str, np.ndarray]] = {}
     for name, array in parts.items():
@@ -331,7 +323,7 @@ def _held_out_errors(
         return None
     with_machines, intercept = not held_out and "fold" in arrays, machine.intercept
     lengths = check_arrays(
-        "conformal", arrays, _ERRORS | (_MACHINES if with_machines else {}),
+        "conformal", arrays, _ERRORS | (_FOLD_MACHINES if with_machines else {}),
         {
             "float": machine.dtype,
             "d": machine.prototypes.shape[1],
@@ -352,7 +344,7 @@ def _held_out_errors(
             f"{lengths['v']} outputs and {shown(fold.tolist())}"
         )
     machines = Machine(
-        machine.kernel, *(arrays[name] for name in _EXPANSION), scaling=machine.scaling
+        machine.kernel, *(arrays[name] for name in _MACHINE_ARRAYS), scaling=machine.scaling
     )
     return ConformalScores(errors, counts, fold, machines)
 
@@ -361,11 +353,7 @@ LONGEST_LABEL = 2**16  # most bytes of a label
 
 
 def _labels(labels: Any, dtype: Any) -> tuple[Any, ...]:
-    """Return the labels in a file's metadata as a tuple.
-
-    Raises:
-        ValueError: unless they are distinct, sorted and of the NumPy type that `dtype` names.
-    """
+    """Return the labels in a file's metadata; raise unless they are sorted, distinct `dtype`s."""
     if not isinstance(labels, list) or len(labels) < 2:
         raise ValueError(f"classes: expected at least two labels, got {shown(labels)}")
     if not isinstance(dtype, str) or len({type(label) for label in labels}) != 1:

@@ -70,7 +70,7 @@ class Predictor(Answers):
         """Return the machine's values at raw inputs, shape `n` or `n c`; without checks."""
         with np.errstate(over="ignore"):
             values = self.machine(np.asarray(X, self.dtype))
-        return np.sort(values, axis=-1) if self._in_order else values
+        return np.sort(values, axis=-1) if self._sorts_quantiles else values
 
     def n_prototypes(self, *, by_fold: bool = False) -> int:
         """Return the number of prototypes of the machine that `scores` evaluates."""
@@ -100,9 +100,9 @@ class Predictor(Answers):
             values = machine(np.asarray(inputs, self.dtype))
             if machine is not self.machine:
                 outputs = self.machine.intercept.shape
-                count = machine.intercept.size // math.prod(outputs)
-                values = values.reshape(len(values), count, *outputs)
-            if self._in_order:
+                n_machines = machine.intercept.size // math.prod(outputs)
+                values = values.reshape(len(values), n_machines, *outputs)
+            if self._sorts_quantiles:
                 values = np.sort(values, axis=-1)
             if self.code is not None:
                 values = -distances(self.code.astype(self.dtype), values, self.decoding)

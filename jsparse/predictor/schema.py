@@ -157,12 +157,7 @@ class Schema(NamedTuple):
 
 
 def _column(parts: Any) -> Column:
-    """Return the `Column` that an entry of `columns` in the JSON document describes.
-
-    Raises:
-        KeyError: if a field is missing.
-        TypeError: if a field does not have the type that `Column` documents.
-    """
+    """Return the `Column` that an entry of `columns` in the JSON document describes."""
     name, categories, fill = parts["name"], parts["categories"], parts["fill"]
     origin, coded = parts["origin"], parts["coded"]
     if categories is not None:
@@ -191,11 +186,8 @@ def _csv_format(parts: Any) -> CsvFormat:
 def _distinct_values(name: str, values: Any) -> tuple[Any, ...]:
     """Return the categories or the classes that a list of the JSON document holds.
 
-    They are distinct texts, or distinct booleans, or distinct integers, or distinct floats. The
-    last category may be None instead, the category of missing values.
-
-    Raises:
-        TypeError: naming `name`, for other values.
+    They are distinct values of one type: texts, booleans, integers or floats. The last category may
+    be None, the category of missing values.
     """
     values = _list(name, values)
     present = values[:-1] if values and values[-1] is None else values

@@ -19,7 +19,6 @@ from .checks import (
 )
 from .schema import Column, Schema
 
-# They call the methods of a `Model`: equinox always, jaxtyping if it checks annotations.
 _IMPUTE = (
     "fill them in, leave those rows out, or train with imputation: "
     "jsparse.data.frames.Frame(table, impute=True) in place of the table; on the command line "
@@ -103,7 +102,7 @@ def encode_columns(schema: Schema, table: Columns, dtype: Any = "float64") -> En
     """
     check_names(table.names, [column.name for column in schema.columns], "the columns")
     X = np.zeros((table.n_rows, len(schema.features)), dtype)
-    unseen, unseen_values, imputed, first_missing = {}, {}, {}, {}
+    unseen, unseen_values, n_missing, first_missing = {}, {}, {}, {}
     offset = 0  # number of encoded columns before this column
     for column in schema.columns:
         name, width = column.name, len(column.features)
@@ -133,16 +132,16 @@ def encode_columns(schema: Schema, table: Columns, dtype: Any = "float64") -> En
                 unseen_values[name] = list(dict.fromkeys(table.values(column, unseen_rows)))
         offset += width
         if np.any(missing):
-            imputed[name] = int(missing.sum())
+            n_missing[name] = int(missing.sum())
             first_missing[name] = table.name_row(int(np.argmax(missing)))
-    if imputed and not schema.impute:
+    if n_missing and not schema.impute:
         places = [
-            f"column {name!r} has {imputed[name]} in {len(X)} rows, the first in {row}"
+            f"column {name!r} has {n_missing[name]} in {len(X)} rows, the first in {row}"
             for name, row in list(first_missing.items())[:5]
         ]
-        more = f"; and {len(imputed) - 5} more columns" if len(imputed) > 5 else ""
+        more = f"; and {len(n_missing) - 5} more columns" if len(n_missing) > 5 else ""
         raise TableError(f"missing values: {'; '.join(places)}{more}: {_IMPUTE}")
-    return Encoded(X, unseen, imputed, unseen_values)
+    return Encoded(X, unseen, n_missing, unseen_values)
 
 
 def check_names(names: Sequence[str], wanted: Iterable[str], what: str) -> None:
@@ -156,12 +155,12 @@ def check_names(names: Sequence[str], wanted: Iterable[str], what: str) -> None:
     if not missing:
         return
     lower = {name.lower().strip(): name for name in names}
-    near = {
+    similar = {
         lower[match]: None
         for name in missing
         for match in difflib.get_close_matches(name.lower().strip(), lower, n=3, cutoff=0.5)
     }
-    hint = f"nearest: {listing(near)}" if near else f"the table has {listing(names)}"
+    hint = f"nearest: {listing(similar)}" if similar else f"the table has {listing(names)}"
     raise TableError(f"expected {what} {listing(missing)}, not found; {hint}")
 
 
@@ -181,6 +180,32 @@ def inexact(name: str, reason: object) -> TableError:
     )
 
 
+def wrong_kind(name: str, value: Any, row: str, *, is_time: bool) -> TableError:
+    """Return the error for a value that is no number, or no time in a column of times."""
+    expected = "dates or times" if is_time else "numbers"
+    advice = "; turn texts into times, as pandas.to_datetime does" if is_time else ""
+    return TableError(f"column {name!r}: expected {expected}, got {value!r:.80} in {row}{advice}")
+
+
+def unsupported_type(
+    name: str, kind: Any, advice: str = "turn it into numbers or texts, or drop the column"
+) -> TableError:
+    """Return the error for a column of a type that has no encoding."""
+    return TableError(
+        f"column {name!r}: expected numbers, booleans or texts, got type {kind}; {advice}"
+    )
+
+
+def refuse_infinite(name: str, numbers: np.ndarray, name_row: NameRow) -> None:
+    """Raise TableError, naming the column and the row, if a number is infinite."""
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        row = int(np.argmax(infinite))
+        raise TableError(
+            f"column {name!r}: expected finite numbers, got {numbers[row]} in {name_row(row)}"
+        )
+
+
 def is_table(X: Any) -> bool:
     """Return whether an input has named columns: a mapping, or a table of pandas or Arrow."""
     if isinstance(X, np.ndarray):
@@ -190,7 +215,7 @@ def is_table(X: Any) -> bool:
 
 
 def encode_table(schema: Schema, table: Any, dtype: Any) -> np.ndarray:
-    """Return the inputs of a table in memory; raises as `encode_columns`, warns of categories."""
+    """Return the inputs of a table in memory; warn of unseen categories. See `encode_columns`."""
     return encode_columns(schema, TableInMemory(table), dtype).with_warning()
 
 
@@ -250,32 +275,21 @@ class TableInMemory(Columns):
             TableError: for values of another kind, infinite values, and whole numbers that float64
                 does not hold.
         """
-        name, times = column.name, column.origin is not None
+        name, is_time = column.name, column.origin is not None
         kind, array, missing, raw = _values(name, self._columns[name])
         if kind == "nothing":
             return np.full(self.n_rows, np.nan)
-        if kind == "text" or (kind == "time") is not times:
+        if kind == "text" or (kind == "time") is not is_time:
             row = int(np.argmin(missing))
-            expected = "dates or times" if times else "numbers"
-            advice = "; turn texts into times, as pandas.to_datetime does" if times else ""
-            raise TableError(
-                f"column {name!r}: expected {expected}, got {raw[row]!r:.80} in "
-                f"{self.name_row(row)}{advice}"
-            )
-        if times:
+            raise wrong_kind(name, raw[row], self.name_row(row), is_time=is_time)
+        if is_time:
             array = array - column.origin
         inexact_rows = (array > 2**53) | (array < -(2**53)) if array.dtype.kind in "iu" else missing
         if np.any(inexact_rows & ~missing):
             value = array[int(np.argmax(inexact_rows & ~missing))]
             raise inexact(name, f"Integer value {value} not in range: -{2**53} to {2**53}")
         numbers = np.where(missing, np.nan, array.astype(float))
-        infinite = np.isinf(numbers)
-        if infinite.any():
-            row = int(np.argmax(infinite))
-            raise TableError(
-                f"column {name!r}: expected finite numbers, got {numbers[row]} in "
-                f"{self.name_row(row)}"
-            )
+        refuse_infinite(name, numbers, self.name_row)
         return numbers
 
     def codes(self, column: Column) -> tuple[np.ndarray, np.ndarray]:
@@ -333,7 +347,7 @@ def _values(name: str, column: Any) -> _Values:
         return _Values("time", array.astype(unit).astype(np.int64), np.isnat(array), array)
     if kind == "T":  # NumPy's strings of variable length
         return _objects(name, array.astype(object))
-    raise TableError(_other_type(name, array.dtype))
+    raise unsupported_type(name, array.dtype)
 
 
 def _array(column: Any) -> np.ndarray:
@@ -345,8 +359,8 @@ def _array(column: Any) -> np.ndarray:
     if kind is not None and hasattr(column, "null_count"):
         if str(kind).startswith("dictionary"):
             column = column.cast(kind.value_type)
-        whole = str(column.type).startswith(("int", "uint", "bool"))
-        if whole and column.null_count:
+        is_exact = str(column.type).startswith(("int", "uint", "bool"))
+        if is_exact and column.null_count:
             return np.array(column.to_pylist(), object)
         return column.to_numpy()
     if getattr(getattr(column, "dtype", None), "tz", None) is not None:  # pandas with a time zone
@@ -368,7 +382,7 @@ def _objects(name: str, array: np.ndarray) -> _Values:
     kind, _, dtype, convert = next(matching, (None,) * 4)
     if kind is None or convert is None:
         types = sorted({type(value).__name__ for value in present})
-        raise TableError(_other_type(name, " and ".join(types)))
+        raise unsupported_type(name, " and ".join(types))
     try:
         values = np.array([convert(value) for value in present], dtype)
     except (OverflowError, ValueError) as error:
@@ -406,11 +420,3 @@ _TYPES: tuple[tuple[Kind, Any, Any, Any], ...] = (
     ("text", str, None, str),
     ("time", datetime.date | datetime.time | datetime.timedelta, np.int64, _microseconds),
 )
-
-
-def _other_type(name: str, kind: Any) -> str:
-    """Return the error message for a column whose type, `kind`, is not supported."""
-    return (
-        f"column {name!r}: expected numbers, booleans or texts, got type {kind}; turn it into "
-        "numbers or texts, or drop the column"
-    )

@@ -119,7 +119,7 @@ def test_the_peer_takes_targets_of_any_scale_and_classes_of_few_rows():
     labels = np.array([f"c{i % 20}" for i in range(120)])
     assert compare._svm(given(X, labels, True, 60), path).prototypes > 0
     labels[0] = "alone"
-    assert "a class has one row" in compare._no_svm(given(X, labels, True, 60))
+    assert "a class has one row" in compare._reason_against_svm(given(X, labels, True, 60))
     assert compare._svm(given(X, y, False), None).prototypes > 0
 
 
@@ -174,7 +174,7 @@ def test_a_line_not_to_be_trusted_is_marked_and_gives_the_exit_code(
     tmp_path, stubs, capsys, monkeypatch
 ):
     table(tmp_path)
-    monkeypatch.setattr(compare, "_no_svm", lambda data: "of its ways")
+    monkeypatch.setattr(compare, "_reason_against_svm", lambda data: "of its ways")
     stubs["scdp"] = lambda **_: Stub(PRECISION_LOST)
     assert compared(tmp_path, "--quiet") == 3
     said = capsys.readouterr().out.splitlines()

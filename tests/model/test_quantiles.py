@@ -145,7 +145,7 @@ def test_the_command_line_predicts_quantiles_and_refuses_wrong_ones(trained, tmp
         assert next(lines).strip() == '"y 0.1","y 0.3","y 0.5","y 0.9","y low","y high"'
     written = np.loadtxt(out, delimiter=",", skiprows=1)
     np.testing.assert_allclose(written[:, :4], model.predict(ROWS), rtol=1e-6)
-    parser = command_line(dict.fromkeys(("demo", "fit", "compare", "predict", "export"), id))
+    parser = command_line()
     options = parser.parse_args(["fit", file, *FIT, "--quantile", "0.1,0.9"])
     assert tuple(method_of(options).quantile) == (0.1, 0.9)
     for wrong in ("1.5", "0.9,0.1", "half"):

@@ -75,9 +75,9 @@ class Graph:
         self._names.add(name)
         return name
 
-    def concatenated(self, tensors: Sequence["Tensor"], axis: int = 1) -> "Tensor":
-        """Return tensors concatenated along an axis."""
-        return tensors[0] if len(tensors) == 1 else self.op("Concat", *tensors, axis=axis)
+    def concatenated(self, tensors: Sequence["Tensor"]) -> "Tensor":
+        """Return the columns of all tensors as one tensor."""
+        return tensors[0] if len(tensors) == 1 else self.op("Concat", *tensors, axis=1)
 
     def keep(self, tensors: Iterable["Tensor"]) -> None:
         """Remove the nodes and constants on which none of the tensors depends."""
@@ -95,10 +95,6 @@ class Graph:
             for places in (node.input, node.output):
                 for i, name in enumerate(places):
                     places[i] = names.get(name, name)
-
-    def initializers(self) -> list[onnx.TensorProto]:
-        """Return the constants as ONNX stores them."""
-        return [tensor_proto(array, name) for name, array in self.constants.items()]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

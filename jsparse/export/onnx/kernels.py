@@ -35,14 +35,7 @@ def _(kernel: kernels.Linear, X: Rows, Z: Points) -> Tensor:
 @cross_gram.register
 def _(kernel: kernels.Polynomial, X: Rows, Z: Points) -> Tensor:
     base = _products(X.tensor, Z.tensor) * float(kernel.scale) + float(kernel.offset)
-    power, degree = None, kernel.degree
-    while degree:  # repeated squaring, as the operator Pow is slow
-        if degree & 1:
-            power = base if power is None else power * base
-        degree >>= 1
-        base = base * base if degree else base
-    assert power is not None
-    return power
+    return kernels.power(base, kernel.degree)  # the operator Pow is slow
 
 
 @cross_gram.register

@@ -12,7 +12,7 @@ from ...predictor.answers import known_errors
 from ...predictor.predictor import Predictor
 from .classes import class_scores, label_array, of_several_classes, of_two_classes
 from .conformal import interval, prediction_set
-from .graph import IR_VERSION, ML, ML_OPSET, OPSET, Graph, Tensor
+from .graph import IR_VERSION, ML, ML_OPSET, OPSET, Graph, Tensor, tensor_proto
 from .machine import values
 from .tables import Input, encoded, input_of
 
@@ -32,19 +32,13 @@ class Output(NamedTuple):
 
 def onnx_bytes(
     predictor: Predictor,
-    outputs: Sequence[str] | Literal["all"] = "all",
-    coverage: float | None = None,
-) -> bytes:
-    """Return the contents of an ONNX file; see `Model.to_onnx`. Equal models give equal bytes."""
-    return model_proto(predictor, outputs, coverage).SerializeToString(deterministic=True)
-
-
-def model_proto(
-    predictor: Predictor,
     names: Sequence[str] | Literal["all"] = "all",
     coverage: float | None = None,
-) -> onnx.ModelProto:
-    """Return a predictor as an ONNX model that `onnx.checker` accepts; see `Model.to_onnx`."""
+) -> bytes:
+    """Return the contents of an ONNX file that `onnx.checker` accepts; see `Model.to_onnx`.
+
+    Equal models give equal bytes.
+    """
     schema, dtype = predictor.columns, predictor.dtype
     if schema is None:
         width = predictor.machine.prototypes.shape[1]
@@ -62,7 +56,7 @@ def model_proto(
         "jsparse",
         [_value_info(*i) for i in inputs],
         [_value_info(free[o.name], o.dtype, o.width) for o in outputs],
-        graph.initializers(),
+        [tensor_proto(array, name) for name, array in graph.constants.items()],
     )
     opsets = [helper.make_opsetid("", OPSET)]
     if any(node.domain == ML for node in graph.nodes):
@@ -71,7 +65,7 @@ def model_proto(
         proto, opset_imports=opsets, ir_version=IR_VERSION, producer_name="jsparse"
     )
     onnx.checker.check_model(model, full_check=True)
-    return model
+    return model.SerializeToString(deterministic=True)
 
 
 def _selected(outputs: list[Output], names: Sequence[str] | Literal["all"]) -> list[Output]:
@@ -122,15 +116,15 @@ def _answers_of_regression(
     predictor: Predictor, X: Tensor, f: Tensor, coverage: float | None
 ) -> list[Output]:
     """Return the outputs of a regression; `f (n, c)` are the values of the machine."""
-    dtype, width, n_quantiles = predictor.dtype, predictor.machine.intercept.size, 0
-    if len(predictor.quantiles) > 1:
-        n_quantiles = len(predictor.quantiles)
-        f = ascending(f, n_quantiles)
+    dtype, width = predictor.dtype, predictor.machine.intercept.size
+    several_quantiles = len(predictor.quantiles) > 1
+    if several_quantiles:
+        f = ascending(f, width)
     outputs = [Output("variable", f, dtype, width)]
     if coverage is not None:
         conformal = known_errors(predictor.conformal, "coverage")
         ends = interval(predictor, conformal, coverage, X, f)
-        width = 1 if n_quantiles else width
+        width = 1 if several_quantiles else width
         outputs += [
             Output(name, end, dtype, width)
             for name, end in zip(("lower", "upper"), ends, strict=True)

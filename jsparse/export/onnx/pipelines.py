@@ -26,11 +26,9 @@ _TYPES = {
 
 
 def register_classifier(estimator: type, predictor_of: Callable[[Any], Predictor]) -> None:
-    """Register a classifier; its outputs are the label and the probabilities.
+    """Register a class of classifiers; the outputs are the label and the probabilities.
 
-    Args:
-        estimator: the class of the estimator.
-        predictor_of: returns the predictor of a fitted estimator.
+    `predictor_of` returns the predictor of a fitted estimator.
     """
 
     def shapes(operator: Any) -> None:
@@ -52,7 +50,7 @@ def register_classifier(estimator: type, predictor_of: Callable[[Any], Predictor
 
 
 def register_regressor(estimator: type, predictor_of: Callable[[Any], Predictor]) -> None:
-    """Register a regressor; its output is the value. See `register_classifier`."""
+    """Register a class of regressors; the output is the value. See `register_classifier`."""
 
     def shapes(operator: Any) -> None:
         width = predictor_of(operator.raw_operator).machine.intercept.size
@@ -69,12 +67,10 @@ def register_regressor(estimator: type, predictor_of: Callable[[Any], Predictor]
 
 
 def register_outliers(estimator: type, machine_of: Callable[[Any], tuple[Machine, float]]) -> None:
-    """Register an outlier detector; its outputs are the label, -1 or +1, and the score.
+    """Register a class of outlier detectors; the outputs are the label, -1 or +1, and the score.
 
-    Args:
-        estimator: the class of the estimator.
-        machine_of: returns the machine of a fitted estimator, and the limit up to which the size of
-            a value counts as rounding; such scores become 0.
+    `machine_of` returns the machine of a fitted estimator, and the limit up to which the size of a
+    score counts as rounding. Such scores become 0.
     """
 
     def shapes(operator: Any) -> None:
@@ -108,11 +104,8 @@ def _calibrated(predictor: Predictor) -> Predictor:
 def _register(estimator: type, shapes: Callable, convert: Callable, options: dict) -> None:
     """Register an estimator with skl2onnx.
 
-    Args:
-        estimator: the class of the estimator.
-        shapes: sets the types and shapes of an operator's outputs.
-        convert: appends the nodes of an operator to a pipeline.
-        options: values that skl2onnx allows for each option.
+    `shapes` sets the types and shapes of an operator's outputs. `convert` appends the nodes of an
+    operator to a pipeline. `options` maps each option of skl2onnx to its permitted values.
     """
     name = f"Jsparse{estimator.__name__}"
     skl2onnx.update_registered_converter(estimator, name, shapes, convert, options=options)

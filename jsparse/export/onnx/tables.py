@@ -80,7 +80,7 @@ def _indicators(column: Column, values: Tensor) -> Tensor:
     kind = input_of(column, graph.dtype).dtype
     if kind.kind == "U":
         texts = ["" if value is None else value for value in categories]
-        if "" in present:  # then the empty text is a category of its own
+        if "" in present:  # the empty text is a category, and does not mean a missing value
             texts = present
         codes = graph.op(
             "LabelEncoder", values, domain=ML, keys_strings=texts,
