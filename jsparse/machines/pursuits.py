@@ -70,8 +70,6 @@ class Pursuit(CandidatesFromSums):
         """See `Method.check`."""
         super().check(task)
         check_number("ridge", self.ridge, 0.0)
-        if not isinstance(self.intercept, bool):
-            raise ValueError(f"intercept: expected True or False, got {self.intercept!r}")
 
     def check_kernel(self, kernel: Kernel) -> None:
         """See `Method.check_kernel`: several kernels are allowed, as a dictionary."""

@@ -14,7 +14,7 @@ from .._numerics import as_array, dot, epsilon, exponents, like, times_power
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, PRECISION_LOST
-from .._types import Key, KeyLike, ScalarLike
+from .._types import CLike, Key, KeyLike, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import RBF, Kernel, Linear, Polynomial
 from ..prototypes import k_means, pivoted_cholesky
@@ -152,7 +152,7 @@ def _large_machine(
 def fit(
     kernel: Kernel,
     start: Float[Array, "m d"],
-    C: ScalarLike | Float[Array, " l"],
+    C: CLike,
     X: Float[Array, "n d"],
     y: Float[Array, " n *l"],
     weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,

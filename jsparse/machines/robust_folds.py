@@ -1,7 +1,7 @@
-"""Machines with Huber's loss without each fold, by accelerated steps from the machine of all rows.
+"""Fit machines with Huber's loss without each fold, by steps from the machine of all rows.
 
 An interior-point method takes some twenty sums of `n p^2` products for each fold and `C`. Here all
-folds and `C` share the sums over all rows, and a fold takes some tens of steps of `n p` operations.
+folds and `C` share the sums over all rows. A fold takes some tens of steps of `n p` operations.
 """
 
 from typing import NamedTuple
@@ -17,26 +17,26 @@ from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING, TRUNCATED
 from ..features import FeatureMap
 from ..solvers.definite import Factor, factorise
 from ..solvers.robust import PER_MEDIAN, least_threshold, weighted_quantile
-from .held_out import HeldOut, OnFold, each_C, with_size_axis
+from .held_out import HeldOut, OnFold, each_fold
 from .rows import FoldLayout, Rows
 
 TOLERANCE = 1e-4  # length of the last step: far below the noise of held-out errors
 STEPS = 3000  # limit of the steps of one machine; most take fewer than 100
-FREE_STEPS = 20  # steps in which the threshold is computed from the present residuals
-START_DISTANCE = 5.0  # in thresholds from the median: farther targets start from there
+FREE_STEPS = 20  # steps in which the threshold is computed from the current residuals
+START_DISTANCE = 5.0  # thresholds from the median at which targets are clipped for the first fit
 
 
 class System(NamedTuple):
-    """Sums over rows of `w phi phi'`, with the intercept's column apart."""
+    """Sums over weighted rows."""
 
-    products: Float[Array, "p p"]
-    features: Float[Array, " p"]
-    total: Float[Array, ""]
+    products: Float[Array, "p p"]  # sum of w phi phi'
+    features: Float[Array, " p"]  # sum of w phi
+    total: Float[Array, ""]  # sum of w
 
     __repr__ = short_repr
 
     def factorised(self, C: Float[Array, ""]) -> "Factorised":
-        """Factorise the system with the intercept eliminated and `1/C` on its diagonal."""
+        """Factorise the system with the intercept eliminated and `1/C` added to its diagonal."""
         f, N = self.features, jnp.maximum(self.total, jnp.finfo(self.total.dtype).tiny)
         return Factorised(factorise(self.products - f[:, None] * f[None] / N, 1 / C), f, N)
 
@@ -88,7 +88,10 @@ class Problem(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """A machine of one fold, with its residuals; or the difference of two machines."""
+    """A machine of one fold, with its residuals; or the difference of two machines.
+
+    The residuals are linear in the machine.
+    """
 
     weights: Float[Array, " p"]
     intercept: Float[Array, ""]
@@ -96,16 +99,12 @@ class Machine(NamedTuple):
 
     __repr__ = short_repr
 
-    def plus(self, other: "Machine", factor: Float[Array, ""]) -> "Machine":
-        """Return `self + factor other`; residuals are linear in the machine."""
-        return jax.tree.map(lambda a, b: a + factor * b, self, other)
-
 
 class State(NamedTuple):
     """A machine on its way to the minimum."""
 
     machine: Machine
-    change: Machine  # from the machine before
+    change: Machine  # from the previous machine
     momentum: Float[Array, ""]  # Nesterov's t
     threshold: Float[Array, ""]
     steps: Int[Array, ""]
@@ -120,22 +119,23 @@ def minimise(
     """Minimise from a given machine; return the machine and its stop code.
 
     The sums over all rows bound the curvature of the loss, so a step with their system lowers the
-    objective of the present threshold. Nesterov's momentum, which restarts where it leads uphill
-    (O'Donoghue and Candes 2015), takes the root of the number of steps.
+    objective of the current threshold. Nesterov's momentum reduces the number of steps to about its
+    square root. It restarts where it leads uphill (O'Donoghue and Candes 2015).
     """
     Phi, y, w, C, tolerance, _ = problem
 
     def step(state: State) -> State:
         t = (1 + jnp.sqrt(1 + 4 * jnp.square(state.momentum))) / 2
-        ahead = state.machine.plus(state.change, (state.momentum - 1) / t)
+        momentum = (state.momentum - 1) / t
+        ahead = jax.tree.map(lambda a, b: a + momentum * b, state.machine, state.change)
         # The median may alternate between rows for ever, so later steps average the thresholds.
         e, share = ahead.residual, 1 / jnp.maximum(state.steps - FREE_STEPS, 1).astype(y.dtype)
         d = state.threshold + share * (problem.threshold(e) - state.threshold)
         slopes = w * jnp.clip(e, -d, d)
         move = system.solve(dot(slopes, Phi) - ahead.weights / C, jnp.sum(slopes))
         move = Machine(*move, -dot(Phi, move[0]) - move[1])
-        machine = ahead.plus(move, jnp.ones_like(t))
-        change = machine.plus(state.machine, -jnp.ones_like(t))
+        machine = jax.tree.map(jnp.add, ahead, move)
+        change = jax.tree.map(jnp.subtract, machine, state.machine)
         uphill = jnp.sum(w * move.residual * change.residual) < 0
         size = jnp.sqrt(jnp.sum(w * jnp.square(move.residual / d)) / jnp.sum(w))
         status = jnp.where(state.steps + 1 >= STEPS, EXHAUSTED, RUNNING)
@@ -145,9 +145,9 @@ def minimise(
 
     zero = jnp.zeros((), jnp.int32)
     start = Machine(weights, intercept, y - dot(Phi, weights) - intercept)
-    still = jax.tree.map(jnp.zeros_like, start)
+    no_change = jax.tree.map(jnp.zeros_like, start)
     d = problem.threshold(start.residual)
-    first = State(start, still, jnp.ones((), y.dtype), d, zero, zero + RUNNING)
+    first = State(start, no_change, jnp.ones((), y.dtype), d, zero, zero + RUNNING)
     last = jax.lax.while_loop(lambda state: state.status == RUNNING, step, first)
     return last.machine, last.status
 
@@ -202,8 +202,5 @@ def held_out(
     each = jnp.repeat(C, outputs), jnp.tile(y.T, (s, 1)), jnp.tile(w.T, (s, 1))
     values, status = jax.lax.map(one_output, each)  # (s l) v r
     values = jnp.moveaxis(values.reshape(s, outputs, *places.shape), (0, 1), (2, 3))
-    fold_numbers = jnp.arange(len(places), dtype=jnp.int32)
-    sums_of_folds, kept = jax.lax.map(
-        lambda fold: on_fold(parts.fold(fold[0]), fold[1], each_C(C)), (fold_numbers, values)
-    )
-    return HeldOut(with_size_axis(sums_of_folds), kept, jnp.max(status.reshape(s, outputs), axis=1))
+    status = jnp.max(status.reshape(s, outputs), axis=1)
+    return each_fold(lambda status, _, values: (values, status), status, values, C, parts, on_fold)
