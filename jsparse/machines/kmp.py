@@ -18,7 +18,7 @@ from .method import Task, option
 from .pursuits import Pursuit, Selected, statuses
 
 Fitting = Literal["basic", "backfitting", "prefitting"]
-_STEPS = 50  # limit of steps for each atom of "basic", which may select an atom again
+_STEPS = 50  # steps of "basic" for each prototype, at most; it may select an atom again
 
 
 class KMP(Pursuit):
@@ -64,23 +64,19 @@ class KMP(Pursuit):
         )
         columns, b, diagonal, scale = scaled(Columns(unit.A), unit.b.T[:, :, None], diagonal)
         rounded = times_power(rounded, -scale.A)
+        atoms = columns, b, diagonal
         zero, k = jnp.zeros((), b.dtype), self.longest
-        draws = None if self.subset is None else key
+        subset = cast(int | None, self.subset)
+        draws = None if subset is None else key
         if self.fitting == "basic":
-            path = matching.run(
-                columns, b, diagonal, zero + 1, zero, draws, max_atoms=k, max_iterations=_STEPS * k,
-                subset=cast(int | None, self.subset),
-            )  # fmt: skip
-        elif draws is not None:
-            path = probabilistic.run(
-                columns, b, diagonal, rounded, draws, max_atoms=k, subset=cast(int, self.subset)
-            )
+            limits = {"max_atoms": k, "max_iterations": _STEPS * k}
+            path = matching.run(*atoms, zero + 1, zero, draws, subset=subset, **limits)
+        elif subset is not None and draws is not None:
+            path = probabilistic.run(*atoms, rounded, draws, max_atoms=k, subset=subset)
         else:
             rule = "gain" if self.fitting == "prefitting" else "residual"
             none = jnp.zeros(0, jnp.int32)
-            path = conjugate.pursue(
-                columns, b, diagonal, rounded, none, zero, max_atoms=k, rule=rule
-            )
+            path = conjugate.pursue(*atoms, rounded, none, zero, max_atoms=k, rule=rule)
         path = scale.undone(path)
         factors = factor[jnp.maximum(path.support, 0)]
         return path._replace(coefficients=path.coefficients * factors[:, None, :, None])

@@ -188,13 +188,12 @@ def fit(
             features' coefficients.
         C: weight of the data-fit term, positive; or one for each output, shape `c`.
         X: inputs, shape `n d`.
-        y: targets, shape `n`, or `n c` for several outputs, each fitted separately. If `C` or
-            `quantile` has shape `c`, all outputs have the targets of shape `n`: so one call fits a
-            path over `C`, or several quantiles.
+        y: targets, shape `n`, or `n c` for several outputs, each fitted separately. With targets of
+            shape `n`, a `C` or `quantile` of shape `c` fits `c` outputs to the same targets.
         weights: row weights, shape `n`, or `n c` for weights of each output; at least 0.
         loss: "absolute", "huber" or "quantile" (static).
-        quantile: q, between 0 and 1, or one for each output, shape `c`; with the quantile loss
-            only, where None stands for 0.5. The fitted quantiles of several outputs may cross.
+        quantile: q, between 0 and 1, or one for each output, shape `c`, for the quantile loss only;
+            None for 0.5. The fitted quantiles of several outputs may cross.
         threshold: Huber's d, in units of y. By default it is found together with the solution:
             `TUNING` times a robust standard deviation of the residuals, from their median absolute
             value. With few rows such a threshold may not exist: the status is then `EXHAUSTED`.
@@ -208,8 +207,8 @@ def fit(
         `RobustFit`. The status is `PRECISION_LOST` if rounding keeps the gap above the tolerance,
         and `TRUNCATED` if the solution needs features lost to rounding, as in `fixed_size.fit`.
 
-    Memory `n p` for the features. Pure; works under `jit` and `vmap`, and nothing compiles again
-    when numbers change. Not differentiable in reverse mode (an iteration of unknown length).
+    Memory holds the features, shape `n p`. Pure; works under `jit` and `vmap`, and nothing compiles
+    again when numbers change. Not differentiable in reverse mode (an iteration of unknown length).
 
     Raises:
         ValueError: as for `fixed_size.fit`, or if the loss is unknown, the quantile not between 0

@@ -24,8 +24,8 @@ from ..kernels import Kernel
 from ..pursuit.conjugate import NOISE
 from .spsvm_newton import Objective, line_search, minimise, precision
 
-# Newton's systems have a quarter, half or all of the path's length, whichever holds the prototypes.
-# Below 64 prototypes a smaller system would save less time than its compilation takes.
+# Newton's systems have a quarter, half or all of the path's length: the smallest that holds the
+# prototypes. Below 64 prototypes a smaller system would save less time than its compilation takes.
 _EIGHTHS, _LEAST = (2, 4, 8), 64
 # Each drawn candidate gets a few Newton steps, and the best of them are searched to the end. With a
 # large `C` the few steps may miss most of the decrease, as the objective then has sharp bends.
@@ -33,7 +33,7 @@ _SCREENING_STEPS, _FINALISTS = 3, 8
 
 
 class Problem(NamedTuple):
-    """Kernel, candidates, rows and objective; rows of weight 0 hold copies of other rows."""
+    """Kernel, candidates, rows and objective. Rows of weight 0 hold copies of other rows."""
 
     kernel: Kernel
     candidates: Float[Array, "M d"]
@@ -148,16 +148,16 @@ class Drawn(NamedTuple):
     pivot: Float[Array, " r"]  # Schur complement k(z, z) - |shares|^2; 0 if z is dependent
     noise: Float[Array, " r"]  # size of a pivot of 0 after rounding
     slope: Float[Array, " r"]  # derivative of the penalty in the candidate's coefficient, at 0
-    gain: Float[Array, " r"]  # decrease of the objective by a few steps of the candidate alone
+    gain: Float[Array, " r"]  # decrease of the objective by a few Newton steps, see `_draw`
 
     __repr__ = short_repr
 
 
 def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
-    """Draw a random subset of the free candidates, and find what each gains.
+    """Draw a random subset of the candidates in `State.free`, and find what each gains.
 
-    `State.free` says which candidates are free. The gain of a drawn candidate is the decrease of
-    the objective by a few Newton steps of its coefficient, with all other coefficients held fixed.
+    The gain of a drawn candidate is the decrease of the objective by a few Newton steps of its
+    coefficient, with all other coefficients held fixed.
     """
     kernel, candidates, X, objective = problem
     eps, least = epsilon(X.dtype), float(jnp.finfo(X.dtype).tiny)
