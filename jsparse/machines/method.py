@@ -190,12 +190,7 @@ class Method(eqx.Module):
             )
 
     def check_classes(self, classes: Shaped[np.ndarray, " k"], present: int) -> None:
-        """Raise a `ValueError` if the method needs rows of every class, and some class has none.
-
-        Args:
-            classes: the labels of all classes.
-            present: the number of classes that have rows.
-        """
+        """Raise a `ValueError` if only `present` classes have rows, and the method needs all."""
         if present < len(classes):
             raise ValueError(
                 f"classes: expected rows of all of them with {type(self).__name__}, got rows of "
@@ -212,8 +207,7 @@ class Method(eqx.Module):
     def values_of_C(self, C: ArrayLike | None) -> ArrayLike:
         """Return the values of `C` to choose from: the user's `C`, or `default_C` if it is None.
 
-        Raises:
-            ValueError: if the user states values and the method has no `C`.
+        Raise a `ValueError` if the user states values and the method has no `C`.
         """
         if self.has_C:
             return self.default_C if C is None else C
@@ -248,18 +242,13 @@ class Method(eqx.Module):
             )
 
     def check_sums(self, argument: str) -> Any:
-        """Return the method as a `FromSums`.
-
-        Raises:
-            ValueError: naming the argument, if the method needs more than sums over rows.
-        """
+        """Return the method as a `FromSums`, or raise a `ValueError` that names the argument."""
         raise sums_needed(self, argument, ", which needs all rows together")
 
     def resolve(self, shape: Shape) -> "Method":
         """Return the method with its defaults replaced by values that depend on the shape.
 
-        Raises:
-            ValueError: for a setting that the shape does not allow, such as too many prototypes.
+        Raise a `ValueError` for a setting that the shape does not allow, as too many prototypes.
         """
         return self
 
@@ -271,11 +260,7 @@ class Method(eqx.Module):
         return self
 
     def limited(self, n_prototypes: int) -> "Method":
-        """Return the resolved method with at most `n_prototypes` prototypes.
-
-        Raises:
-            ValueError: if the settings cannot limit the number of prototypes.
-        """
+        """Return the resolved method with at most `n_prototypes`; by default raise a ValueError."""
         raise ValueError(
             f"method: expected a method whose number of prototypes can be limited, got {self.title}"
             "; distil its machine, see jsparse.distil"
@@ -284,8 +269,7 @@ class Method(eqx.Module):
     def for_distillation(self, prototypes: Float[np.ndarray, "m d"]) -> "Method":
         """Return the method that distils a large machine, given its prototypes in raw units.
 
-        Raises:
-            ValueError: if the method cannot select few prototypes out of many.
+        Raise a `ValueError` if the method cannot select few prototypes out of many.
         """
         raise ValueError(
             "method: expected one that selects out of candidates, such as SCDP(..) or KSP(..), or "
@@ -359,13 +343,7 @@ class Method(eqx.Module):
 
     @abc.abstractmethod
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Return the points that may become prototypes.
-
-        Args:
-            key: decides random draws.
-            kernel: the untuned kernel.
-            rows: the rows to choose from.
-        """
+        """Return the points that may become prototypes, given the untuned kernel."""
 
     @abc.abstractmethod
     def fit(
@@ -448,17 +426,14 @@ class Method(eqx.Module):
         return ()
 
     def shorter(self) -> "Sequence[Method]":
-        """Return methods to validate in turn, with longer and longer paths, until all paths end.
+        """Return methods to validate in turn, until all paths end; their last is `self`.
 
-        See `path_end`. The last method is `self`, by default the only one.
+        Each has longer paths than the previous one. By default there is only one.
         """
         return (self,)
 
     def path_end(self, scores: Float[np.ndarray, " k"]) -> int | None:
-        """Return the length at which the path ends, given the error of each size.
-
-        None if all sizes count.
-        """
+        """Return the length at which a path ends, given the error of each size; None for no end."""
         return None
 
     def error_status(self, status: Int[np.ndarray, " s"]) -> Int[np.ndarray, " s"]:
@@ -512,10 +487,7 @@ def check_number(
 
 
 def at_most(numbers: Any, bound: int) -> Any:
-    """Limit a whole number, or each number of a tuple, to a bound; return other values unchanged.
-
-    Equal numbers of a tuple are then merged.
-    """
+    """Limit a whole number, or the distinct numbers of a tuple, to a bound; pass other values."""
     if isinstance(numbers, tuple):
         lowered = tuple(at_most(number, bound) for number in numbers)
         return numbers if lowered == numbers else tuple(dict.fromkeys(lowered))
@@ -524,9 +496,9 @@ def at_most(numbers: Any, bound: int) -> Any:
 
 
 def as_python(value: Any) -> Any:
-    """Convert NumPy and JAX numbers to Python numbers, and sequences to tuples.
+    """Convert NumPy and JAX numbers to Python numbers, and sequences to tuples; pass other values.
 
-    Static fields must be comparable and hashable. Other values are returned unchanged.
+    The results can be static fields, which must be comparable and hashable.
     """
     if isinstance(value, np.generic | np.ndarray | jax.Array) and is_concrete(value):
         value = np.asarray(value).tolist()

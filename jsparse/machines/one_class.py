@@ -33,17 +33,8 @@ def fit(
 ) -> DirectFit:
     """Fit a sparse one-class support vector machine (Wu et al. 2006, Section 4.4).
 
-    Arguments, result and errors are as for `slmc.fit`, without targets, and with `nu` instead of
-    `C`. The machine is negative at outliers.
-
-    Args:
-        kernel: kernel of two points.
-        start: prototypes from which the descent starts, shape `m d` or `s m d`.
-        nu: upper limit of the weighted fraction of rows that count as outliers, above 0, below 1.
-        X: inputs, shape `n d`, in the units of the prototypes.
-        weights: row weights, shape `n`; a row of weight 0 is absent.
-        tolerance: tolerance of the descent.
-        max_iterations: limit of steps of the descent (static).
+    The machine is negative at outliers. `nu`, above 0 and below 1, is an upper limit of their
+    weighted fraction of the rows. Other arguments, the result and errors are as for `slmc.fit`.
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
     """

@@ -71,11 +71,10 @@ class SparseReduction(Prototypes, FromSums):
         start: the initial sizes in the reweighting: the "coefficients" of the first machine, or for
             "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights, although
             feature `j` is unrelated to prototype `j`.
-        loss: the squared errors of all "rows", or of the "prototypes" alone. With "prototypes" the
-            method is the SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the rows in
-            memory.
-        rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration
-            as printed. "relative" scales the targets to variance 1, and starts no prototype with a
+        loss: the squared errors of all "rows", or of the "prototypes" alone, which is the
+            SV_L0-norm PFS-LSSVM of the paper's comparison; it needs the rows in memory.
+        rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as
+            printed. "relative" scales the targets to variance 1, and starts no prototype with a
             penalty that would force it to vanish.
     """
 
@@ -250,7 +249,6 @@ def fit(
     The reweighted systems (10) and (13) of the paper are one system, as the features of (10) are
     functions of the prototypes. The iteration starts with `lambda_j = |beta_j|` of the first
     machine, and ends at a local minimum. A prototype is kept or dropped for all outputs together.
-
     If every row is a prototype, "dual" is the L0-norm LS-SVM of Lopez et al. (2011), and "primal"
     with the loss "prototypes" the SV_L0-norm PFS-LSSVM. The paper compares with both.
 

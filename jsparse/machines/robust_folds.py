@@ -4,6 +4,7 @@ An interior-point method takes some twenty sums of `n p^2` products for each fol
 folds and `C` share the sums over all rows. A fold takes some tens of steps of `n p` operations.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ from .._numerics import dot, dot_over_rows, like, present_rows
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING, TRUNCATED
 from ..features import FeatureMap
-from ..solvers.definite import Factor, factorise
+from ..solvers.definite import factorise
 from ..solvers.robust import PER_MEDIAN, least_threshold, weighted_quantile
 from .held_out import HeldOut, OnFold, each_fold
 from .rows import FoldLayout, Rows
@@ -24,6 +25,9 @@ TOLERANCE = 1e-4  # length of the last step: far below the noise of held-out err
 STEPS = 3000  # limit of the steps of one machine; most take fewer than 100
 FREE_STEPS = 20  # steps in which the threshold is computed from the current residuals
 START_DISTANCE = 5.0  # thresholds from the median at which targets are clipped for the first fit
+
+# Returns weights and intercept, given the right-hand sides of their equations.
+Solver = Callable[[Array, Array], tuple[Array, Array]]
 
 
 class System(NamedTuple):
@@ -35,33 +39,18 @@ class System(NamedTuple):
 
     __repr__ = short_repr
 
-    def factorised(self, C: Float[Array, ""]) -> "Factorised":
-        """Factorise the system with the intercept eliminated and `1/C` added to its diagonal."""
+    def solver(self, C: Float[Array, ""]) -> Solver:
+        """Return the function that solves for weights, with the ridge `1/C`, and intercept."""
         f, N = self.features, jnp.maximum(self.total, jnp.finfo(self.total.dtype).tiny)
-        return Factorised(factorise(self.products - f[:, None] * f[None] / N, 1 / C), f, N)
+        factor = factorise(self.products - f[:, None] * f[None] / N, 1 / C)
 
+        def solve(
+            features: Float[Array, " p"], total: Float[Array, ""]
+        ) -> tuple[Float[Array, " p"], Float[Array, ""]]:
+            weights = factor.solve((features - f * (total / N))[:, None])[:, 0]
+            return weights, (total - dot(f, weights)) / N
 
-class Factorised(NamedTuple):
-    """A factorised `System`."""
-
-    factor: Factor
-    features: Float[Array, " p"]
-    total: Float[Array, ""]
-
-    __repr__ = short_repr
-
-    def solve(
-        self, features: Float[Array, " p"], total: Float[Array, ""]
-    ) -> tuple[Float[Array, " p"], Float[Array, ""]]:
-        """Return the solution of the system, weights and intercept, for one right-hand side.
-
-        Args:
-            features: the right-hand side in the equations of the weights.
-            total: the right-hand side in the equation of the intercept.
-        """
-        right = features - self.features * (total / self.total)
-        weights = self.factor.solve(right[:, None])[:, 0]
-        return weights, (total - dot(self.features, weights)) / self.total
+        return solve
 
 
 def sums(Phi: Float[Array, "r p"], w: Float[Array, " r"]) -> System:
@@ -114,7 +103,7 @@ class State(NamedTuple):
 
 
 def minimise(
-    problem: Problem, weights: Float[Array, " p"], intercept: Float[Array, ""], system: Factorised
+    problem: Problem, weights: Float[Array, " p"], intercept: Float[Array, ""], solve: Solver
 ) -> tuple[Machine, Int[Array, ""]]:
     """Minimise from a given machine; return the machine and its stop code.
 
@@ -132,7 +121,7 @@ def minimise(
         e, share = ahead.residual, 1 / jnp.maximum(state.steps - FREE_STEPS, 1).astype(y.dtype)
         d = state.threshold + share * (problem.threshold(e) - state.threshold)
         slopes = w * jnp.clip(e, -d, d)
-        move = system.solve(dot(slopes, Phi) - ahead.weights / C, jnp.sum(slopes))
+        move = solve(dot(slopes, Phi) - ahead.weights / C, jnp.sum(slopes))
         move = Machine(*move, -dot(Phi, move[0]) - move[1])
         machine = jax.tree.map(jnp.add, ahead, move)
         change = jax.tree.map(jnp.subtract, machine, state.machine)
@@ -152,13 +141,13 @@ def minimise(
     return last.machine, last.status
 
 
-def fit_all(problem: Problem, system: Factorised) -> tuple[Machine, Int[Array, ""]]:
+def fit_all(problem: Problem, solve: Solver) -> tuple[Machine, Int[Array, ""]]:
     """Fit to all rows, from a ridge machine whose outliers are clipped."""
     centre = weighted_quantile(problem.y, problem.w)
     distance = START_DISTANCE * problem.threshold(problem.y - centre)
     targets = problem.w * jnp.clip(problem.y, centre - distance, centre + distance)
-    ridge = system.solve(dot(targets, problem.Phi), jnp.sum(targets))
-    return minimise(problem, *ridge, system)
+    ridge = solve(dot(targets, problem.Phi), jnp.sum(targets))
+    return minimise(problem, *ridge, solve)
 
 
 def held_out(
@@ -182,15 +171,15 @@ def held_out(
         scale = weighted_quantile(distance, jnp.where(distance > 0, w, 0))
         least = jnp.maximum(least_threshold(y.dtype) * scale, jnp.finfo(y.dtype).tiny)
         problem, of_all = Problem(Phi, y, w, C, tolerance, least), sums(Phi, w)
-        full, full_status = fit_all(problem, of_all.factorised(C))
+        full, full_status = fit_all(problem, of_all.solver(C))
 
         def one_fold(fold: tuple[Array, Array]) -> tuple[Array, Array]:
             place, in_fold = fold
-            held, features = jnp.zeros(n, bool).at[place].max(in_fold), Phi[place]
+            is_held_out, features = jnp.zeros(n, bool).at[place].max(in_fold), Phi[place]
             of_fold = sums(features, jnp.where(in_fold, w[place], 0))
-            system = jax.tree.map(jnp.subtract, of_all, of_fold).factorised(C)
-            without = problem._replace(w=jnp.where(held, 0, w))
-            machine, status = minimise(without, full.weights, full.intercept, system)
+            solve = jax.tree.map(jnp.subtract, of_all, of_fold).solver(C)
+            without = problem._replace(w=jnp.where(is_held_out, 0, w))
+            machine, status = minimise(without, full.weights, full.intercept, solve)
             return dot(features, machine.weights) + machine.intercept, status
 
         values, status = jax.lax.map(one_fold, (places, valid))

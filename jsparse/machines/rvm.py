@@ -94,10 +94,10 @@ class RVM(Method):
     def resolve(self, shape: Shape) -> "RVM":
         """See `Method.resolve`."""
         count = min(CANDIDATES if self.candidates is None else self.candidates, shape.present)
-        likelihood, most = self.likelihood, min(self.max_prototypes, count)
+        limit, likelihood = min(self.max_prototypes, count), self.likelihood
         if likelihood == "auto":
             likelihood = "normal" if shape.classes is None else "logistic"
-        return replaced(self, candidates=count, max_prototypes=most, likelihood=likelihood)
+        return replaced(self, candidates=count, max_prototypes=limit, likelihood=likelihood)
 
     def stages(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages`: tune the kernel for the fixed-size LS-SVM, then near its kernel."""
@@ -146,8 +146,7 @@ def fit(
         candidates: points that may be prototypes, shape `m d`.
         X: inputs, shape `n d`, in the units of the candidates.
         y: targets, shape `n`, or `n l` for several machines; -1 and +1 for classes.
-        weights: row weights, shape `n`, or `n l` for weights of each target; a row of weight 0 is
-            absent.
+        weights: row weights, shape `n`, or `n l` for weights of each target; 0 for an absent row.
         likelihood: "normal" for real targets, "logistic" for classes (static).
         max_prototypes: limit of the prototypes of each machine (static).
         tolerance: see `RVM`.
@@ -167,8 +166,8 @@ def fit(
     candidates, _, X, y, weights = columns_in_one_dtype(
         "candidates", candidates, 1.0, X, y, weights, classes=likelihood == "logistic"
     )
-    most = min(whole_number("max_prototypes", max_prototypes, 1), len(candidates))
-    method = RVM(most, None, tolerance, max_iterations, likelihood)
+    max_prototypes = min(whole_number("max_prototypes", max_prototypes, 1), len(candidates))
+    method = RVM(max_prototypes, None, tolerance, max_iterations, likelihood)
     method.check("regression")
     return _fit(method, kernel, candidates, X, y, weights)
 

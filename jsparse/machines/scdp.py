@@ -280,10 +280,11 @@ def fit(
                 M, max_prototypes, subset
             )
     check_choice("selection", selection, Selection)
+    w = as_array(np.ones(len(X), X.dtype)) if weights is None else weights
+    problem = scdp_rows.Problem(kernel, candidates, like(C, X), X, w, like(nu, X))
     family = _fit(
-        kernel, candidates, like(C, X), (X, y, weights), like(nu, X),
-        None if key is None else as_key(key), max_prototypes=max_prototypes, selection=selection,
-        subset=subset, formed=formed, block_rows=block_rows,
+        problem, y, None if key is None else as_key(key), max_prototypes=max_prototypes,
+        selection=selection, subset=subset, formed=formed, block_rows=block_rows,
     )  # fmt: skip
     return with_sizes(family, np.arange(1, max_prototypes + 1))
 
@@ -292,11 +293,8 @@ def fit(
     compiled, static_argnames=("max_prototypes", "selection", "subset", "formed", "block_rows")
 )
 def _fit(
-    kernel: Kernel,
-    candidates: Float[Array, "M d"],
-    C: Float[Array, ""],
-    rows: tuple[Array, Array, Array | None],
-    nu: Float[Array, ""],
+    problem: scdp_rows.Problem,
+    y: Float[Array, " n *c"],
     key: Key | None,
     *,
     max_prototypes: int,
@@ -305,21 +303,17 @@ def _fit(
     formed: bool,
     block_rows: int | None,
 ) -> Family:
-    X, y, weights = rows
-    w = jnp.ones(len(X), X.dtype) if weights is None else weights
-
     def by_group(a: Float[Array, " r *c"]) -> Float[Array, "g r c"]:
         flat = a.reshape(len(a), -1)
         return flat.T[:, :, None] if selection == "separate" else flat[None]
 
-    primals = by_group(present_targets(y, w)), scdp_rows.Problem(kernel, candidates, C, X, w, nu)
-    targets, problem = jax.lax.stop_gradient(primals)
+    primals = by_group(present_targets(y, problem.w)), problem
+    y, targets, problem = jax.lax.stop_gradient((y, *primals))
     kernel, candidates, C, X, w, nu = problem
     options = {"max_prototypes": max_prototypes, "subset": subset}
     if formed:
         columns = candidate_columns(kernel, candidates)
-        y, weights = jax.lax.stop_gradient((y, weights))
-        sums = accumulate(columns, X, y, weights, block_rows=block_rows)
+        sums = accumulate(columns, X, y, w, block_rows=block_rows)
         A, b, rounded, feature_sum = columns.system(sums, C, nu)
         b = by_group(b)
         owner = jnp.zeros(len(b), jnp.int32)  # all right-hand sides share one matrix

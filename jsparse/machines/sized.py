@@ -111,13 +111,9 @@ class Sized(Method):
 
 
 def doubled(rows: int, classes: int, fewest: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of prototypes that "auto" tries, each about twice the one before.
+    """Return the numbers of prototypes that "auto" tries, each about twice the previous one.
 
-    Args:
-        rows: limit of the largest number.
-        classes: limit of the smallest number.
-        fewest: the smallest number, unless there are more classes.
-        most: the largest number, unless there are fewer rows.
+    The numbers are at least `fewest` and `classes`, and at most `most` and `rows`.
     """
     m = rounded_down(min(most, rows))
     sizes = [m]

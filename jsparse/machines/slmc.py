@@ -70,8 +70,7 @@ def fit(
         C: weight of the data-fit term, positive; or one for each target, shape `l`.
         X: inputs, shape `n d`, in the units of the prototypes.
         y: targets -1 and +1, shape `n`; or several that share their prototypes, shape `n l`.
-        weights: row weights, shape `n`, or `n l` for weights of each target; a row of weight 0 is
-            absent.
+        weights: row weights, shape `n`, or `n l` for weights of each target; 0 for an absent row.
         loss: "hinge" or "squared_hinge" (static).
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iterations: limit of steps of the descent; the length of the history (static).

@@ -112,11 +112,8 @@ def minimise(
 ) -> Newton:
     """Minimise over coordinates and intercept by Newton steps with exact line search.
 
-    Args:
-        objective: the data-fit term; the penalty is half the sum of squared coordinates.
-        features: features of the rows. The last feature is 1, for the unpenalised intercept.
-        start: coordinates and intercept to start from.
-        max_iterations: limit of steps.
+    The penalty is half the sum of squared coordinates. The last feature is 1, for the unpenalised
+    intercept.
     """
     p, count = len(start), jnp.zeros((), jnp.int32)
     penalty = jnp.ones(p, start.dtype).at[p - 1].set(0)

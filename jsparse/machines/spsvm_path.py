@@ -48,7 +48,7 @@ class Machine(NamedTuple):
 
     Let `K = L L'` be the kernel matrix of the prototypes. Then `f = coordinates' features + b` and
     `beta = L^(-T) coordinates`. In these coordinates the penalty is the identity, and Newton's
-    systems are well conditioned even if `K` is not: float32 would lose all digits otherwise.
+    systems are well-conditioned even if `K` is not: float32 would lose all digits otherwise.
     """
 
     coordinates: Float[Array, "*s k"]
@@ -74,7 +74,7 @@ class State(NamedTuple):
     truncated: Bool[Array, ""]  # whether a dependent candidate would have been useful
     optimised: Int[Array, ""]  # size at the last optimisation of all coefficients
     size: Int[Array, ""]  # number of prototypes
-    step: Int[Array, ""]  # number of steps, some of which add no prototype
+    step: Int[Array, ""]  # number of steps; some add no prototype
     status: Int[Array, ""]
 
     __repr__ = short_repr
@@ -113,7 +113,7 @@ def step(
     """Draw candidates and add the best, or none if all of them depend on the prototypes."""
     eps, k = epsilon(problem.X.dtype), len(state.support)
     drawn = _draw(problem, state, key, subset)
-    grown = _grown(problem, state, drawn)
+    grown = _add_best(problem, state, drawn)
     ended = jnp.where(grown.truncated, TRUNCATED, CONVERGED)
     status = jnp.where(jnp.any(grown.free), RUNNING, ended)
     status = jnp.where(grown.size >= k, COMPLETED, status)
@@ -122,7 +122,7 @@ def step(
     # Only small arrays pass through the branches: the features would be copied.
     machine, values = jax.lax.cond(
         due,
-        lambda: _optimised(problem, grown, max_iterations),
+        lambda: _optimise_all(problem, grown, max_iterations),
         lambda: (grown.machine, grown.values),
     )
     optimised = jnp.where(due, grown.size, grown.optimised)
@@ -186,7 +186,7 @@ def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
     )
 
 
-def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
+def _add_best(problem: Problem, state: State, drawn: Drawn) -> State:
     """Return the state after adding the best drawn candidate and optimising its coefficient."""
     M, k, objective = len(state.free), len(state.support), problem.objective
     independent = drawn.free & (drawn.pivot > drawn.noise)
@@ -227,11 +227,11 @@ def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
     )
 
 
-def _optimised(
+def _optimise_all(
     problem: Problem, state: State, max_iterations: Int[Array, ""]
 ) -> tuple[Machine, Float[Array, " n"]]:
     """Optimise all coefficients and the intercept; return the machine and its values."""
-    most = len(state.support)
+    max_prototypes = len(state.support)
 
     def optimise(k: int) -> tuple[Machine, Float[Array, " n"]]:
         """Optimise the first `k` places, which hold all prototypes."""
@@ -241,8 +241,8 @@ def _optimised(
         condition, error = precision(state.factor[:k, :k], state.support[:k] >= 0, last.hessian)
         # If rounding has spoilt Newton's systems, the error cannot be estimated.
         error = jnp.where(last.status == PRECISION_LOST, jnp.inf, error)
-        coordinates = jnp.zeros(most, extended.dtype).at[:k].set(last.solution[:k])
+        coordinates = jnp.zeros(max_prototypes, extended.dtype).at[:k].set(last.solution[:k])
         machine = Machine(coordinates, last.solution[k], condition, error, last.status)
         return machine, dot(last.solution, extended)
 
-    return of_capacity(state.size, capacities(most, _EIGHTHS, _LEAST), optimise)
+    return of_capacity(state.size, capacities(max_prototypes, _EIGHTHS, _LEAST), optimise)

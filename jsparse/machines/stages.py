@@ -186,11 +186,8 @@ def _stages_of_a_size(
 def surrogate_stages(surrogate: Any, problem: Any, search: Any) -> Stages:
     """Tune the kernel for a cheaper method, then `C` for the problem's method.
 
-    Args:
-        surrogate: the tuning problem of the cheaper method. Its stage is skipped if the user fixed
-            the kernel.
-        problem: the tuning problem.
-        search: the user's search.
+    `surrogate` is the tuning problem of the cheaper method. If the user fixed the kernel, its stage
+    is skipped.
     """
     if not search.tune_kernel:
         return (yield from single_stage(problem, search))
@@ -214,8 +211,8 @@ def nearby_stages(
     This suits problems where one `C` takes far less time than several.
 
     Args:
-        surrogate: the cheaper tuning problem, of another method or of fewer rows. Its stage is
-            skipped if the user fixed the kernel and `C`.
+        surrogate: the cheaper tuning problem, of another method or of fewer rows. If the user fixed
+            the kernel and `C`, its stage is skipped.
         problem: the tuning problem.
         search: the user's search.
         C: values of `C` for the surrogate; None for the default values of its method.
