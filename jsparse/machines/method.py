@@ -129,7 +129,7 @@ def option(
 
 
 def setting(default: Any, **field: Any) -> Any:
-    """Return a static dataclass field with further arguments of `dataclasses.field`."""
+    """Return a static dataclass field; `field` has further arguments of `dataclasses.field`."""
     return eqx.field(default=default, static=True, **field)
 
 
@@ -190,7 +190,7 @@ class Method(eqx.Module):
             )
 
     def check_classes(self, classes: Shaped[np.ndarray, " k"], present: int) -> None:
-        """Raise a `ValueError` if only `present` classes have rows, and the method needs all."""
+        """Raise a `ValueError` if only `present` of the classes have rows, unless that suffices."""
         if present < len(classes):
             raise ValueError(
                 f"classes: expected rows of all of them with {type(self).__name__}, got rows of "
@@ -426,9 +426,9 @@ class Method(eqx.Module):
         return ()
 
     def shorter(self) -> "Sequence[Method]":
-        """Return methods to validate in turn, until all paths end; their last is `self`.
+        """Return the methods to validate in turn, each with longer paths, until all paths end.
 
-        Each has longer paths than the previous one. By default there is only one.
+        The last method is `self`, by default the only one. See `path_end`.
         """
         return (self,)
 
@@ -487,7 +487,10 @@ def check_number(
 
 
 def at_most(numbers: Any, bound: int) -> Any:
-    """Limit a whole number, or the distinct numbers of a tuple, to a bound; pass other values."""
+    """Limit a whole number, or each number of a tuple, to a bound; return other values unchanged.
+
+    Equal numbers of a tuple are then merged.
+    """
     if isinstance(numbers, tuple):
         lowered = tuple(at_most(number, bound) for number in numbers)
         return numbers if lowered == numbers else tuple(dict.fromkeys(lowered))
@@ -496,9 +499,9 @@ def at_most(numbers: Any, bound: int) -> Any:
 
 
 def as_python(value: Any) -> Any:
-    """Convert NumPy and JAX numbers to Python numbers, and sequences to tuples; pass other values.
+    """Convert NumPy and JAX numbers to Python numbers, and sequences to tuples.
 
-    The results can be static fields, which must be comparable and hashable.
+    Static fields must be comparable and hashable. Other values are returned unchanged.
     """
     if isinstance(value, np.generic | np.ndarray | jax.Array) and is_concrete(value):
         value = np.asarray(value).tolist()

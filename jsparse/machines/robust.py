@@ -254,7 +254,7 @@ def _outputs(y: Array, C: Array, quantile: Array | None) -> tuple[int, ...]:
 
 
 def _check_quantile(loss: Loss, quantile: Any, *, in_order: bool = False) -> None:
-    """Raise a `ValueError` unless `quantile` is None, or has numbers in (0, 1) for that loss.
+    """Raise a `ValueError` unless `quantile` is None, or in (0, 1) and for the quantile loss.
 
     With `in_order` several numbers must increase. Traced values pass.
     """

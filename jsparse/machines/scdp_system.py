@@ -84,8 +84,9 @@ def select(
     *,
     max_prototypes: int,
     subset: int | None,
+    rule: conjugate.Rule = "residual",
 ) -> Path:
-    """Return the path of each system `A[owner[i]] w = b[i]`.
+    """Return the path of each system `A[owner[i]] w = b[i]`, selected by a rule of `conjugate`.
 
     All `c` columns of a right-hand side share one selection. With a `subset` and a `key`, every
     step examines `subset` random candidates, otherwise all candidates.
@@ -97,7 +98,7 @@ def select(
         path = probabilistic.run(*system, key, max_atoms=max_prototypes, subset=subset)
     else:
         none, zero = jnp.zeros(0, jnp.int32), jnp.zeros((), b.dtype)
-        path = conjugate.pursue(*system, none, zero, max_atoms=max_prototypes)
+        path = conjugate.pursue(*system, none, zero, max_atoms=max_prototypes, rule=rule)
     return scale.undone(path)
 
 
