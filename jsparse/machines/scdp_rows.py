@@ -237,7 +237,9 @@ def with_derivatives(
     """
 
     def machines(support: Array, targets: Array, problem: Problem) -> Float[Array, "g k p c"]:
-        return jax.lax.map(lambda group: _machines(*group, problem, block_rows), (support, targets))
+        return jax.lax.map(
+            lambda group: _machines(group[0], group[1], problem, block_rows), (support, targets)
+        )
 
     values = jnp.concatenate([intercepts[:, :, None], path.coefficients], axis=2)
     values = with_derivative(
