@@ -22,10 +22,9 @@ class KBP(Pursuit):
     """Kernel basis pursuit (Guigue et al. 2005): least angle regression stopped after K steps.
 
     The atoms are scaled to unit length, and selected atoms are never removed. The coefficients are
-    shrunk towards 0. Each target or binary problem has separate prototypes.
-
-    `Pursuit` describes the settings. There is no `subset`: every step examines all candidates. The
-    path is computed for the system that includes the `ridge`.
+    shrunk towards 0. Each target or binary problem has separate prototypes. The path is computed
+    for the system that includes the `ridge`. `Pursuit` describes the settings; `subset` must be
+    None, as every step examines all candidates.
     """
 
     name: ClassVar[str] = "kbp"
@@ -45,15 +44,8 @@ class KBP(Pursuit):
 
         def one(b: Float[Array, " p"]) -> Selected:
             columns, targets, squares, scale = scaled(Columns(unit.A), b[None, :, None], diagonal)
-            path = least_angle.run(
-                columns,
-                targets[0, :, 0],
-                squares[0],
-                zero,
-                max_atoms=k,
-                max_iterations=k,
-                lasso=False,
-            )
+            target, limits = targets[0, :, 0], {"max_atoms": k, "max_iterations": k}
+            path = least_angle.run(columns, target, squares[0], zero, **limits, lasso=False)
             path = scale.undone_of_single(path)
             # The path ends before the first atom whose coefficients would be rounding noise.
             error = epsilon(b.dtype) * path.condition[1:]

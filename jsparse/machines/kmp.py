@@ -7,18 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._numerics import epsilon, times_power
+from .._numerics import epsilon
 from .._types import Key
-from ..pursuit import conjugate, matching, probabilistic
+from ..pursuit import matching
 from ..pursuit.path import LOST, Path, assemble, directions_of
 from ..pursuit.system import Columns, scaled
+from . import scdp_system
 from .checks import check_choice
 from .dictionary import Design, System, of_unit_length
 from .method import Task, option
 from .pursuits import Pursuit, Selected, statuses
 
 Fitting = Literal["basic", "backfitting", "prefitting"]
-_STEPS = 50  # limit of steps for each atom of "basic", which may select an atom again
+_STEPS = 50  # steps of "basic" for each prototype, at most; it may select an atom again
 
 
 class KMP(Pursuit):
@@ -58,30 +59,24 @@ class KMP(Pursuit):
     def _path(self, system: System, key: Key | None) -> Path:
         """Return the path of unit-length atoms, with coefficients for the unscaled atoms."""
         unit, factor = of_unit_length(system)
-        c = system.b.shape[1]
-        diagonal, rounded = (
-            jnp.broadcast_to(a[None], (c, len(a))) for a in (jnp.diagonal(unit.A), unit.rounded)
-        )
-        columns, b, diagonal, scale = scaled(Columns(unit.A), unit.b.T[:, :, None], diagonal)
-        rounded = times_power(rounded, -scale.A)
-        zero, k = jnp.zeros((), b.dtype), self.longest
-        draws = None if self.subset is None else key
+        b, k, c = unit.b.T[:, :, None], self.longest, unit.b.shape[1]
+        subset = cast(int | None, self.subset)
+        draws = None if subset is None else key
         if self.fitting == "basic":
+            diagonal = jnp.broadcast_to(jnp.diagonal(unit.A), (c, len(unit.A)))
+            columns, b, diagonal, scale = scaled(Columns(unit.A), b, diagonal)
+            zero = jnp.zeros((), b.dtype)
             path = matching.run(
                 columns, b, diagonal, zero + 1, zero, draws, max_atoms=k, max_iterations=_STEPS * k,
-                subset=cast(int | None, self.subset),
+                subset=subset,
             )  # fmt: skip
-        elif draws is not None:
-            path = probabilistic.run(
-                columns, b, diagonal, rounded, draws, max_atoms=k, subset=cast(int, self.subset)
-            )
+            path = scale.undone(path)
         else:
-            rule = "gain" if self.fitting == "prefitting" else "residual"
-            none = jnp.zeros(0, jnp.int32)
-            path = conjugate.pursue(
-                columns, b, diagonal, rounded, none, zero, max_atoms=k, rule=rule
-            )
-        path = scale.undone(path)
+            owner = jnp.zeros(c, jnp.int32)  # all targets share one matrix
+            path = scdp_system.select(
+                unit.A[None], b, unit.rounded[None], owner, draws, max_prototypes=k, subset=subset,
+                rule="gain" if self.fitting == "prefitting" else "residual",
+            )  # fmt: skip
         factors = factor[jnp.maximum(path.support, 0)]
         return path._replace(coefficients=path.coefficients * factors[:, None, :, None])
 

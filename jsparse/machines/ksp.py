@@ -21,7 +21,7 @@ from .method import Method, Task, setting
 from .pursuits import Pursuit, Selected
 from .rows import FoldLayout, Rows
 
-SIZES = 10  # default count of the sizes that are tried; each size needs a separate pursuit
+SIZES = 10  # default number of sizes to try; each size needs a separate pursuit
 ITERATIONS = 5  # l_max of the paper
 
 
@@ -33,8 +33,8 @@ class KSP(Pursuit):
     prototypes.
 
     By default the pursuit solves the normal equations, see `pursuit.subspace_pursuit_gram`. Their
-    condition number is the square of the condition number of the atoms. In float32 the coefficients
-    are therefore computed again from the rows. With `formed=False`, every fit to rows in memory,
+    condition number is the square of the condition number of the atoms, so in float32 the
+    coefficients are computed again from the rows. With `formed=False`, every fit to rows in memory,
     also for cross-validation, runs Algorithm 1 on the rows. This is more precise, but about ten
     times slower, and memory holds the values of all candidates at all rows.
 
@@ -71,33 +71,30 @@ class KSP(Pursuit):
 
     def select(self, system: System, key: Key | None) -> Selected:
         """See `Pursuit.select`."""
-        return _each_target(
-            lambda b: subspace_pursuit_gram(
-                system.A, b, n_atoms=self.fit_sizes, ridge=system.ridge,
-                max_iterations=self.max_iterations,
-            ),
-            system.b, len(system.A),
-        )  # fmt: skip
+        return self._pursue(subspace_pursuit_gram, system.A, system.b, system.ridge)
 
     def select_with_rows(self, design: Design, system: System, key: Key | None) -> Selected:
-        """See `Pursuit.select_with_rows`; `formed` decides what the pursuit works on.
-
-        With `formed=True` it works on the normal equations. Then in float32 the coefficients, but
-        not the selection, are computed again from the rows. With `formed=False` it works on the
-        rows.
-        """
+        """See `Pursuit.select_with_rows`; the class describes the effect of `formed`."""
         if self.formed:
             selected = self.select(system, key)
             if resolves_products(design.D.dtype):
                 return selected
             return _with_coefficients_from_rows(selected, design, system.ridge, self.longest)
-        return _each_target(
-            lambda y: subspace_pursuit(
-                design.D, y, n_atoms=self.fit_sizes, ridge=system.ridge,
+        return self._pursue(subspace_pursuit, design.D, design.y, system.ridge)
+
+    def _pursue(
+        self, pursuit: Callable[..., Subspace], matrix: Array, targets: Array, ridge: Array
+    ) -> Selected:
+        """Run a pursuit for each target, and return the coefficients of all atoms."""
+
+        def one(target: Float[Array, " r"]) -> Selected:
+            result = pursuit(
+                matrix, target, n_atoms=self.fit_sizes, ridge=ridge,
                 max_iterations=self.max_iterations,
-            ),
-            design.y, design.D.shape[1],
-        )  # fmt: skip
+            )  # fmt: skip
+            return Selected(result.dense(matrix.shape[1]), result.status)
+
+        return jax.lax.map(one, targets.T)
 
     @property
     def fits_from_fold_sums(self) -> bool:
@@ -114,25 +111,12 @@ class KSP(Pursuit):
         return Method.held_out(self, kernel, points, C, rows, folds, on_fold, key)
 
 
-def _each_target(
-    run: Callable[[Float[Array, " r"]], Subspace], targets: Float[Array, "r c"], n_atoms: int
-) -> Selected:
-    """Run a pursuit for each target, and return the coefficients of all atoms."""
-
-    def one(target: Float[Array, " r"]) -> Selected:
-        pursuit = run(target)
-        return Selected(pursuit.dense(n_atoms), pursuit.status)
-
-    return jax.lax.map(one, targets.T)
-
-
 def _with_coefficients_from_rows(
     selected: Selected, design: Design, ridge: Array, most_atoms: int
 ) -> Selected:
     """Return the selected atoms of each size, with coefficients refitted by QR of the rows.
 
-    The normal equations, which serve the selection, would lose half of the digits. No machine has
-    more than `most_atoms` atoms.
+    No machine has more than `most_atoms` atoms.
     """
     p = design.D.shape[1]
 

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import operator
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
-from .._arguments import check_flags, real, whole_number
+from .._arguments import check_flags, real
 from .._numerics import as_array, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
@@ -27,7 +27,7 @@ from .family import Family
 from .fold_machines import join_machines
 from .held_out import HeldOut, OnFold, Sums, each_fold_and_C
 from .rows import FoldLayout, Rows
-from .stages import Chosen, Outcome, Stage
+from .stages import Stages, single_stage
 
 Task = Literal["classification", "regression"]
 Metric = Literal["mse", "mae", "pinball", "misclassification"]
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 
     n: int  # number of rows from which points are chosen
     present: int  # number of rows with a weight above 0; in training, all rows
-    training: int  # `present`, less the rows of the largest fold
+    training: int  # `present` less the rows of the largest fold
     d: int  # number of columns
     classes: int | None  # number of classes; None for regression
     linear: bool  # whether the kernel is the linear one, which needs no points
@@ -59,8 +59,8 @@ class Shape(NamedTuple):
 class TrainingRows(NamedTuple):
     """Standardised rows, from which a method chooses its points.
 
-    The first `n` rows are data. Rows of weight 0 pad the table, so that tables of similar size
-    share compiled programs.
+    The first `n` rows are data. The others have weight 0: they pad the table, so that tables of
+    similar size share compiled programs.
     """
 
     X: Float[Array, "r d"]
@@ -129,20 +129,16 @@ def option(
 
 
 def setting(default: Any, **field: Any) -> Any:
-    """Return a static dataclass field: changing its value compiles programs again.
-
-    Further arguments go to `dataclasses.field`, such as `kw_only`.
-    """
+    """Return a static dataclass field; `field` has further arguments of `dataclasses.field`."""
     return eqx.field(default=default, static=True, **field)
 
 
 class Method(eqx.Module):
     """The settings of a learner, and the operations that training calls.
 
-    Subclasses are dataclasses whose fields are the settings. A field that decides shapes or
-    structure is static: methods with equal static fields share programs. Every other field is a
-    number and a leaf of the pytree. Programs take it as an argument: nothing compiles again when
-    it changes, and `vmap` can run over it.
+    The fields of a subclass are its settings. A field that decides shapes or structure is static:
+    a new value compiles programs again. Every other field is a number and a leaf of the pytree:
+    programs take it as an argument, and `vmap` can run over it.
     """
 
     name: ClassVar[str]  # name on the command line
@@ -169,7 +165,7 @@ class Method(eqx.Module):
                 setattr(self, field.name, as_python(getattr(self, field.name)))
 
     def check(self, task: Task) -> None:
-        """Raise a `ValueError` for settings that are invalid for the task, whatever the data."""
+        """Raise a `ValueError` for settings that are invalid for the task with any data."""
         if task not in self.tasks:
             raise ValueError(
                 f"task: expected {' or '.join(map(repr, self.tasks))} with {type(self).__name__}, "
@@ -194,12 +190,7 @@ class Method(eqx.Module):
             )
 
     def check_classes(self, classes: Shaped[np.ndarray, " k"], present: int) -> None:
-        """Raise a `ValueError` if the method needs rows of all classes, and some class has none.
-
-        Args:
-            classes: the labels of all classes.
-            present: the number of classes that have rows.
-        """
+        """Raise a `ValueError` if only `present` of the classes have rows, unless that suffices."""
         if present < len(classes):
             raise ValueError(
                 f"classes: expected rows of all of them with {type(self).__name__}, got rows of "
@@ -216,17 +207,16 @@ class Method(eqx.Module):
     def values_of_C(self, C: ArrayLike | None) -> ArrayLike:
         """Return the values of `C` to choose from: the user's `C`, or `default_C` if it is None.
 
-        Raises:
-            ValueError: if the user states values and the method has no `C`.
+        Raise a `ValueError` if the user states values and the method has no `C`.
         """
-        if C is not None and not self.has_C:
+        if self.has_C:
+            return self.default_C if C is None else C
+        if C is not None:
             raise ValueError(
                 f"C: expected None with {type(self).__name__}, whose fit does not depend on C, "
                 f"got {C!r}"
             )
-        if C is not None:
-            return C
-        return self.default_C if self.has_C else np.ones(1)
+        return np.ones(1)
 
     def reported_C(self, C: Any) -> Any:
         """Return `C`, or None if the method has no `C`."""
@@ -235,13 +225,13 @@ class Method(eqx.Module):
     def C_to_validate(
         self, C: Float[np.ndarray, "*l"], together: Float[np.ndarray, " s"]
     ) -> Float[np.ndarray, " t"]:
-        """Return the values of `C` to validate together, to get the held-out values for `C`.
+        """Return the values of `C` to validate, to get the held-out predictions for `C`.
 
-        These are the values of `C`. But if the values that the search validated `together` hold
-        them, and cost hardly more, return these: then the search has compiled the program.
+        Return all values that the search has validated `together`, if they include `C` and cost
+        hardly more than `C` alone: their program is compiled already.
         """
-        holds_C = np.all(np.isin(C, together))
-        return together if self.shares_work_over_C and holds_C else np.unique(C)
+        includes_C = np.all(np.isin(C, together))
+        return together if self.shares_work_over_C and includes_C else np.unique(C)
 
     def check_C_per_problem(self) -> None:
         """Raise a `ValueError` if all binary problems must share one `C`."""
@@ -252,36 +242,25 @@ class Method(eqx.Module):
             )
 
     def check_sums(self, argument: str) -> Any:
-        """Return the method as a `FromSums`.
-
-        Raises:
-            ValueError: naming the argument, if the method needs more than sums over rows.
-        """
+        """Return the method as a `FromSums`, or raise a `ValueError` that names the argument."""
         raise sums_needed(self, argument, ", which needs all rows together")
 
     def resolve(self, shape: Shape) -> "Method":
         """Return the method with its defaults replaced by values that depend on the shape.
 
-        Called before any work on the rows.
-
-        Raises:
-            ValueError: for a setting that the shape does not allow, such as too many prototypes.
+        Raise a `ValueError` for a setting that the shape does not allow, as too many prototypes.
         """
         return self
 
     def capped(self, shape: Shape) -> "Method":
         """Return the method with its numbers of points limited to what the shape allows.
 
-        For callers that fit to many subsets of rows, for which `resolve` would raise an error.
+        Callers fit to many subsets of rows, some of which are too small for `resolve`.
         """
         return self
 
     def limited(self, n_prototypes: int) -> "Method":
-        """Return the resolved method with at most so many prototypes.
-
-        Raises:
-            ValueError: if the settings cannot limit the number of prototypes.
-        """
+        """Return the resolved method with at most `n_prototypes`; by default raise a ValueError."""
         raise ValueError(
             f"method: expected a method whose number of prototypes can be limited, got {self.title}"
             "; distil its machine, see jsparse.distil"
@@ -290,8 +269,7 @@ class Method(eqx.Module):
     def for_distillation(self, prototypes: Float[np.ndarray, "m d"]) -> "Method":
         """Return the method that distils a large machine, given its prototypes in raw units.
 
-        Raises:
-            ValueError: if the method cannot select few prototypes out of many.
+        Raise a `ValueError` if the method cannot select few prototypes out of many.
         """
         raise ValueError(
             "method: expected one that selects out of candidates, such as SCDP(..) or KSP(..), or "
@@ -308,10 +286,10 @@ class Method(eqx.Module):
 
     @property
     def quantiles(self) -> tuple[ScalarLike, ...]:
-        """The quantiles of the target that the outputs estimate, in increasing order.
+        """The quantiles of the target that the outputs estimate, increasing; by default none.
 
-        Empty for a method whose outputs estimate means or classes. With several, each is an output,
-        and predictions are sorted. They are the parameters of the metric "pinball".
+        They are the parameters of the metric "pinball". With several quantiles, each is an output,
+        and the predictions of a row are sorted.
         """
         return ()
 
@@ -328,7 +306,7 @@ class Method(eqx.Module):
     def n_features(self) -> int | Literal["all"] | None:
         """The number of features in the normal equations; "all" for a kernel matrix of all rows.
 
-        None if the method stores neither of these matrices, or if the number is not yet known.
+        None if the method stores neither matrix, or if the number is not yet known.
         """
         return None
 
@@ -349,19 +327,13 @@ class Method(eqx.Module):
     def why_alone(self) -> str | None:
         """Why `train_many` trains problems one after another; None if one program trains a batch.
 
-        A batch needs prototypes that are chosen by entropy before anything is fitted, and one
-        machine for each `C`.
+        A batch needs prototypes chosen by entropy before any fit, and one machine for each `C`.
         """
         return f"a batch needs FixedSize, not {type(self).__name__}"
 
-    def check_sample(self, sample_rows: int) -> None:
-        """Raise a `ValueError` if there are more points than rows in the sample of a stream."""
-        if self.n_features is not None:
-            whole_number(self.size_argument, self.n_features, 1, sample_rows, "sample_rows")
-
     @property
     def shares_work_over_C(self) -> bool:
-        """Whether validating many values of `C` takes hardly longer than validating one value."""
+        """Whether validating many values of `C` takes hardly longer than validating one."""
         return not self.several_sizes
 
     @property
@@ -371,13 +343,7 @@ class Method(eqx.Module):
 
     @abc.abstractmethod
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Return the points that may become prototypes.
-
-        Args:
-            key: decides random draws.
-            kernel: the kernel before it is tuned.
-            rows: the rows to choose from.
-        """
+        """Return the points that may become prototypes, given the untuned kernel."""
 
     @abc.abstractmethod
     def fit(
@@ -399,8 +365,8 @@ class Method(eqx.Module):
     ) -> tuple[Family, Sums | None]:  # fmt: skip
         """Fit as `fit` does, and return also the sums to which later rows can be added.
 
-        The sums are None if the method needs more than sums. If the caller has `HeldOut.total`,
-        `sums` saves passes over the rows.
+        The returned sums are None if the method needs more than sums. The argument `sums`, from
+        `HeldOut.total`, saves passes over the rows.
         """
         return self.fit(kernel, points, C, rows, key), None
 
@@ -410,8 +376,8 @@ class Method(eqx.Module):
     ) -> HeldOut:  # fmt: skip
         """Predict the rows of each fold by machines fitted without the fold, for every `C`.
 
-        By default there is one fit for each fold and `C`. The rows are divided by `folds`, and
-        `on_fold` reduces the predictions of each fold. Other arguments are as for `fit`.
+        By default there is one fit for each fold and `C`. The function `on_fold` reduces the
+        predictions of each fold. Other arguments are as for `fit`.
         """
 
         def fit(C: Float[Array, ""], fold: Int[Array, ""]) -> Family:
@@ -420,15 +386,15 @@ class Method(eqx.Module):
         return each_fold_and_C(fit, C, rows.by_fold(folds), on_fold)
 
     def validation_text(self, folds: int) -> str:
-        """Return in words how the method is validated, given the number of folds of the run."""
+        """Return in words how the method is validated, given the number of folds."""
         return f"{folds} folds" if folds > 1 else "rows held out"
 
     def solver_text(self, info: Mapping[str, Any]) -> str | None:
-        """Return in words how the fit was solved, given `Family.info`; by default None."""
+        """Return in words how the fit was solved, given `Family.info`; None to say nothing."""
         return None
 
     def validation_folds(self, folds: Any, n: int) -> Any:
-        """Return the folds that `held_out` uses for `n` rows, if the caller passes `folds`."""
+        """Return those of the `folds` of `n` rows that `held_out` predicts."""
         return folds
 
     def fold_machines(
@@ -438,9 +404,9 @@ class Method(eqx.Module):
         """Return the machines fitted without each fold, as one expansion; on the host.
 
         The expansion has a column for each fold and output, fold by fold. By default there is one
-        fit for each fold. The `size` is the number of prototypes, or None if the method fits one
-        size; the folds come from `validation_folds`; `sums` are the sums of all rows, from
-        `fit_and_sum` or `HeldOut.total`, if there are any. Other arguments are as for `fit`.
+        fit for each fold. `size` is the number of prototypes, or None if the method fits one size.
+        `folds` are from `validation_folds`. `sums` are the sums of all rows, from `fit_and_sum` or
+        `HeldOut.total`, or None. Other arguments are as for `fit`.
         """
         weights = np.asarray(rows.weights)
         machines = []
@@ -453,24 +419,21 @@ class Method(eqx.Module):
 
     @property
     def fit_sizes(self) -> tuple[int, ...]:
-        """The numbers of prototypes for which one fit returns a machine each.
+        """The numbers of prototypes for which one fit returns a machine each; valid once resolved.
 
-        Empty if a fit returns a single machine. Only valid for a resolved method, see `resolve`.
+        Empty if a fit returns a single machine.
         """
         return ()
 
     def shorter(self) -> "Sequence[Method]":
-        """Return methods to validate in turn, with longer and longer paths, until all paths end.
+        """Return the methods to validate in turn, each with longer paths, until all paths end.
 
-        A path ends as `path_end` says. The last method is `self`, by default the only one.
+        The last method is `self`, by default the only one. See `path_end`.
         """
         return (self,)
 
     def path_end(self, scores: Float[np.ndarray, " k"]) -> int | None:
-        """Return the number of sizes after which the path ends, given the error of each size.
-
-        None if the path does not end: all sizes count.
-        """
+        """Return the length at which a path ends, given the error of each size; None for no end."""
         return None
 
     def error_status(self, status: Int[np.ndarray, " s"]) -> Int[np.ndarray, " s"]:
@@ -481,33 +444,25 @@ class Method(eqx.Module):
         """Return the method restricted to its first `n_sizes` sizes."""
         return self
 
-    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """Yield the stages of tuning one after the other, and return the chosen outcome.
+    def stages(self, problem: Any, search: Any) -> Stages:
+        """Yield the stages of tuning one after another, and return the outcome to keep.
 
-        Each `yield` evaluates to the outcome of the stage, or to None if an optional stage failed
-        or was skipped. By default these are the stages for one size.
+        By default these are the stages for one size.
 
         Args:
             problem: the tuning problem, see `search.problem.Problem`.
             search: the user's search, see `search.strategies.Search`.
         """
-        return (yield from self.stages_of_one_size(problem, search))
+        return self.stages_of_one_size(problem, search)
 
-    def stages_of_one_size(
-        self, problem: Any, search: Any
-    ) -> Generator[Stage, Outcome | None, Chosen]:
-        """Yield the stages for machines of one size; by default one stage, the user's search.
-
-        The arguments, the yielded values and the result are as for `stages`.
-        """
-        outcome = yield Stage(problem, search)
-        assert outcome is not None
-        return Chosen(outcome)
+    def stages_of_one_size(self, problem: Any, search: Any) -> Stages:
+        """Yield the stages for machines of one size, as `stages` does; by default one stage."""
+        return single_stage(problem, search)
 
     def at_size(self, m: int) -> tuple["Method", slice]:
-        """Return the method of machines with `m` prototypes, and the place of their points.
+        """Return the method of machines with `m` prototypes, and the slice of their points.
 
-        The place is a slice of the points of all sizes, by default the first `m`.
+        By default their points are the first `m` of the points of all sizes.
         """
         return self, slice(0, m)
 
@@ -531,18 +486,10 @@ def check_number(
         real(name, value, least, above=above, finite=finite)
 
 
-def default_prototypes(most: int, shape: Shape) -> int:
-    """Return the default number of prototypes.
-
-    It is a third of the rows, at most `most`, and at least one for each class.
-    """
-    return min(shape.n, max(shape.classes or 1, min(most, -(-shape.n // 3))))
-
-
 def at_most(numbers: Any, bound: int) -> Any:
     """Limit a whole number, or each number of a tuple, to a bound; return other values unchanged.
 
-    Numbers of a tuple that become equal are merged.
+    Equal numbers of a tuple are then merged.
     """
     if isinstance(numbers, tuple):
         lowered = tuple(at_most(number, bound) for number in numbers)

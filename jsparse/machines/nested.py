@@ -1,4 +1,4 @@
-"""Families of nested machines: each has the prototypes of the next smaller one, and one more."""
+"""Families of nested machines: each adds one prototype to the prototypes of the previous one."""
 
 import dataclasses
 
@@ -44,10 +44,10 @@ def nested_family(
         path_status: stop code of the selection.
     """
     size = jnp.arange(1, support.shape[1] + 1, dtype=jnp.int32)
-    # Candidates that were skipped, or that ended the path, do not affect its smaller machines.
-    ended_later = (path_status == TRUNCATED) | (path_status == INDEFINITE)
-    ended_later = ended_later[:, None] & (size[None, :] < path_length[:, None])
-    path_codes = jnp.where(ended_later, COMPLETED, path_status[:, None])
+    # The candidates that truncated or ended a path do not affect its smaller machines.
+    concerns_last = (path_status == TRUNCATED) | (path_status == INDEFINITE)
+    smaller = size[None, :] < path_length[:, None]
+    path_codes = jnp.where(concerns_last[:, None] & smaller, COMPLETED, path_status[:, None])
     lost = jnp.where(coefficient_error > LOST, PRECISION_LOST, coefficient_status)
     codes = jnp.maximum(jnp.maximum(path_codes, coefficient_status), lost)
     info = {

@@ -13,10 +13,10 @@ from .inner_problems import OneClass
 
 
 class _Descent(DirectMethod):
-    """The settings of the descent. `nu` is passed as `C`, and all targets are +1."""
+    """The settings of the descent."""
 
     def problem(self, kernel: Kernel, *data: Array) -> OneClass:
-        """See `DirectMethod.problem`."""
+        """See `DirectMethod.problem`; `C` is `nu`, and the targets have no effect."""
         X, _, nu, weights = data
         return OneClass(kernel, X, nu, weights)
 
@@ -33,29 +33,13 @@ def fit(
 ) -> DirectFit:
     """Fit a sparse one-class support vector machine (Wu et al. 2006, Section 4.4).
 
-    Args:
-        kernel: kernel of two points.
-        start: prototypes from which the descent starts, shape `m d`; or several starts, shape
-            `s m d`, see `direct.minimise`.
-        nu: upper limit of the weighted fraction of rows that count as outliers, above 0, below 1.
-        X: inputs, shape `n d`, in the units of the prototypes.
-        weights: row weights, shape `n`; a row of weight 0 is absent.
-        tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iterations: limit of steps of the descent; the length of the history (static).
-
-    Returns:
-        `DirectFit`, with the status of `direct.minimise`. The machine is negative at outliers.
+    The machine is negative at outliers. `nu`, above 0 and below 1, is an upper limit of their
+    weighted fraction of the rows. Other arguments, the result and errors are as for `slmc.fit`.
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
-
-    Raises:
-        ValueError: for a negative tolerance, `max_iterations` below 1, shapes that do not fit, or
-            (outside `jit`) `nu` not between 0 and 1, NaN, infinity or negative weights.
     """
     if is_concrete(nu) and not 0 < float(nu) < 1:
         raise ValueError(f"nu: expected a number above 0 and below 1, got {nu}")
-    method, y = (
-        _Descent(tolerance=tolerance, max_iterations=max_iterations),
-        as_array(np.ones(len(X))),
-    )
+    method = _Descent(tolerance=tolerance, max_iterations=max_iterations)
+    y = as_array(np.ones(len(X)))
     return fit_arrays(method, "start", kernel, start, nu, X, y, weights, several=True)

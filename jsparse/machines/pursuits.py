@@ -49,8 +49,7 @@ class Pursuit(CandidatesFromSums):
             or "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
             several kernels one prototype with one of the kernels.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty; the machine minimises the mean squared error plus
-            `ridge |coefficients|^2`.
+        ridge: a penalty: the mean squared error plus `ridge |coefficients|^2` is minimised.
     """
 
     has_C: ClassVar[bool] = False
@@ -70,8 +69,6 @@ class Pursuit(CandidatesFromSums):
         """See `Method.check`."""
         super().check(task)
         check_number("ridge", self.ridge, 0.0)
-        if not isinstance(self.intercept, bool):
-            raise ValueError(f"intercept: expected True or False, got {self.intercept!r}")
 
     def check_kernel(self, kernel: Kernel) -> None:
         """See `Method.check_kernel`: several kernels are allowed, as a dictionary."""
@@ -181,10 +178,10 @@ def fit(
     Returns:
         A `Family` of the sizes `n_prototypes`, without `support`: every atom has a coefficient.
 
-    Pure; works under `jit` and `vmap`, and nothing compiles again when values change, the method's
-    `ridge` included. Differentiable in forward mode in all floating arguments where the selection
-    does not change, but in weights and `ridge` only where they are above 0. Not differentiable in
-    reverse mode, as the number of steps depends on values; `refit` is differentiable in both modes.
+    Pure; works under `jit` and `vmap`, and nothing compiles again when values or `ridge` change.
+    Differentiable in forward mode in all floating arguments where the selection does not change, in
+    weights and `ridge` only where they are above 0. Not differentiable in reverse mode, as the
+    number of steps depends on values; `refit` is differentiable in both modes.
 
     Raises:
         ValueError: for inputs whose shapes do not fit, values known to be out of range, or more
@@ -234,8 +231,7 @@ def refit(
         y: targets, shape `n` or `n c`.
         weights: row weights, shape `n`, at least 0.
         intercept: whether the machine has an intercept (static).
-        ridge: penalty; the machine minimises the mean squared error plus
-            `ridge |coefficients|^2`.
+        ridge: a penalty: the mean squared error plus `ridge |coefficients|^2` is minimised.
 
     Returns:
         The machine. If the atoms are linearly dependent, its coefficients have the smallest norm.
@@ -337,7 +333,7 @@ def statuses(
     """Return the stop codes of some machines of a path.
 
     The event that ended the path concerns only its last machine, which is repeated at all larger
-    sizes. Smaller machines get COMPLETED. A machine in `lost` gets at least PRECISION_LOST.
+    sizes. Smaller machines get COMPLETED. A machine that is `lost` gets at least PRECISION_LOST.
 
     Args:
         status: stop code of the path.

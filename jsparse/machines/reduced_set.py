@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from .._numerics import as_array, dot, epsilon, exponents, like, times_power
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, PRECISION_LOST
-from .._types import Key, KeyLike, ScalarLike
+from .._types import CLike, Key, KeyLike, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import RBF, Kernel, Linear, Polynomial
 from ..prototypes import k_means, pivoted_cholesky
@@ -26,26 +27,19 @@ from . import direct
 from .checks import check_choice
 from .few_prototypes import FewPrototypes, check_descent, fit_arrays
 from .fixed_point import fixed_points
-from .inner_problems import (
-    InnerProblem,
-    LargeMargin,
-    Solved,
-    norm_squared,
-    shifted_gram,
-    whitener,
-)
+from .inner_problems import InnerProblem, LargeMargin, Solved, norm_squared, shifted_gram, whitener
 from .method import Task, setting
 from .reduced_svm import ReducedSVM
 
 Approach = Literal["fixed_point", "gradient"]
-# A machine in the span of so many rows has nearly the values of one in the span of all rows, if the
-# kernel is not far narrower than the best one. The time grows with the square of the number.
+# A machine on so many rows has nearly the values of a machine on all rows, unless the kernel is far
+# narrower than the best one. The time grows with the square of the number.
 LARGE_PROTOTYPES = 500
 _GAP = 300  # duality gap of the large machine, in epsilons: float32 does not always reach 40
 
 
 class ReducedSet(NamedTuple):
-    """A machine of few prototypes that approximates a large one."""
+    """A machine of few prototypes that approximates a large machine."""
 
     expansion: KernelExpansion
     error: Float[Array, ""]  # |w - w'| / |w|, with w' the approximation of w
@@ -65,8 +59,8 @@ class ReducedSetSVM(FewPrototypes):
             prototypes (MRS), instead of keeping the coefficients of the approximation.
         loss: "hinge" or "squared_hinge".
         large_prototypes: largest number of prototypes of the large machine, which are rows chosen
-            by randomly pivoted Cholesky; None to train it in the span of all rows. Then it needs
-            the kernel matrix, and the time grows with the cube of the number of rows.
+            by randomly pivoted Cholesky. None: all rows; the machine then needs the kernel matrix,
+            and the time grows with the cube of the number of rows.
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iterations: limit of steps of the descent. It is the length of the history, so a new
             value compiles the programs again.
@@ -127,10 +121,7 @@ class ReducedSetSVM(FewPrototypes):
 def _large_machine(
     problem: LargeMargin, max_rows: int | None
 ) -> tuple[KernelExpansion, Int[Array, ""]]:
-    """Return the support vector machine to approximate, and its status.
-
-    It lies in the span of at most `max_rows` rows; None for all rows.
-    """
+    """Return the support vector machine of at most `max_rows` rows, or of all, and its status."""
     kernel, X = problem.kernel, problem.X
     if max_rows is not None and max_rows < len(X):
         w = problem.weights if problem.weights.ndim == 1 else jnp.max(problem.weights, axis=1)
@@ -152,7 +143,7 @@ def _large_machine(
 def fit(
     kernel: Kernel,
     start: Float[Array, "m d"],
-    C: ScalarLike | Float[Array, " l"],
+    C: CLike,
     X: Float[Array, "n d"],
     y: Float[Array, " n *l"],
     weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
@@ -165,11 +156,10 @@ def fit(
 ) -> ReducedSet:
     """Fit a large support vector machine, and approximate it (Burges 1996; Wu 2006, eq. 4).
 
-    The approximation ignores the margin. For `large_prototypes` (static) see `ReducedSetSVM`.
-
-    Other arguments and errors are as for `slmc.fit`, with one start, shape `m d`. With `refit`
-    (static) the coefficients are fitted as a support vector machine in the span of the prototypes
-    (MRS, Wu et al. 2006, eq. 45), else they are the coefficients of the approximation (eq. 47).
+    The approximation ignores the margin. With `refit` (static) the coefficients are fitted as a
+    support vector machine in the span of the prototypes (MRS, Wu et al. 2006, eq. 45), else they
+    are the coefficients of the approximation (eq. 47). For `large_prototypes` (static) see
+    `ReducedSetSVM`. Other arguments and errors are as for `slmc.fit`, with one start, shape `m d`.
 
     Returns:
         `ReducedSet`, with the worst status of the large machine, the descent and the refit. A
@@ -178,12 +168,9 @@ def fit(
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
     """
     method = ReducedSetSVM(
-        refit=refit,
-        loss=loss,
-        large_prototypes=large_prototypes,
-        tolerance=tolerance,
+        refit=refit, loss=loss, large_prototypes=large_prototypes, tolerance=tolerance,
         max_iterations=max_iterations,
-    )
+    )  # fmt: skip
     return fit_arrays(method, "start", kernel, start, C, X, y, weights)
 
 
@@ -197,7 +184,7 @@ def simplify(
     tolerance: ScalarLike = direct.TOLERANCE,
     max_iterations: int = direct.MAX_ITERATIONS,
 ) -> ReducedSet:
-    """Approximate a machine by one of `m` prototypes: the reduced set method.
+    """Approximate a machine by a machine of `m` prototypes: the reduced set method.
 
     Burges 1996; Schoelkopf and Smola 2002, Section 18.2; Wu 2006, eq. 4 and 47. Minimise the
     distance from the machine's `w` to the span of the prototypes, in the norm of the function
@@ -214,8 +201,8 @@ def simplify(
         n_prototypes: number of prototypes `m`, at most as many as the machine has.
         key: decides the starts.
         approach: "fixed_point" or "gradient" (static).
-        start: prototypes from which "gradient" starts instead, in the units of the machine's
-            prototypes, shape `m d`.
+        start: prototypes from which "gradient" starts, in the units of the machine's prototypes,
+            shape `m d`; None for the start described above.
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iterations: limit of steps of the descent; the length of the history (static).
 
@@ -272,14 +259,12 @@ def _approximate(
     """Approximate a machine on the prototypes `start`, or on the end of a descent from `start`."""
     problem = Approximation(machine.kernel, machine.prototypes, machine.coefficients)
     problem, exponent = problem.scaled()
-    Z, status = start, jnp.asarray(CONVERGED, jnp.int32)
     if approach == "gradient":
-        minimum = direct.minimise(
+        Z, solved, *_, status = direct.minimise(
             problem, start, tolerance=tolerance, max_iterations=max_iterations
         )
-        Z, solved, status = minimum.Z, minimum.solved, minimum.status
     else:
-        solved = problem.solve(start)
+        Z, solved, status = start, problem.solve(start), jnp.asarray(CONVERGED, jnp.int32)
     squared_error = solved.value / jnp.where(problem.squared_norm > 0, problem.squared_norm, 1)
     # A squared error at the level of rounding cannot be lowered.
     rounding = squared_error <= 256 * epsilon(Z.dtype)
@@ -318,7 +303,7 @@ class Approximation(InnerProblem):
         return standardize(self.X, sizes).scale
 
     def magnitude(self, value: Float[Array, ""]) -> Float[Array, ""]:
-        """Return `|w|^2`: the minimum, the squared error, may be far smaller than its rounding."""
+        """Return `|w|^2`: the value, a squared error, may be far smaller than its rounding."""
         return self.squared_norm
 
     def scaled(self) -> tuple["Approximation", Int[Array, ""]]:
@@ -346,10 +331,9 @@ class Approximation(InnerProblem):
 def from_sklearn(machine: Any) -> KernelExpansion:
     """Return the expansion of a fitted machine of `sklearn.svm`.
 
-    For regression, outliers and two classes, its value is the machine's decision function or
-    prediction; for two classes it is positive for the second class. For more classes it has a value
-    for each pair of classes, in the order of `output_code("one_versus_one", k)`, positive for the
-    later class.
+    For regression, outliers and two classes, its value is the machine's prediction or decision
+    function, which is positive for the second class. For more classes it has a value for each pair
+    of classes, in the order of `output_code("one_versus_one", k)`, positive for the later class.
 
     Args:
         machine: a fitted SVC, NuSVC, SVR, NuSVR or OneClassSVM with the kernel "rbf", "linear" or
@@ -368,26 +352,19 @@ def from_sklearn(machine: Any) -> KernelExpansion:
         raise ValueError(
             f"machine: expected the kernel 'rbf', 'linear' or 'poly', got {machine.kernel!r}"
         )
-    X, dual = np.asarray(machine.support_vectors_), np.asarray(machine.dual_coef_)
+    dual, intercept = np.asarray(machine.dual_coef_), np.asarray(machine.intercept_)
     kernel: Kernel = Linear()
     if machine.kernel == "rbf":
         kernel = RBF.from_gamma(machine._gamma)
     elif machine.kernel == "poly":
         kernel = Polynomial(machine.degree, machine._gamma, float(machine.coef0))
+    X = as_array(np.asarray(machine.support_vectors_))
     if len(dual) == 1:
-        return _as_expansion(kernel, X, dual[0], np.asarray(machine.intercept_)[0])
-    ends = np.cumsum(machine.n_support_)
-    rows = [slice(end - count, end) for end, count in zip(ends, machine.n_support_, strict=True)]
-    pairs = [(i, j) for i in range(len(rows)) for j in range(i + 1, len(rows))]
-    coefficients = np.zeros((len(X), len(pairs)))
-    for p, (i, j) in enumerate(pairs):
-        coefficients[rows[i], p] = -dual[j - 1, rows[i]]
-        coefficients[rows[j], p] = -dual[i, rows[j]]
-    return _as_expansion(kernel, X, coefficients, -np.asarray(machine.intercept_))
-
-
-def _as_expansion(kernel: Kernel, X: Any, coefficients: Any, intercept: Any) -> KernelExpansion:
-    X = as_array(X)
-    return KernelExpansion(
-        kernel, X, as_array(coefficients, X.dtype), jnp.asarray(intercept, X.dtype)
-    )
+        coefficients, intercept = dual[0], intercept[0]
+    else:
+        rows = np.split(np.arange(len(X)), np.cumsum(machine.n_support_)[:-1])
+        coefficients, intercept = np.zeros((len(X), len(intercept))), -intercept
+        for p, (i, j) in enumerate(itertools.combinations(range(len(rows)), 2)):
+            coefficients[rows[i], p] = -dual[j - 1, rows[i]]
+            coefficients[rows[j], p] = -dual[i, rows[j]]
+    return KernelExpansion(kernel, X, as_array(coefficients, X.dtype), as_array(intercept, X.dtype))

@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 from jaxtyping import Array, Float, Int
 
 from .._repr import short_repr
-from .._types import ScalarLike
+from .._types import CLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..solvers.interior_point import Hinge
@@ -20,7 +20,7 @@ class ReducedFit(NamedTuple):
     """A machine fitted on given prototypes."""
 
     expansion: KernelExpansion
-    objective: Float[Array, ""]  # minimum of the objective, added up over targets
+    objective: Float[Array, ""]  # minimum of the objective, summed over targets
     status: Int[Array, ""]
 
     __repr__ = short_repr
@@ -62,7 +62,7 @@ class ReducedSVM(FewPrototypes):
 def fit(
     kernel: Kernel,
     prototypes: Float[Array, "m d"],
-    C: ScalarLike | Float[Array, " l"],
+    C: CLike,
     X: Float[Array, "n d"],
     y: Float[Array, " n *l"],
     weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
@@ -70,18 +70,10 @@ def fit(
     loss: Hinge = "hinge",
     penalty: Penalty = "norm",
 ) -> ReducedFit:
-    """Fit a support vector machine of given prototypes (Wu et al. 2006, problem (24)-(27)).
+    """Fit a support vector machine on given prototypes (Wu et al. 2006, problem (24)-(27)).
 
-    Args:
-        kernel: kernel of two points.
-        prototypes: shape `m d`.
-        C: weight of the data-fit term, positive; or one for each target, shape `l`.
-        X: inputs, shape `n d`, in the units of the prototypes.
-        y: targets -1 and +1, shape `n`; or several that share the prototypes, shape `n l`.
-        weights: row weights, shape `n`, or `n l` for weights of each target; a row of weight 0 is
-            absent.
-        loss: "hinge" or "squared_hinge" (static).
-        penalty: "norm" for `|w|^2`, or "coefficients" for the sum of squared coefficients (static).
+    The prototypes have shape `m d`. `penalty` (static) is described by `ReducedSVM`. Other
+    arguments and errors are as for `slmc.fit`.
 
     Returns:
         `ReducedFit`, with the status of `interior_point.solve`.
@@ -90,10 +82,6 @@ def fit(
     kernel, the prototypes, `C`, `X` and the weights of present rows, where the solution and its
     multipliers are unique (Wu 2006, Lemma 1). No derivative passes through the coefficients and the
     intercept of the machine.
-
-    Raises:
-        ValueError: for another loss or penalty, shapes that do not fit, or (outside `jit`) NaN,
-            infinity, C not positive, negative weights, or targets that are neither -1 nor +1.
     """
     method = ReducedSVM(loss=loss, penalty=penalty)
     return fit_arrays(method, "prototypes", kernel, prototypes, C, X, y, weights)

@@ -55,10 +55,10 @@ class Variant(NamedTuple):
 
 
 class PrototypeTargets(NamedTuple):
-    """The targets of the rows that are prototypes."""
+    """The targets of the rows that equal each prototype."""
 
-    values: Float[Array, " M *c"]  # weighted mean target of the rows equal to each prototype
-    weights: Float[Array, " M"]  # total weight of the rows equal to each prototype; 0 if none is
+    values: Float[Array, " M *c"]  # weighted mean target of these rows
+    weights: Float[Array, " M"]  # total weight of these rows; 0 if there are none
 
     __repr__ = short_repr
 
@@ -67,8 +67,8 @@ class ReductionColumns(CandidateColumns):
     """Kernel columns of the prototypes and, if the variant needs them, the prototypes' targets.
 
     In float32 the columns are rotated to the eigenvectors of `K(Z, Z)`, where they are nearly
-    orthogonal. Sums of squares then keep the digits even of directions that are far smaller than
-    the largest, and the factor of the system is as precise as the columns.
+    orthogonal. Sums of squares then keep the digits of small directions too, and the factor of the
+    system is as precise as the columns.
 
     Attributes:
         rotation: eigenvectors of `K(Z, Z)`, shape `M M`; None in float64.
@@ -97,14 +97,10 @@ class ReductionColumns(CandidateColumns):
 
 @compiled
 def reduction_columns(kernel: Kernel, prototypes: Float[Array, "M d"]) -> ReductionColumns:
-    """Return the kernel columns of some prototypes, with their Gram matrix and its eigenvectors.
-
-    The eigenvectors are None where the dtype resolves products of columns.
-    """
+    """Return the `ReductionColumns` of some prototypes, without targets."""
     columns = candidate_columns(kernel, prototypes)
-    gram = columns.gram
-    rotation = None if resolves_products(gram.dtype) else eigh(gram)[1]
-    return ReductionColumns(columns.kernel, columns.prototypes, gram, columns.shift, rotation)
+    rotation = None if resolves_products(columns.gram.dtype) else eigh(columns.gram)[1]
+    return ReductionColumns(kernel, prototypes, columns.gram, columns.shift, rotation)
 
 
 @compiled
@@ -150,7 +146,7 @@ class ReducedFit(NamedTuple):
 
     expansion: KernelExpansion
     count: Int[Array, ""]  # number of prototypes that are left
-    stationarity: Float[Array, ""]  # stationarity of the last solution, see `Reweighted`
+    stationarity: Float[Array, ""]  # see `Reweighted`
     steps: Int[Array, ""]  # number of ridge systems solved
     status: Int[Array, ""]
 
@@ -192,8 +188,8 @@ def solve(
     # A size at the level of rounding would leave its coefficient without a penalty.
     penalty = jnp.maximum(sizes, epsilon(C.dtype) * jnp.max(sizes))
     if variant.rule == "relative":
-        # At a local minimum no nonzero coefficient is smaller than a certain size. Start none below
-        # this size, as all coefficients might vanish otherwise.
+        # At a local minimum nonzero coefficients have a minimal size. Start none below this size,
+        # as all coefficients might vanish otherwise.
         penalty = jnp.minimum(penalty / variance**1.5, weight * jnp.diagonal(system.A))
     start = weight, 1 / jnp.sqrt(penalty)
     if system.factor is None:
@@ -251,29 +247,24 @@ def _system(columns: ReductionColumns, sums: NormalEquations) -> System:
 def _first_sizes(
     variant: Variant, columns: ReductionColumns, system: System, C: Float[Array, ""]
 ) -> Float[Array, " M"]:
-    """Return the size of each coefficient of the first machine, the initial `lambda`."""
+    """Return the norm of each prototype's coefficients in the first machine, the first `lambda`."""
     if variant.initialization == "primal":
         # The fixed-size LS-SVM (Karsmakers 2011, Theorem 1).
         beta = factorise(system.A + columns.gram / C, jnp.zeros((), C.dtype)).solve(system.b)
-        if variant.start == "coefficients":
-            return _row_lengths(beta)
-        return _row_lengths(dot(whitening(columns.gram).T, dot(columns.gram, beta)))
+        if variant.start == "weights":
+            beta = dot(whitening(columns.gram).T, dot(columns.gram, beta))
+        return jnp.linalg.norm(beta, axis=1)
     assert columns.targets is not None
     y, w = columns.targets
     y = y.reshape(len(y), -1)
     # Subtract the mean, which the intercept absorbs: a large mean would round the targets.
     y = y - dot(w / jnp.sum(w), y)[None]
     machine = dual.fit(columns.kernel, C, columns.prototypes, y, w, method="cholesky")
-    sizes = _row_lengths(machine.expansion.coefficients)
-    # A prototype in the fold that is left out has no coefficient: use the mean size.
+    sizes = jnp.linalg.norm(machine.expansion.coefficients, axis=1)
+    # A prototype in the held-out fold has no coefficient: use the mean size.
     present = w > 0
     mean = jnp.sum(jnp.where(present, sizes, 0)) / jnp.sum(present, dtype=sizes.dtype)
     return jnp.where(present, sizes, mean)
-
-
-def _row_lengths(coefficients: Float[Array, " M *c"]) -> Float[Array, " M"]:
-    """Return the Euclidean length of each prototype's coefficients."""
-    return jnp.sqrt(jnp.sum(jnp.square(coefficients.reshape(len(coefficients), -1)), axis=1))
 
 
 def _variance(sums: NormalEquations) -> Float[Array, ""]:

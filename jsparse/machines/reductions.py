@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Generator
 from typing import Any, ClassVar, cast
 
 import jax
@@ -15,7 +14,7 @@ from .._blocks import map_systems
 from .._numerics import as_array, as_float, is_concrete, like, times_power
 from .._programs import compiled
 from .._status import PRECISION_LOST, TRUNCATED, VANISHED
-from .._types import Key, ScalarLike
+from .._types import CLike, Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..multiclass import Code
@@ -28,18 +27,7 @@ from .family import Family, diagnostics, single
 from .fixed_size import FixedSize
 from .from_sums import FromSums
 from .held_out import HeldOut, OnFold, Sums, each_fold
-from .method import (
-    FEW_C,
-    Method,
-    Points,
-    Shape,
-    Task,
-    TrainingRows,
-    option,
-    replaced,
-    setting,
-    sums_needed,
-)
+from .method import FEW_C, Points, Shape, Task, TrainingRows, option, replaced, setting, sums_needed
 from .reduction_system import (
     Initialization,
     Loss,
@@ -56,7 +44,7 @@ from .reduction_system import (
 from .row_prototypes import Prototypes
 from .rows import Rows
 from .sized import Sized
-from .stages import Chosen, Outcome, Stage, surrogate_stages
+from .stages import Stages, surrogate_stages
 
 MOST = 1000  # upper limit of the default number of initial prototypes
 
@@ -66,8 +54,8 @@ class SparseReduction(Prototypes, FromSums):
 
     A first machine has many prototypes. Iteratively reweighted ridge regression then drives most
     coefficients to 0. As in the paper, the kernel is tuned for the first machine. `C` decides how
-    many prototypes are left; it is tuned for the reduction, while the paper keeps the `C` of the
-    first machine.
+    many prototypes are left. It is tuned for the reduction; the paper keeps the `C` of the first
+    machine.
 
     Args:
         n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times the
@@ -83,11 +71,10 @@ class SparseReduction(Prototypes, FromSums):
         start: the initial sizes in the reweighting: the "coefficients" of the first machine, or for
             "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights, although
             feature `j` is unrelated to prototype `j`.
-        loss: the squared errors of all "rows", or of the "prototypes" alone. With "prototypes" the
-            method is the SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the rows in
-            memory.
-        rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration
-            as printed. "relative" scales the targets to variance 1, and starts no prototype with a
+        loss: the squared errors of all "rows", or of the "prototypes" alone, which is the
+            SV_L0-norm PFS-LSSVM of the paper's comparison; it needs the rows in memory.
+        rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as
+            printed. "relative" scales the targets to variance 1, and starts no prototype with a
             penalty that would force it to vanish.
     """
 
@@ -150,11 +137,8 @@ class SparseReduction(Prototypes, FromSums):
         """See `FromSums.features`: the kernel columns."""
         return reduction_columns(kernel, points)
 
-    def sum_rows(self, kernel: Kernel, points: Float[Array, "M d"] | None, rows: Rows) -> Sums:
-        """See `FromSums.sum_rows`.
-
-        The features also hold the targets of the prototypes, if the variant needs them.
-        """
+    def sum_rows(self, kernel: Kernel, points: PointTable, rows: Rows) -> Sums:
+        """See `FromSums.sum_rows`; the features also hold targets, if the variant needs them."""
         columns, equations = super().sum_rows(kernel, points, rows)
         if self.variant.needs_rows:
             assert isinstance(columns, ReductionColumns)
@@ -163,11 +147,7 @@ class SparseReduction(Prototypes, FromSums):
         return Sums(columns, equations)
 
     def solve(
-        self,
-        sums: Sums,
-        C: ScalarLike | Float[Array, " l"],
-        code: Code | None = None,
-        key: Key | None = None,
+        self, sums: Sums, C: CLike, code: Code | None = None, key: Key | None = None
     ) -> Family:
         """See `FromSums.solve`, and `fit` of this module."""
         columns, equations = sums
@@ -177,28 +157,18 @@ class SparseReduction(Prototypes, FromSums):
         return single(fit.expansion, fit.status, diagnostics(fit), count=fit.count)
 
     def fit_and_sum(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "M d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
         sums: Sums | None = None,
-    ) -> tuple[Family, Sums | None]:
+    ) -> tuple[Family, Sums | None]:  # fmt: skip
         """See `Method.fit_and_sum`: no sums if the variant needs rows too."""
         if self.variant.needs_rows:
             return super().fit_and_sum(kernel, points, C, rows, key)[0], None
         return super().fit_and_sum(kernel, points, C, rows, key, sums)
 
     def held_out_from_sums(
-        self,
-        sums: Sums,
-        per_fold: NormalEquations,
-        C: Float[Array, " s"],
-        parts: Rows,
-        on_fold: OnFold,
-        key: Key | None = None,
-    ) -> HeldOut:
+        self, sums: Sums, per_fold: NormalEquations, C: Float[Array, " s"], parts: Rows,
+        on_fold: OnFold, key: Key | None = None,
+    ) -> HeldOut:  # fmt: skip
         """See `FromSums.held_out_from_sums`: evaluate the kernel once for all `C`.
 
         If the variant needs the targets of the prototypes, `parts` must hold all rows, and
@@ -232,16 +202,13 @@ class SparseReduction(Prototypes, FromSums):
 
         return each_fold(predict, (columns, total, C), of_folds, C, parts, on_fold)
 
-    def stages_of_one_size(
-        self, problem: Any, search: Any
-    ) -> Generator[Stage, Outcome | None, Chosen]:
+    def stages_of_one_size(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages_of_one_size`: the kernel is tuned for the first machine, then `C`."""
-        in_dual = self.initialization == "dual"
-        first: Method = (
-            dual.Dual() if in_dual else FixedSize(self.largest, selection=self.selection)
-        )
-        cheaper = (problem.on_its_points() if in_dual else problem).with_method(first)
-        best = yield from surrogate_stages(cheaper, problem, search)
+        if self.initialization == "dual":
+            first = problem.on_its_points().with_method(dual.Dual())
+        else:
+            first = problem.with_method(FixedSize(self.largest, selection=self.selection))
+        best = yield from surrogate_stages(first, problem, search)
         outcome = best.outcome
         tuning = outcome.tuning.sparsest(self.size_tolerance)
         return best._replace(outcome=outcome._replace(tuning=tuning))
@@ -282,7 +249,6 @@ def fit(
     The reweighted systems (10) and (13) of the paper are one system, as the features of (10) are
     functions of the prototypes. The iteration starts with `lambda_j = |beta_j|` of the first
     machine, and ends at a local minimum. A prototype is kept or dropped for all outputs together.
-
     If every row is a prototype, "dual" is the L0-norm LS-SVM of Lopez et al. (2011), and "primal"
     with the loss "prototypes" the SV_L0-norm PFS-LSSVM. The paper compares with both.
 
@@ -293,7 +259,7 @@ def fit(
         X: inputs, shape `n d`, in the units of the prototypes.
         y: targets, shape `n`, or `n c` for several at once.
         weights: row weights, shape `n`, at least 0.
-        initialization: "primal" (Algorithm 3) or "dual" (Algorithm 4; prototypes must be rows).
+        initialization: see `SparseReduction`; for "dual" the prototypes must be rows.
         start: see `SparseReduction`.
         loss: see `SparseReduction`; for "prototypes" the prototypes must be rows.
         rule: see `SparseReduction`.
@@ -308,7 +274,7 @@ def fit(
 
     Raises:
         ValueError: for shapes that do not fit, values known to be out of range, unknown settings,
-            or if prototypes must be rows and none of them is a row.
+            or if the prototypes must be rows and none of them is.
     """
     _check_C(C)
     prototypes = as_float(prototypes)

@@ -1,7 +1,7 @@
 """Cross-validation of ridge regression: one factorisation serves every `C`."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -85,13 +85,7 @@ def held_out(
 
 
 def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
-    """Return the algorithm of `held_out` with fewer operations.
-
-    Args:
-        p: number of features.
-        r: rows in a fold.
-        s: number of values of `C`.
-    """
+    """Return the cheaper algorithm for `p` features, `r` rows in a fold and `s` values of `C`."""
     if p > LARGE:  # subtraction then needs a Cholesky factor for each fold and C, no decomposition
         return "subtraction"
     # A decomposition takes as long as matrix products of this many operations (measured on a CPU).
@@ -136,7 +130,6 @@ def _by_subtraction(
     """Predict each fold by the solution of the total less the fold (De Brabanter 2010, eq. 20-21).
 
     If some problems of the code leave out rows, `per_fold` has an axis of classes after the folds.
-
     Float32 solutions are not refined: refinement takes longer, and changes scores by far less than
     the rounding of features and sums does.
     """
@@ -195,7 +188,7 @@ def _by_removal(
     full, f = total.solve(C, intercept_penalty), total.feature_sum
     centred = spectrum(total.gram - f[:, None] * f[None, :] / total.weight_sum)
     penalty = jnp.zeros((), C.dtype) if intercept_penalty is None else intercept_penalty
-    shared = _Removal(features, C, penalty, total, full, centred)
+    shared = features, C, penalty, total, full, centred
     validated = each_fold(_without_fold, shared, None, C, parts, on_fold)
     return _completed(validated, C, Sums(features, total.with_outputs(parts.outputs)), total.energy)
 
@@ -203,7 +196,7 @@ def _by_removal(
 def _completed(
     validated: HeldOut, C: Float[Array, " s"], sums: Sums, energy: Float[Array, " p"]
 ) -> HeldOut:
-    """Return `validated` with `sums`, and status `TRUNCATED` for each `C` that needs lost features.
+    """Return the results with `sums`, and status `TRUNCATED` for each `C` that needs lost features.
 
     A feature is lost if its variance is at the level of rounding.
     """
@@ -212,21 +205,16 @@ def _completed(
     return validated._replace(statuses=jnp.maximum(validated.statuses, lost), total=sums)
 
 
-class _Removal(NamedTuple):
-    """The solution of all rows, from which each fold is removed."""
-
-    features: FeatureMap
-    C: Float[Array, " s"]
-    intercept_penalty: Float[Array, ""]
-    total: NormalEquations  # normal equations of all rows
-    full: RidgeSolution  # solves `total` for every `C`
-    centred: Spectrum  # spectrum of the centred Gram matrix of `total`
-
-
 def _without_fold(
-    shared: _Removal, rows: Rows, _: None
+    shared: tuple[FeatureMap, Array, Array, NormalEquations, RidgeSolution, Spectrum],
+    rows: Rows,
+    _: None,
 ) -> tuple[Float[Array, "r s l"], Int[Array, " s"]]:
-    """Predict the rows of one fold by machines fitted without it; return also stop codes."""
+    """Predict the rows of one fold by machines fitted without it; return also stop codes.
+
+    `shared` is made by `_by_removal`. Its last parts are the normal equations of all rows, their
+    solution for every `C`, and the spectrum of their centred Gram matrix.
+    """
     features, C, intercept_penalty, total, full, centred = shared
     f, N, shifts = total.feature_sum, total.weight_sum, 1 / C
     alpha = rank_one_weight(N, intercept_penalty, C)[:, None, None]

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ from .._numerics import as_array, dot, is_concrete, like
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import TRUNCATED
-from .._types import Key, PointTable, ScalarLike
+from .._types import CLike, Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
@@ -28,7 +28,7 @@ from .held_out import HeldOut, OnFold
 from .method import MANY_C, Metric, Task, as_python, check_number, option
 from .row_prototypes import Prototypes, feature_map
 from .rows import FoldLayout, Rows
-from .stages import Chosen, Outcome, Stage, nearby_stages
+from .stages import Stages, nearby_stages
 from .surrogate import fixed_size_surrogate
 
 Loss = Literal["absolute", "huber", "quantile"]
@@ -37,8 +37,8 @@ Loss = Literal["absolute", "huber", "quantile"]
 class Robust(Prototypes):
     """A fixed-size machine with a loss that outliers cannot dominate (De Brabanter 2010, eq. 6).
 
-    The kernel is tuned for the fixed-size LS-SVM on the same prototypes, by its mean absolute error
-    for regression, as an interior-point solution for every kernel, `C` and fold takes far longer.
+    The kernel is tuned for the fixed-size LS-SVM on the same prototypes, for regression by its mean
+    absolute error. An interior-point solution for every kernel, `C` and fold would take far longer.
     `C` is tuned for the method. `Prototypes` describes the settings that are not listed.
 
     Args:
@@ -46,10 +46,10 @@ class Robust(Prototypes):
             or "quantile", the pinball loss of quantile regression (Koenker and Bassett 1978), for
             regression only.
         quantile: with the quantile loss, the share of the targets that should lie below the
-            machine's value, between 0 and 1. Several increasing shares give an output for each, on
-            the same kernel, prototypes and `C`; the model sorts the outputs of each row, so that
-            they never cross (Chernozhukov, Fernandez-Val and Galichon 2010). None stands for 0.5,
-            the median.
+            machine's value, between 0 and 1; None for 0.5, the median. Several increasing shares
+            give an output for each. These outputs share the kernel, the prototypes and `C`. The
+            model sorts the outputs of each row, so that they never cross (Chernozhukov,
+            Fernandez-Val and Galichon 2010).
     """
 
     name: ClassVar[str] = "robust"
@@ -97,13 +97,11 @@ class Robust(Prototypes):
             return "misclassification"
         return "pinball" if self.quantiles else "mae"
 
-    def stages_of_one_size(
-        self, problem: Any, search: Any
-    ) -> Generator[Stage, Outcome | None, Chosen]:
+    def stages_of_one_size(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages_of_one_size`: tune the kernel for the fixed-size LS-SVM, then `C`."""
         metric: Metric = "mae" if problem.task == "regression" else "mse"
         surrogate = fixed_size_surrogate(problem, self.largest, metric=metric)
-        return (yield from nearby_stages(surrogate, problem, search))
+        return nearby_stages(surrogate, problem, search)
 
     def outputs(self, rows: Rows) -> tuple[int, ...]:
         """See `Method.outputs`: several quantiles are outputs of one target.
@@ -120,12 +118,7 @@ class Robust(Prototypes):
         return (len(self.quantiles),)
 
     def fit(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
         """See `fit` of this module. Each binary problem has a separate threshold."""
         assert points is not None
@@ -152,9 +145,8 @@ class RobustFit(NamedTuple):
     """A fitted machine, with diagnostics of its optimisation."""
 
     expansion: KernelExpansion
-    # Weighted least squares with these row weights gives the same machine. A row whose residual is
-    # below the threshold has weight 1; with a quantile q, 2 q if the residual is positive, and
-    # 2 (1 - q) if it is negative.
+    # Weighted least squares with these row weights gives this machine too. A residual below the
+    # threshold has weight 1; with a quantile q, 2 q if it is positive, and 2 (1 - q) if negative.
     row_weights: Float[Array, " n *c"]
     threshold: Float[Array, "*c"]  # where the loss becomes linear, in units of y
     objective: Float[Array, "*c"]  # infinite or 0 if the dtype cannot hold squared targets
@@ -186,7 +178,7 @@ def fit(
       and Bassett 1978), which `C` therefore weighs. For `q = 0.5` it is the absolute loss.
 
     All are quadratic programs. A primal-dual interior-point method with Mehrotra's predictor and
-    corrector (Nocedal and Wright 2006, Algorithm 16.4) solves them; each step is a weighted
+    corrector (Nocedal and Wright 2006, Algorithm 16.4) solves them. Each step is a weighted
     least-squares problem. The distance of an outlier changes neither the solution nor the number of
     steps: targets are centred by their quantile or median and divided by their median absolute
     deviation, and the stopping rule counts a larger residual as one deviation.
@@ -196,20 +188,18 @@ def fit(
             features' coefficients.
         C: weight of the data-fit term, positive; or one for each output, shape `c`.
         X: inputs, shape `n d`.
-        y: targets, shape `n`, or `n c` for several outputs, each fitted separately. If `C` or
-            `quantile` has shape `c`, all outputs have the targets of shape `n`: so one call fits a
-            path over `C`, or several quantiles.
+        y: targets, shape `n`, or `n c` for several outputs, each fitted separately. With targets of
+            shape `n`, a `C` or `quantile` of shape `c` fits `c` outputs to the same targets.
         weights: row weights, shape `n`, or `n c` for weights of each output; at least 0.
         loss: "absolute", "huber" or "quantile" (static).
-        quantile: q, between 0 and 1, or one for each output, shape `c`; with the quantile loss
-            only, where None stands for 0.5. The fitted quantiles of several outputs may cross.
-        threshold: Huber's d, in units of y. By default it is `TUNING` times a robust standard
-            deviation of the residuals, from their median absolute value; threshold and solution are
-            found together. With few rows such a threshold may not exist: the status is then
-            `EXHAUSTED`.
+        quantile: q, between 0 and 1, or one for each output, shape `c`, for the quantile loss only;
+            None for 0.5. The fitted quantiles of several outputs may cross.
+        threshold: Huber's d, in units of y. By default it is found together with the solution:
+            `TUNING` times a robust standard deviation of the residuals, from their median absolute
+            value. With few rows such a threshold may not exist: the status is then `EXHAUSTED`.
         tolerance: the duality gap at which to stop, relative to an objective in which a residual
-            counts as at most one deviation; by default 1e-6, or the square root of the dtype's
-            epsilon if that is larger.
+            counts as at most one deviation. By default it is 1e-6, or the square root of the
+            dtype's epsilon if that root is larger.
         max_iterations: limit of interior-point steps.
         block_rows: rows summed at a time (static).
 
@@ -217,8 +207,8 @@ def fit(
         `RobustFit`. The status is `PRECISION_LOST` if rounding keeps the gap above the tolerance,
         and `TRUNCATED` if the solution needs features lost to rounding, as in `fixed_size.fit`.
 
-    Memory `n p` for the features. Pure; works under `jit` and `vmap`, and nothing compiles again
-    when numbers change. Not differentiable in reverse mode (an iteration of unknown length).
+    Memory holds the features, shape `n p`. Pure; works under `jit` and `vmap`, and nothing compiles
+    again when numbers change. Not differentiable in reverse mode (an iteration of unknown length).
 
     Raises:
         ValueError: as for `fixed_size.fit`, or if the loss is unknown, the quantile not between 0
@@ -264,7 +254,7 @@ def _outputs(y: Array, C: Array, quantile: Array | None) -> tuple[int, ...]:
 
 
 def _check_quantile(loss: Loss, quantile: Any, *, in_order: bool = False) -> None:
-    """Raise a `ValueError` unless these are numbers between 0 and 1 for the quantile loss, or None.
+    """Raise a `ValueError` unless `quantile` is None, or in (0, 1) and for the quantile loss.
 
     With `in_order` several numbers must increase. Traced values pass.
     """
@@ -296,7 +286,7 @@ def _fit(
     max_iterations: Int[Array, ""],
     block_rows: int | None,
 ) -> RobustFit:
-    """See `fit`. A loop fits one output at a time; each has a target, weights, `C` and quantile."""
+    """See `fit`. A loop fits one output at a time."""
     Phi = map_row_blocks(feature_map, X, rows_in_block(block_rows))
     n, outputs = len(X), _outputs(y, C, quantile)
     w = jnp.ones(n, X.dtype) if weights is None else weights
@@ -313,14 +303,14 @@ def _fit(
             Phi, target, w, C, tolerance, quantile=q, threshold=threshold,
             max_iterations=max_iterations, block_rows=block_rows,
         )  # fmt: skip
-        size, linear_from = jnp.abs(solution.residual), solution.threshold
-        slope = _slope(solution, q)
-        row_weights = slope * jnp.where(size > linear_from, linear_from / size, 1)
+        losses, row_weights = _losses_and_row_weights(solution, q)
+        penalty = jnp.sum(jnp.square(solution.weights)) / 2
+        objective = penalty + C / 2 * jnp.sum(jnp.where(w > 0, w * losses, 0))
         # At a residual e the absolute loss has the slope of the squared loss with C / (2 |e|). A
-        # typical residual is `linear_from / SMOOTHING`.
-        strength = C if q is None else C / linear_from * (SMOOTHING / 2)
+        # typical residual is `threshold / SMOOTHING`.
+        strength = C if q is None else C / solution.threshold * (SMOOTHING / 2)
         unresolved = feature_map.unresolved(strength, _energy(Phi, w))
-        return solution, row_weights, _objective(solution, w, C, q), unresolved
+        return solution, row_weights, objective, unresolved
 
     solutions, row_weights, objective, unresolved = jax.lax.map(one, (columns, w, C, quantile))
     lost = jnp.where(jnp.any(unresolved), TRUNCATED, 0)
@@ -342,26 +332,16 @@ def _energy(Phi: Float[Array, "n p"], w: Float[Array, " n"]) -> Float[Array, " p
     return dot(w, jnp.square(Phi - mean[None, :]))
 
 
-def _slope(solution: Solution, quantile: Float[Array, ""] | None) -> Float[Array, "*n"]:
-    """Return the size of the slope of the linear part of the loss at each residual, over `d`."""
+def _losses_and_row_weights(
+    solution: Solution, quantile: Float[Array, ""] | None
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Return the loss of each row, and the row weights of the equivalent least-squares problem."""
+    size, linear_from = jnp.abs(solution.residual), solution.threshold
     if quantile is None:
-        return jnp.ones((), solution.residual.dtype)
-    upper, lower = slopes(quantile)
-    return jnp.where(solution.residual >= 0, upper, lower)
-
-
-def _objective(
-    solution: Solution,
-    w: Float[Array, " n"],
-    C: Float[Array, ""],
-    quantile: Float[Array, ""] | None,
-) -> Float[Array, ""]:
-    """Return the value of the objective that `fit` minimises."""
-    size = jnp.abs(solution.residual)
-    if quantile is None:
-        inner = jnp.minimum(size, solution.threshold)
-        losses = inner * (2 * size - inner)
+        inner = jnp.minimum(size, linear_from)
+        losses, slope = inner * (2 * size - inner), jnp.ones_like(size)
     else:
-        losses = _slope(solution, quantile) * size
-    penalty = jnp.sum(jnp.square(solution.weights)) / 2
-    return penalty + C / 2 * jnp.sum(jnp.where(w > 0, w * losses, 0))
+        upper, lower = slopes(quantile)
+        slope = jnp.where(solution.residual >= 0, upper, lower)
+        losses = slope * size
+    return losses, slope * jnp.where(size > linear_from, linear_from / size, 1)

@@ -1,9 +1,10 @@
-"""Machines with Huber's loss without each fold, by accelerated steps from the machine of all rows.
+"""Fit machines with Huber's loss without each fold, by steps from the machine of all rows.
 
 An interior-point method takes some twenty sums of `n p^2` products for each fold and `C`. Here all
-folds and `C` share the sums over all rows, and a fold takes some tens of steps of `n p` operations.
+folds and `C` share the sums over all rows. A fold takes some tens of steps of `n p` operations.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -15,53 +16,41 @@ from .._numerics import dot, dot_over_rows, like, present_rows
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING, TRUNCATED
 from ..features import FeatureMap
-from ..solvers.definite import Factor, factorise
+from ..solvers.definite import factorise
 from ..solvers.robust import PER_MEDIAN, least_threshold, weighted_quantile
-from .held_out import HeldOut, OnFold, each_C, with_size_axis
+from .held_out import HeldOut, OnFold, each_fold
 from .rows import FoldLayout, Rows
 
 TOLERANCE = 1e-4  # length of the last step: far below the noise of held-out errors
 STEPS = 3000  # limit of the steps of one machine; most take fewer than 100
-FREE_STEPS = 20  # steps in which the threshold is computed from the present residuals
-START_DISTANCE = 5.0  # in thresholds from the median: farther targets start from there
+FREE_STEPS = 20  # steps in which the threshold is computed from the current residuals
+START_DISTANCE = 5.0  # thresholds from the median at which targets are clipped for the first fit
+
+# Returns weights and intercept, given the right-hand sides of their equations.
+Solver = Callable[[Array, Array], tuple[Array, Array]]
 
 
 class System(NamedTuple):
-    """Sums over rows of `w phi phi'`, with the intercept's column apart."""
+    """Sums over weighted rows."""
 
-    products: Float[Array, "p p"]
-    features: Float[Array, " p"]
-    total: Float[Array, ""]
+    products: Float[Array, "p p"]  # sum of w phi phi'
+    features: Float[Array, " p"]  # sum of w phi
+    total: Float[Array, ""]  # sum of w
 
     __repr__ = short_repr
 
-    def factorised(self, C: Float[Array, ""]) -> "Factorised":
-        """Factorise the system with the intercept eliminated and `1/C` on its diagonal."""
+    def solver(self, C: Float[Array, ""]) -> Solver:
+        """Return the function that solves for weights, with the ridge `1/C`, and intercept."""
         f, N = self.features, jnp.maximum(self.total, jnp.finfo(self.total.dtype).tiny)
-        return Factorised(factorise(self.products - f[:, None] * f[None] / N, 1 / C), f, N)
+        factor = factorise(self.products - f[:, None] * f[None] / N, 1 / C)
 
+        def solve(
+            features: Float[Array, " p"], total: Float[Array, ""]
+        ) -> tuple[Float[Array, " p"], Float[Array, ""]]:
+            weights = factor.solve((features - f * (total / N))[:, None])[:, 0]
+            return weights, (total - dot(f, weights)) / N
 
-class Factorised(NamedTuple):
-    """A factorised `System`."""
-
-    factor: Factor
-    features: Float[Array, " p"]
-    total: Float[Array, ""]
-
-    __repr__ = short_repr
-
-    def solve(
-        self, features: Float[Array, " p"], total: Float[Array, ""]
-    ) -> tuple[Float[Array, " p"], Float[Array, ""]]:
-        """Return the solution of the system, weights and intercept, for one right-hand side.
-
-        Args:
-            features: the right-hand side in the equations of the weights.
-            total: the right-hand side in the equation of the intercept.
-        """
-        right = features - self.features * (total / self.total)
-        weights = self.factor.solve(right[:, None])[:, 0]
-        return weights, (total - dot(self.features, weights)) / self.total
+        return solve
 
 
 def sums(Phi: Float[Array, "r p"], w: Float[Array, " r"]) -> System:
@@ -88,7 +77,10 @@ class Problem(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """A machine of one fold, with its residuals; or the difference of two machines."""
+    """A machine of one fold, with its residuals; or the difference of two machines.
+
+    The residuals are linear in the machine.
+    """
 
     weights: Float[Array, " p"]
     intercept: Float[Array, ""]
@@ -96,16 +88,12 @@ class Machine(NamedTuple):
 
     __repr__ = short_repr
 
-    def plus(self, other: "Machine", factor: Float[Array, ""]) -> "Machine":
-        """Return `self + factor other`; residuals are linear in the machine."""
-        return jax.tree.map(lambda a, b: a + factor * b, self, other)
-
 
 class State(NamedTuple):
     """A machine on its way to the minimum."""
 
     machine: Machine
-    change: Machine  # from the machine before
+    change: Machine  # from the previous machine
     momentum: Float[Array, ""]  # Nesterov's t
     threshold: Float[Array, ""]
     steps: Int[Array, ""]
@@ -115,27 +103,28 @@ class State(NamedTuple):
 
 
 def minimise(
-    problem: Problem, weights: Float[Array, " p"], intercept: Float[Array, ""], system: Factorised
+    problem: Problem, weights: Float[Array, " p"], intercept: Float[Array, ""], solve: Solver
 ) -> tuple[Machine, Int[Array, ""]]:
     """Minimise from a given machine; return the machine and its stop code.
 
     The sums over all rows bound the curvature of the loss, so a step with their system lowers the
-    objective of the present threshold. Nesterov's momentum, which restarts where it leads uphill
-    (O'Donoghue and Candes 2015), takes the root of the number of steps.
+    objective of the current threshold. Nesterov's momentum reduces the number of steps to about its
+    square root. It restarts where it leads uphill (O'Donoghue and Candes 2015).
     """
     Phi, y, w, C, tolerance, _ = problem
 
     def step(state: State) -> State:
         t = (1 + jnp.sqrt(1 + 4 * jnp.square(state.momentum))) / 2
-        ahead = state.machine.plus(state.change, (state.momentum - 1) / t)
+        momentum = (state.momentum - 1) / t
+        ahead = jax.tree.map(lambda a, b: a + momentum * b, state.machine, state.change)
         # The median may alternate between rows for ever, so later steps average the thresholds.
         e, share = ahead.residual, 1 / jnp.maximum(state.steps - FREE_STEPS, 1).astype(y.dtype)
         d = state.threshold + share * (problem.threshold(e) - state.threshold)
         slopes = w * jnp.clip(e, -d, d)
-        move = system.solve(dot(slopes, Phi) - ahead.weights / C, jnp.sum(slopes))
+        move = solve(dot(slopes, Phi) - ahead.weights / C, jnp.sum(slopes))
         move = Machine(*move, -dot(Phi, move[0]) - move[1])
-        machine = ahead.plus(move, jnp.ones_like(t))
-        change = machine.plus(state.machine, -jnp.ones_like(t))
+        machine = jax.tree.map(jnp.add, ahead, move)
+        change = jax.tree.map(jnp.subtract, machine, state.machine)
         uphill = jnp.sum(w * move.residual * change.residual) < 0
         size = jnp.sqrt(jnp.sum(w * jnp.square(move.residual / d)) / jnp.sum(w))
         status = jnp.where(state.steps + 1 >= STEPS, EXHAUSTED, RUNNING)
@@ -145,20 +134,20 @@ def minimise(
 
     zero = jnp.zeros((), jnp.int32)
     start = Machine(weights, intercept, y - dot(Phi, weights) - intercept)
-    still = jax.tree.map(jnp.zeros_like, start)
+    no_change = jax.tree.map(jnp.zeros_like, start)
     d = problem.threshold(start.residual)
-    first = State(start, still, jnp.ones((), y.dtype), d, zero, zero + RUNNING)
+    first = State(start, no_change, jnp.ones((), y.dtype), d, zero, zero + RUNNING)
     last = jax.lax.while_loop(lambda state: state.status == RUNNING, step, first)
     return last.machine, last.status
 
 
-def fit_all(problem: Problem, system: Factorised) -> tuple[Machine, Int[Array, ""]]:
+def fit_all(problem: Problem, solve: Solver) -> tuple[Machine, Int[Array, ""]]:
     """Fit to all rows, from a ridge machine whose outliers are clipped."""
     centre = weighted_quantile(problem.y, problem.w)
     distance = START_DISTANCE * problem.threshold(problem.y - centre)
     targets = problem.w * jnp.clip(problem.y, centre - distance, centre + distance)
-    ridge = system.solve(dot(targets, problem.Phi), jnp.sum(targets))
-    return minimise(problem, *ridge, system)
+    ridge = solve(dot(targets, problem.Phi), jnp.sum(targets))
+    return minimise(problem, *ridge, solve)
 
 
 def held_out(
@@ -182,15 +171,15 @@ def held_out(
         scale = weighted_quantile(distance, jnp.where(distance > 0, w, 0))
         least = jnp.maximum(least_threshold(y.dtype) * scale, jnp.finfo(y.dtype).tiny)
         problem, of_all = Problem(Phi, y, w, C, tolerance, least), sums(Phi, w)
-        full, full_status = fit_all(problem, of_all.factorised(C))
+        full, full_status = fit_all(problem, of_all.solver(C))
 
         def one_fold(fold: tuple[Array, Array]) -> tuple[Array, Array]:
             place, in_fold = fold
-            held, features = jnp.zeros(n, bool).at[place].max(in_fold), Phi[place]
+            is_held_out, features = jnp.zeros(n, bool).at[place].max(in_fold), Phi[place]
             of_fold = sums(features, jnp.where(in_fold, w[place], 0))
-            system = jax.tree.map(jnp.subtract, of_all, of_fold).factorised(C)
-            without = problem._replace(w=jnp.where(held, 0, w))
-            machine, status = minimise(without, full.weights, full.intercept, system)
+            solve = jax.tree.map(jnp.subtract, of_all, of_fold).solver(C)
+            without = problem._replace(w=jnp.where(is_held_out, 0, w))
+            machine, status = minimise(without, full.weights, full.intercept, solve)
             return dot(features, machine.weights) + machine.intercept, status
 
         values, status = jax.lax.map(one_fold, (places, valid))
@@ -202,8 +191,5 @@ def held_out(
     each = jnp.repeat(C, outputs), jnp.tile(y.T, (s, 1)), jnp.tile(w.T, (s, 1))
     values, status = jax.lax.map(one_output, each)  # (s l) v r
     values = jnp.moveaxis(values.reshape(s, outputs, *places.shape), (0, 1), (2, 3))
-    fold_numbers = jnp.arange(len(places), dtype=jnp.int32)
-    sums_of_folds, kept = jax.lax.map(
-        lambda fold: on_fold(parts.fold(fold[0]), fold[1], each_C(C)), (fold_numbers, values)
-    )
-    return HeldOut(with_size_axis(sums_of_folds), kept, jnp.max(status.reshape(s, outputs), axis=1))
+    status = jnp.max(status.reshape(s, outputs), axis=1)
+    return each_fold(lambda status, _, values: (values, status), status, values, C, parts, on_fold)

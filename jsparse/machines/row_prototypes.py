@@ -28,9 +28,9 @@ class Prototypes(Sized):
     `Sized` describes the settings that are not listed.
 
     Args:
-        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky" for
-            the rows with the largest residual variance under the untuned kernel, whatever the
-            class.
+        selection: "renyi" (De Brabanter 2010, Algorithm 1), stratified by class; "uniform"; or
+            "pivoted_cholesky", for the rows of any class with the largest residual variance under
+            the untuned kernel.
     """
 
     selection: Selection = setting("renyi")

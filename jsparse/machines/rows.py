@@ -18,7 +18,7 @@ class FoldLayout(Protocol):
 
     @property
     def valid(self) -> Any:
-        """Whether a place of a fold holds a row, not padding; shape `v r`."""
+        """Whether each place of a fold holds a row, not padding; shape `v r`."""
         ...
 
     def gather(self, x: Array) -> Array:
@@ -26,7 +26,7 @@ class FoldLayout(Protocol):
         ...
 
     def scatter(self, values: Array, n: int) -> Array:
-        """Return values laid out by folds, shape `v r ..`, in row order, shape `n ..`."""
+        """Return an array laid out by folds, shape `v r ..`, in row order, shape `n ..`."""
         ...
 
 
@@ -97,7 +97,7 @@ class Rows(eqx.Module):
     def by_fold(self, layout: FoldLayout) -> "Rows":
         """Return the rows laid out by folds; padding has weight 0.
 
-        In rows of weight 0, targets that are not finite become 0, so that they cannot reach sums.
+        Targets that are not finite become 0 in rows of weight 0, so that they cannot reach sums.
         """
         y = as_array(self.y)
         if self.code is None:
@@ -116,8 +116,7 @@ def rows_of(
     y: Float[Array, " n *c"] | Int[Array, " n"],
     weights: Float[Array, " n"] | None = None,
     code: Code | None = None,
-    mesh: Mesh | None = None,
 ) -> Rows:
     """Return the `Rows` of some arrays; without weights, each row has weight 1."""
     weights = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
-    return Rows(X, y, weights, code, mesh)
+    return Rows(X, y, weights, code)

@@ -1,7 +1,6 @@
 """Relevance vector machines (Tipping 2001; Tipping and Faul 2003)."""
 
 import math
-from collections.abc import Generator
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ from .._blocks import capacity, map_systems, padded
 from .._numerics import exponents, like, present_rows, times_power
 from .._programs import compiled
 from .._repr import short_repr
-from .._types import Key, ScalarLike
+from .._types import CLike, Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..prototypes.choice import choose_rows
@@ -21,19 +20,9 @@ from ..solvers import sparse_bayes
 from ..solvers.sparse_bayes import MAX_ITERATIONS, TOLERANCE, Likelihood
 from .checks import check_choice, columns_in_one_dtype
 from .family import Family, diagnostics, single
-from .method import (
-    Method,
-    Points,
-    Shape,
-    Task,
-    TrainingRows,
-    check_number,
-    replaced,
-    rows_at,
-    setting,
-)
+from .method import Method, Points, Shape, Task, TrainingRows, check_number, replaced, setting
 from .rows import Rows
-from .stages import Chosen, Outcome, Stage, nearby_stages
+from .stages import Stages, nearby_stages
 from .surrogate import fixed_size_surrogate
 
 CANDIDATES = 1000  # default limit of the number of candidates
@@ -43,7 +32,7 @@ MAX_PROTOTYPES = 100  # default limit of the number of prototypes
 class RelevanceFit(NamedTuple):
     """A machine on all candidates, most of whose coefficients are 0.
 
-    If the dtype cannot hold squared targets, `noise` is 0 or infinite; all other fields are sound.
+    If the dtype cannot hold squared targets, `noise` is 0 or infinite. All other fields are sound.
     """
 
     expansion: KernelExpansion
@@ -59,9 +48,9 @@ class RVM(Method):
     """The relevance vector machine (Tipping 2001; Tipping and Faul 2003).
 
     Every coefficient has a normal prior with a separate precision, which maximises the evidence.
-    Most precisions become infinite, and their prototypes vanish. The evidence replaces `C`, and
-    cross-validation tunes only the kernel: first for the fixed-size LS-SVM on some candidates, then
-    near the best kernel for the method.
+    Most precisions become infinite, and their prototypes vanish. The evidence replaces `C`.
+    Cross-validation tunes only the kernel: first for the fixed-size LS-SVM on some candidates, then
+    for the method, near the best kernel found.
 
     Args:
         max_prototypes: limit of the prototypes of each target or binary problem.
@@ -72,7 +61,7 @@ class RVM(Method):
         max_iterations: limit of steps of the fit. It is the length of the history, so a new
             value compiles the programs again.
         likelihood: "normal" for real targets, "logistic" for classes -1 and +1; "auto" to choose by
-            the task. A fit without `resolve` then chooses "logistic" if there is a code.
+            the task.
     """
 
     max_prototypes: int = setting(MAX_PROTOTYPES)
@@ -105,19 +94,19 @@ class RVM(Method):
     def resolve(self, shape: Shape) -> "RVM":
         """See `Method.resolve`."""
         count = min(CANDIDATES if self.candidates is None else self.candidates, shape.present)
-        likelihood, most = self.likelihood, min(self.max_prototypes, count)
+        limit, likelihood = min(self.max_prototypes, count), self.likelihood
         if likelihood == "auto":
             likelihood = "normal" if shape.classes is None else "logistic"
-        return replaced(self, candidates=count, max_prototypes=most, likelihood=likelihood)
+        return replaced(self, candidates=count, max_prototypes=limit, likelihood=likelihood)
 
-    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
+    def stages(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages`: tune the kernel for the fixed-size LS-SVM, then near its kernel."""
         step = max(1, len(problem.points) // self.max_prototypes)  # rows may be in any order
         surrogate = fixed_size_surrogate(problem, self.max_prototypes, step=step)
-        return (yield from nearby_stages(surrogate, problem, search, refine_kernel=True))
+        return nearby_stages(surrogate, problem, search, refine_kernel=True)
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Return rows without copies: a copy of a prototype could not raise the evidence."""
+        """Return distinct rows: a copy of a prototype could not raise the evidence."""
         present = np.flatnonzero(rows.weights)
         first = np.unique(np.asarray(rows.X)[present], axis=0, return_index=True)[1]
         numbers = np.sort(present[first])
@@ -125,18 +114,13 @@ class RVM(Method):
         if self.candidates < len(numbers):
             weights = np.zeros_like(rows.weights)
             weights[numbers] = rows.weights[numbers]
-            drawn = rows.X, self.candidates, rows.labels, weights, rows.n
-            numbers = np.asarray(choose_rows(key, "uniform", *drawn)[0])
+            table = rows.X, self.candidates, rows.labels, weights, rows.n
+            numbers = np.asarray(choose_rows(key, "uniform", *table)[0])
         # Pad with copies, so that tables of similar size share programs.
-        return Points(rows_at(rows.X, padded(numbers, capacity(len(numbers)))), None)
+        return rows.points_at(padded(numbers, capacity(len(numbers))))._replace(rows=None)
 
     def fit(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
         """See `fit` of this module; `C` has no effect. Unused candidates are dropped."""
         assert points is not None
@@ -162,8 +146,7 @@ def fit(
         candidates: points that may be prototypes, shape `m d`.
         X: inputs, shape `n d`, in the units of the candidates.
         y: targets, shape `n`, or `n l` for several machines; -1 and +1 for classes.
-        weights: row weights, shape `n`, or `n l` for weights of each target; a row of weight 0 is
-            absent.
+        weights: row weights, shape `n`, or `n l` for weights of each target; 0 for an absent row.
         likelihood: "normal" for real targets, "logistic" for classes (static).
         max_prototypes: limit of the prototypes of each machine (static).
         tolerance: see `RVM`.
@@ -183,8 +166,8 @@ def fit(
     candidates, _, X, y, weights = columns_in_one_dtype(
         "candidates", candidates, 1.0, X, y, weights, classes=likelihood == "logistic"
     )
-    most = min(whole_number("max_prototypes", max_prototypes, 1), len(candidates))
-    method = RVM(most, None, tolerance, max_iterations, likelihood)
+    max_prototypes = min(whole_number("max_prototypes", max_prototypes, 1), len(candidates))
+    method = RVM(max_prototypes, None, tolerance, max_iterations, likelihood)
     method.check("regression")
     return _fit(method, kernel, candidates, X, y, weights)
 
@@ -224,19 +207,19 @@ def _fit(
         return coefficients, last.history - nats, last.steps, noise, last.status
 
     coefficients, history, steps, noise, status = map_systems(fit_target, (columns.T, w.T))
-    expansion = KernelExpansion(
-        kernel,
-        candidates,
-        coefficients[:, :-1].T.reshape(-1, *outputs),
-        coefficients[:, -1].reshape(outputs),
+    beta, b = coefficients[:, :-1].T.reshape(-1, *outputs), coefficients[:, -1].reshape(outputs)
+    return RelevanceFit(
+        expansion=KernelExpansion(kernel, candidates, beta, b),
+        history=history.reshape(*outputs, -1),
+        steps=steps.reshape(outputs),
+        noise=noise.reshape(outputs),
+        status=jnp.max(status),
     )
-    steps, noise = steps.reshape(outputs), noise.reshape(outputs)
-    return RelevanceFit(expansion, history.reshape(*outputs, -1), steps, noise, jnp.max(status))
 
 
 @compiled
 def _fit_rows(method: RVM, kernel: Kernel, points: Float[Array, "m d"], rows: Rows) -> Family:
-    if method.likelihood == "auto":
+    if method.likelihood == "auto":  # the method was not resolved
         method = replaced(method, likelihood="normal" if rows.code is None else "logistic")
     machine = _fit(method, kernel, points, rows.X, rows.targets, rows.problem_weights)
     used = machine.expansion.coefficients.reshape(len(points), -1) != 0

@@ -48,7 +48,7 @@ class SCDP(CandidatesFromSums):
         subset: number of random candidates examined for each prototype (SCDPP); None for all.
         selection: whether several problems or targets have the same prototypes, "joint", or
             "separate" ones.
-        stopping: end a path once its error no longer changes (eq. 38), to save time; by default all
+        stopping: end a path once its error no longer changes (eq. 38), to save time. By default all
             paths have `max_prototypes`, the paper's safest choice.
         nu: see `fit`.
     """
@@ -79,9 +79,9 @@ class SCDP(CandidatesFromSums):
     def shorter(self) -> "Sequence[SCDP]":
         """See `Method.shorter`: with a stopping rule, paths of 32 prototypes, then 64, and so on.
 
+        A shorter path is the beginning of a longer one, so the rule ends both at the same length.
         The cost of a path grows with the square of its length, so all shorter paths together cost
-        at most a third of the last one. A shorter path is the beginning of a longer one, so the
-        rule ends both at the same length.
+        at most a third of the last one.
         """
         if self.stopping is None:
             return (self,)
@@ -108,8 +108,8 @@ class SCDP(CandidatesFromSums):
     ) -> tuple[Path, Float[Array, "v k c"]]:
         """Return the paths of a batch of sums, and the intercepts of their machines.
 
-        If targets select separately, there is a path for each target of each batch member; the
-        targets of one member follow each other. All paths use the same random subsets.
+        With `selection="separate"` there is a path for each target of each member of the batch,
+        target after target. All paths use the same random subsets.
 
         Args:
             columns: the features that were summed.
@@ -219,9 +219,9 @@ def fit(
     largest residual, and solves the fixed-size LS-SVM on the prototypes selected so far. Every
     machine has an intercept, which is eliminated from the system.
 
-    In float32 the coefficients are computed again from the rows, by orthogonal transformations,
-    once the prototypes are selected. Their error is then proportional to the condition number of
-    the kernel columns, not to its square.
+    In float32, once the prototypes are selected, orthogonal transformations of the rows compute the
+    coefficients again. Their error is then proportional to the condition number of the kernel
+    columns, not to its square.
 
     Args:
         kernel: kernel of two points.
@@ -231,17 +231,18 @@ def fit(
         y: targets, shape `n`, or `n c` for several at once.
         weights: row weights, shape `n`, at least 0.
         max_prototypes: length of the path, at most `M` (static).
-        nu: adds `C nu/2 b^2` to the objective (34). The paper uses 1e-8, as it does not eliminate
-            the intercept; that value depends on the units of the weights.
+        nu: penalty of the intercept, which adds `C nu/2 b^2` to the objective (34). Its effect
+            depends on the units of the weights. The paper uses 1e-8, as it keeps the intercept in
+            the system.
         selection: whether several targets have the same prototypes, "joint", or "separate" ones
             (static).
         subset: number of random candidates examined for each prototype (SCDPP; Section 3.5.2, where
             it is 59); None for all (static).
         key: decides the random subsets.
-        formed: whether to sum the system of all candidates, `M M`, first. With False, which needs a
-            `subset`, each step computes the kernel columns that it examines, and memory holds
-            `n x k` numbers. None chooses the faster way by a count of operations; with
-            `block_rows` it chooses True (static).
+        formed: whether to sum the system of all candidates, `M M`, first (static). With False,
+            which needs a `subset`, each step computes the kernel columns that it examines, and
+            memory holds `n x k` numbers. None chooses the faster way by a count of operations, but
+            True with `block_rows`.
         block_rows: rows in memory at a time while the system is summed (static).
 
     Returns:
@@ -249,9 +250,9 @@ def fit(
         `info` has the length and status of each group's path, and for each machine the condition
         number of its system and the estimated relative error of its coefficients.
 
-    Pure; works under `jit` and `vmap`, and nothing compiles again when values change.
-    The machines are differentiable in both modes, any number of times, in all floating arguments
-    where the selection does not change. The figures in `info` have derivatives of 0.
+    Pure; works under `jit` and `vmap`, and nothing compiles again when values change. The machines
+    are differentiable in both modes, any number of times, in all floating arguments where the
+    selection does not change. The figures in `info` have derivatives of 0.
 
     Raises:
         ValueError: for inputs whose shapes do not fit, values known to be out of range, or more
@@ -279,10 +280,11 @@ def fit(
                 M, max_prototypes, subset
             )
     check_choice("selection", selection, Selection)
+    w = as_array(np.ones(len(X), X.dtype)) if weights is None else weights
+    problem = scdp_rows.Problem(kernel, candidates, like(C, X), X, w, like(nu, X))
     family = _fit(
-        kernel, candidates, like(C, X), (X, y, weights), like(nu, X),
-        None if key is None else as_key(key), max_prototypes=max_prototypes, selection=selection,
-        subset=subset, formed=formed, block_rows=block_rows,
+        problem, y, None if key is None else as_key(key), max_prototypes=max_prototypes,
+        selection=selection, subset=subset, formed=formed, block_rows=block_rows,
     )  # fmt: skip
     return with_sizes(family, np.arange(1, max_prototypes + 1))
 
@@ -291,11 +293,8 @@ def fit(
     compiled, static_argnames=("max_prototypes", "selection", "subset", "formed", "block_rows")
 )
 def _fit(
-    kernel: Kernel,
-    candidates: Float[Array, "M d"],
-    C: Float[Array, ""],
-    rows: tuple[Array, Array, Array | None],
-    nu: Float[Array, ""],
+    problem: scdp_rows.Problem,
+    y: Float[Array, " n *c"],
     key: Key | None,
     *,
     max_prototypes: int,
@@ -304,21 +303,17 @@ def _fit(
     formed: bool,
     block_rows: int | None,
 ) -> Family:
-    X, y, weights = rows
-    w = jnp.ones(len(X), X.dtype) if weights is None else weights
-
     def by_group(a: Float[Array, " r *c"]) -> Float[Array, "g r c"]:
         flat = a.reshape(len(a), -1)
         return flat.T[:, :, None] if selection == "separate" else flat[None]
 
-    primals = by_group(present_targets(y, w)), scdp_rows.Problem(kernel, candidates, C, X, w, nu)
-    targets, problem = jax.lax.stop_gradient(primals)
+    primals = by_group(present_targets(y, problem.w)), problem
+    y, targets, problem = jax.lax.stop_gradient((y, *primals))
     kernel, candidates, C, X, w, nu = problem
     options = {"max_prototypes": max_prototypes, "subset": subset}
     if formed:
         columns = candidate_columns(kernel, candidates)
-        y, weights = jax.lax.stop_gradient((y, weights))
-        sums = accumulate(columns, X, y, weights, block_rows=block_rows)
+        sums = accumulate(columns, X, y, w, block_rows=block_rows)
         A, b, rounded, feature_sum = columns.system(sums, C, nu)
         b = by_group(b)
         owner = jnp.zeros(len(b), jnp.int32)  # all right-hand sides share one matrix
@@ -331,10 +326,7 @@ def _fit(
         )
     on_rows, solution = not resolves_products(X.dtype), path
     if on_rows:
-        solution = jax.lax.map(
-            lambda group: scdp_rows.solve_again(group[0], group[1], problem, block_rows),
-            (path, targets),
-        )
+        solution = scdp_rows.solve_again(path, targets, problem, block_rows)
     target_sum = jnp.einsum("n,vnc->vc", w, targets, precision=jax.lax.Precision.HIGHEST)
     intercepts = intercept_path(solution, feature_sum, target_sum, (jnp.sum(w) + nu)[None])
     coefficients, intercepts = scdp_rows.with_derivatives(
@@ -372,8 +364,8 @@ def _family(
 
     With `on_rows`, the coefficients were computed from rows, not from sums.
     """
-    # PRECISION_LOST is a property of machines, not of paths. A path that is too short skipped
-    # candidates that rounding cannot distinguish from the selected ones: it is TRUNCATED.
+    # PRECISION_LOST is a property of machines, not of paths. A path that is too short is TRUNCATED:
+    # it skipped candidates that rounding cannot distinguish from the selected ones.
     ended = jnp.where(path.size < path.support.shape[-1], TRUNCATED, COMPLETED)
     status = jnp.where(path.status == PRECISION_LOST, ended, path.status).astype(jnp.int32)
     error = epsilon(intercepts.dtype) * (jnp.sqrt(path.condition) if on_rows else path.condition)

@@ -40,8 +40,7 @@ def is_forming_faster(M: int, k: int, subset: int) -> bool:
 class Problem(NamedTuple):
     """The arguments of a fixed-size LS-SVM on all candidates, without the targets.
 
-    They define the normal equations (34) of Karsmakers (2011), see `scdp_system.System`. Below,
-    "the system" means these equations.
+    They define the system (34) of Karsmakers (2011), see `scdp_system.System`.
     """
 
     kernel: Kernel
@@ -55,7 +54,7 @@ class Problem(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state of a pursuit that reads the rows and never forms the normal equations.
+    """The state of a pursuit that reads the rows and never forms the system (34).
 
     An axis `n1 = n + 1` has the `n` rows, and one more row for the penalty `nu` of the intercept.
     """
@@ -73,10 +72,10 @@ def pursue(
 ) -> tuple[Path, Float[Array, " k"]]:
     """Return the SCDPP path of the system (34), and the sums over rows of the selected columns.
 
-    Up to rounding, `probabilistic.run` on the formed system with the same draws returns the same
-    path. A step computes `n x subset` kernel values and reads the `n x k` images twice; its cost
-    does not depend on the number of candidates (Karsmakers 2011, Section 5.3 and footnote 14). The
-    path's `residual_norm` is not computed.
+    Up to rounding, `probabilistic.run` on the formed system with equal draws returns the same path.
+    A step computes `n x subset` kernel values and reads the `n x k` images twice. Its cost does not
+    depend on the number of candidates (Karsmakers 2011, Section 5.3 and footnote 14). The path's
+    `residual_norm` is not computed.
 
     Centring the columns eliminates the intercept. With the penalty `nu` the mean is
     `sum w phi / (sum w + nu)`, and there is one more row: its weight is `nu`, and it is 0 before
@@ -178,16 +177,21 @@ def _combination(
 
 
 def solve_again(
-    path: Path, targets: Float[Array, "n c"], problem: Problem, block_rows: int | None
+    paths: Path, targets: Float[Array, "g n c"], problem: Problem, block_rows: int | None
 ) -> Path:
-    """Return a path with coefficients computed from the QR factor of the rows `[1 K(X, Z) y]`."""
-    k = path.support.shape[0]
-    R = _triangular_factor(path.support, targets, problem, block_rows)
-    factor, along = R[1 : 1 + k, 1 : 1 + k], R[1 : 1 + k, 1 + k :]
-    directions = directions_of(factor[None], path.size[None])[0]
-    parts = path.support, directions, along, jnp.sum(jnp.square(factor), axis=0)
-    batch = (a[None] for a in (*parts, path.residual_norm, path.size, path.status))
-    return jax.tree.map(lambda a: a[0], assemble(*batch, on_rows=True))
+    """Return the paths with coefficients computed from QR factors of the rows `[1 K(X, Z) y]`."""
+    k = paths.support.shape[1]
+
+    def triangular_factor(group: tuple[Array, Array]) -> Float[Array, "q q"]:
+        return _triangular_factor(*group, problem, block_rows)
+
+    R = jax.lax.map(triangular_factor, (paths.support, targets))
+    factor, along = R[:, 1 : 1 + k, 1 : 1 + k], R[:, 1 : 1 + k, 1 + k :]
+    return assemble(
+        paths.support, directions_of(factor, paths.size), along,
+        jnp.sum(jnp.square(factor), axis=1), paths.residual_norm, paths.size, paths.status,
+        on_rows=True,
+    )  # fmt: skip
 
 
 def _triangular_factor(
@@ -196,10 +200,10 @@ def _triangular_factor(
     problem: Problem,
     block_rows: int | None,
 ) -> Float[Array, "q q"]:
-    """Return the factor R of the QR factorisation of two blocks of rows, one above the other.
+    """Return the QR factor `R` of the rows `[1 K(X, Z) y]` above a square root of the penalty.
 
-    One block is the rows `[1 K(X, Z) y]`, multiplied by the roots of their weights. The other is a
-    square root of the penalty: a row for `nu`, and `(K(Z, Z) / C)^(1/2)` for the coefficients.
+    The rows are multiplied by the roots of their weights. The root of the penalty has a row for
+    `nu`, and the rows `(K(Z, Z) / C)^(1/2)` for the coefficients.
     """
     kernel, candidates, C, X, weights, nu = problem
     k, c = len(support), targets.shape[1]
@@ -227,16 +231,15 @@ def with_derivatives(
 ) -> tuple[Float[Array, "g k k c"], Float[Array, "g k c"]]:
     """Return coefficients and intercepts of `g` paths with derivatives in targets and problem.
 
-    In both modes these are the derivatives of the machines on the selected prototypes. A pursuit
-    has no reverse mode, as its number of steps depends on values. A QR factorisation has no
-    derivative where the factor is singular, as it is for the first rows or unused places.
+    These are the derivatives, in both modes, of `_machines` on the selected prototypes. The pursuit
+    has no reverse mode, as its number of steps depends on values. The QR factorisation has no
+    derivative where its factor is singular, as it is for the first rows or unused places.
     """
 
     def machines(support: Array, targets: Array, problem: Problem) -> Float[Array, "g k p c"]:
-        def machines_of(group: tuple[Array, Array]) -> Float[Array, "k p c"]:
-            return _machines(*group, problem, block_rows)
-
-        return jax.lax.map(machines_of, (support, targets))
+        return jax.lax.map(
+            lambda group: _machines(group[0], group[1], problem, block_rows), (support, targets)
+        )
 
     values = jnp.concatenate([intercepts[:, :, None], path.coefficients], axis=2)
     values = with_derivative(

@@ -33,9 +33,9 @@ class System(NamedTuple):
 class CandidateColumns(KernelColumns):
     """Features `k(x, z) - constant`, one for each candidate `z`. The intercept absorbs constants.
 
-    The columns of a smooth kernel hardly vary: in float32, centring sums of squares afterwards
-    would lose the variation. The constant of a column is its mean over the candidates, not over the
-    rows, so that all folds share the constants, and sums remain additive.
+    The columns of a smooth kernel hardly vary: in float32, centring their sums of squares would
+    lose the variation. The constant of a column is its mean over the candidates, not over the rows,
+    so that all folds share the constants, and sums remain additive.
 
     Attributes:
         gram: `K(Z, Z)` of the candidates, shape `M M`.
@@ -84,11 +84,12 @@ def select(
     *,
     max_prototypes: int,
     subset: int | None,
+    rule: conjugate.Rule = "residual",
 ) -> Path:
-    """Return the path of each system `A[owner[i]] w = b[i]`.
+    """Return the path of each system `A[owner[i]] w = b[i]`, selected by a rule of `conjugate`.
 
-    The `c` columns of a right-hand side select the same candidates. With a `subset` and a `key`,
-    every step examines `subset` random candidates, otherwise all candidates.
+    All `c` columns of a right-hand side share one selection. With a `subset` and a `key`, every
+    step examines `subset` random candidates, otherwise all candidates.
     """
     diagonal = jnp.diagonal(A, axis1=1, axis2=2)[owner]
     columns, b, diagonal, scale = scaled(Columns(A, owner=owner), b, diagonal)
@@ -97,7 +98,7 @@ def select(
         path = probabilistic.run(*system, key, max_atoms=max_prototypes, subset=subset)
     else:
         none, zero = jnp.zeros(0, jnp.int32), jnp.zeros((), b.dtype)
-        path = conjugate.pursue(*system, none, zero, max_atoms=max_prototypes)
+        path = conjugate.pursue(*system, none, zero, max_atoms=max_prototypes, rule=rule)
     return scale.undone(path)
 
 
@@ -109,11 +110,8 @@ def intercept_path(
 ) -> Float[Array, "v k c"]:
     """Return the intercepts of all machines of `v` paths.
 
-    Args:
-        path: the paths.
-        feature_sum: weighted sum over rows of each selected column.
-        target_sum: weighted sum of the targets.
-        total: sum of the weights, plus the intercept's penalty, shape `v` or `1`.
+    The sums are weighted sums over rows, of each selected column and each target. The total weight
+    includes the intercept's penalty, and has shape `v` or `1`.
     """
     explained = jnp.einsum(
         "vk,vjkc->vjc", feature_sum, path.coefficients, precision=jax.lax.Precision.HIGHEST

@@ -1,16 +1,16 @@
 """The number of prototypes: stated, chosen among several, or doubled while the error falls."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, cast
 
 from .._arguments import increasing, real, whole_number
 from .._blocks import rounded_down
-from .method import Method, Shape, Task, at_most, default_prototypes, option, replaced, setting
-from .stages import Chosen, Outcome, Stage, size_stages
+from .method import Method, Shape, Task, at_most, option, replaced, setting
+from .stages import Stages, size_stages
 
 
 class Sized(Method):
-    """The settings of methods whose machines have a stated number of prototypes.
+    """The settings of methods whose number of prototypes the user states.
 
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several increasing
@@ -67,8 +67,9 @@ class Sized(Method):
             self._checked(2**31 - 1, "the largest number")
 
     def default_number(self, shape: Shape) -> int:
-        """Return the number of prototypes that None stands for."""
-        return default_prototypes(self.usual_prototypes, shape)
+        """Return the number of prototypes that None stands for, see the class."""
+        third = -(-shape.n // 3)
+        return min(shape.n, max(shape.classes or 1, min(self.usual_prototypes, third)))
 
     def resolve(self, shape: Shape) -> "Sized":
         """See `Method.resolve`."""
@@ -101,22 +102,18 @@ class Sized(Method):
         method, place = super().at_size(m)
         return cast(Sized, replaced(method, n_prototypes=m, stop_when_flat=False)), place
 
-    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
+    def stages(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages`; with several sizes, `size_stages` yields the stages of each size."""
         if not self.sizes:
-            return (yield from super().stages(problem, search))
+            return super().stages(problem, search)
         sizes = self.sizes, self.size_tolerance, self.stop_when_flat
-        return (yield from size_stages(*sizes, problem, search))
+        return size_stages(*sizes, problem, search)
 
 
 def doubled(rows: int, classes: int, fewest: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of prototypes that "auto" tries, each about twice the one before.
+    """Return the numbers of prototypes that "auto" tries, each about twice the previous one.
 
-    Args:
-        rows: limit of the largest number.
-        classes: limit of the smallest number.
-        fewest: the smallest number, unless there are more classes.
-        most: the largest number, unless there are fewer rows.
+    The numbers are at least `fewest` and `classes`, and at most `most` and `rows`.
     """
     m = rounded_down(min(most, rows))
     sizes = [m]

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from jaxtyping import Array, Float
 
-from .._types import ScalarLike
+from .._types import CLike, ScalarLike
 from ..kernels import Kernel
 from ..solvers.interior_point import Hinge
 from . import direct
@@ -19,10 +19,9 @@ from .reduced_svm import ReducedSVM
 class SLMC(DirectMethod):
     """Sparse large margin classifiers: a support vector machine with optimised prototypes.
 
-    A descent minimises the objective of the support vector machine in the span of the prototypes,
-    as a function of the prototypes (Wu et al. 2006, problem (20)-(23)). The kernel is tuned for the
-    `ReducedSVM` on the points from which the descent starts. `DirectMethod` describes the settings
-    that are not listed.
+    A descent in the prototypes minimises the objective of the support vector machine in their span
+    (Wu et al. 2006, problem (20)-(23)). The kernel is tuned for the `ReducedSVM` on the points from
+    which the descent starts. `DirectMethod` describes the settings that are not listed.
 
     Args:
         loss: "hinge" or "squared_hinge".
@@ -53,7 +52,7 @@ class SLMC(DirectMethod):
 def fit(
     kernel: Kernel,
     start: Float[Array, "*s m d"],
-    C: ScalarLike | Float[Array, " l"],
+    C: CLike,
     X: Float[Array, "n d"],
     y: Float[Array, " n *l"],
     weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
@@ -66,13 +65,12 @@ def fit(
 
     Args:
         kernel: kernel of two points.
-        start: prototypes from which the descent starts, shape `m d`; or several starts, shape
+        start: prototypes from which the descent starts, shape `m d`; or several sets, shape
             `s m d`, see `direct.minimise`.
         C: weight of the data-fit term, positive; or one for each target, shape `l`.
         X: inputs, shape `n d`, in the units of the prototypes.
         y: targets -1 and +1, shape `n`; or several that share their prototypes, shape `n l`.
-        weights: row weights, shape `n`, or `n l` for weights of each target; a row of weight 0 is
-            absent.
+        weights: row weights, shape `n`, or `n l` for weights of each target; 0 for an absent row.
         loss: "hinge" or "squared_hinge" (static).
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iterations: limit of steps of the descent; the length of the history (static).

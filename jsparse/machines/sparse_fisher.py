@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._types import ScalarLike
+from .._types import CLike, ScalarLike
 from ..kernels import Kernel
 from ..solvers.interior_point import Hinge
 from . import direct
@@ -19,8 +19,8 @@ class SparseFisher(SLMC):
     """Sparse kernel Fisher discriminants (Wu et al. 2006, Appendix A), see `fit`.
 
     The descent finds the prototypes of the discriminant. The machine is a support vector machine on
-    these prototypes. The kernel is tuned for the `ReducedSVM` on the points from which the descent
-    starts. `DirectMethod` describes the settings that are not listed.
+    these prototypes. The kernel is tuned as for `SLMC`. `DirectMethod` describes the settings that
+    are not listed.
 
     Args:
         loss: loss of the support vector machine, "hinge" or "squared_hinge".
@@ -45,7 +45,7 @@ class SparseFisher(SLMC):
 def fit(
     kernel: Kernel,
     start: Float[Array, "*s m d"],
-    C: ScalarLike | Float[Array, " l"],
+    C: CLike,
     X: Float[Array, "n d"],
     y: Float[Array, " n *l"],
     weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
@@ -58,10 +58,8 @@ def fit(
 
     The descent maximises the largest eigenvalue of the discriminant in the span of the prototypes.
     The ridge `mu = 1 / (C sum_i weight_i)` is added to the variance within the classes. A support
-    vector machine with the same `C` is then fitted on the prototypes, as at the end of the
-    appendix.
-
-    Arguments and errors are as for `slmc.fit`; `loss` belongs to the support vector machine.
+    vector machine with the same `C` and the given `loss` is then fitted on the prototypes, as at
+    the end of the appendix. Arguments and errors are as for `slmc.fit`.
 
     Returns:
         `DirectFit`. Its history holds the negative eigenvalues. Its status is the worse status of

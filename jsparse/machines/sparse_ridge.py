@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._types import ScalarLike
+from .._types import CLike, ScalarLike
 from ..features import FeatureMap
 from ..kernels import Kernel
 from . import direct
@@ -50,7 +50,7 @@ class _FirstStart(FixedSize):
 def fit(
     kernel: Kernel,
     start: Float[Array, "*s m d"],
-    C: ScalarLike | Float[Array, " l"],
+    C: CLike,
     X: Float[Array, "n d"],
     y: Float[Array, " n *l"],
     weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,

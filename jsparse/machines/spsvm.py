@@ -1,7 +1,6 @@
 """Sparse SVM of growing size: greedy prototypes, squared hinge, Newton (Keerthi et al. 2006)."""
 
 import functools
-from collections.abc import Generator
 from typing import Any, ClassVar, cast
 
 import jax
@@ -26,18 +25,18 @@ from .method import Task, check_number
 from .nested import nested_family, with_sizes
 from .rows import Rows
 from .spsvm_newton import Objective
-from .stages import Chosen, Outcome, Stage, nearby_stages
+from .stages import Stages, nearby_stages
 from .surrogate import fixed_size_surrogate
 
 # Optimise all coefficients whenever their number has grown by this factor; in between, optimise
 # only the coefficient of the newest prototype. The total cost is then proportional to the cost of
 # the last optimisation (Keerthi et al. 2006, Section 3.3).
 GROWTH = 1.1
-# The kernel and `C` are tuned for a quarter of the path, but for at least so many prototypes: the
-# cost of a path grows faster than its length.
+# The kernel and `C` are tuned for a quarter of the path, but at least for this number of
+# prototypes: the cost of a path grows faster than its length.
 SEARCHED = 32
-# The surrogate has so many prototypes. Fewer would favour kernels that are too smooth for
-# prototypes selected out of all candidates.
+# Prototypes of the surrogate. Fewer would favour kernels that are too smooth for prototypes
+# selected out of all candidates.
 SURROGATE_PROTOTYPES = 300
 
 
@@ -46,9 +45,9 @@ class SpSVM(Candidates):
 
     Several classes are several binary problems, each with separate prototypes. The kernel is tuned
     for the fixed-size LS-SVM on the first 300 candidates, as a path for every kernel, `C` and fold
-    would take many times longer. Then few kernels and values of `C` near the best ones are tried on
-    the first quarter of the path. The size is tuned on the whole path. `Candidates` describes the
-    settings that are not listed.
+    would take many times longer. Then a few kernels and values of `C` near the best ones are tried
+    on the first quarter of the path. The size is tuned on the whole path. `Candidates` describes
+    the settings that are not listed.
 
     Args:
         subset: number of random candidates examined for each prototype; None for 59.
@@ -67,7 +66,7 @@ class SpSVM(Candidates):
         super().check(task)
         check_number("growth", self.growth, 1.0, finite=False)
 
-    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
+    def stages(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages`: the kernel and `C` are tuned for the first part of the path."""
         length = min(self.longest, max(SEARCHED, self.longest // 4))
         beginning = problem.with_method(self.shortened(length))
@@ -76,12 +75,10 @@ class SpSVM(Candidates):
         problem = outcome.problem.with_method(self)
         return tuned._replace(outcome=outcome._replace(problem=problem))
 
-    def stages_of_one_size(
-        self, problem: Any, search: Any
-    ) -> Generator[Stage, Outcome | None, Chosen]:
+    def stages_of_one_size(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages_of_one_size`: the kernel for the fixed-size LS-SVM, then nearby."""
         surrogate = fixed_size_surrogate(problem, max(self.longest, SURROGATE_PROTOTYPES))
-        return (yield from nearby_stages(surrogate, problem, search, refine_kernel=True))
+        return nearby_stages(surrogate, problem, search, refine_kernel=True)
 
     def fit(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
@@ -115,8 +112,7 @@ def fit(
     prototypes. Each step adds, out of a random subset, the candidate whose coefficient alone lowers
     the objective most. Whenever the set has grown by the factor `growth`, Newton steps optimise all
     coefficients again. Their systems are the normal equations of the rows within the margin.
-
-    Candidates that depend on the prototypes up to rounding are skipped; the path ends when no other
+    Candidates that depend on the prototypes up to rounding are skipped. The path ends when no other
     candidates are left.
 
     Args:
@@ -131,20 +127,19 @@ def fit(
         max_prototypes: length of the path, at most `M` (static).
         subset: number of random candidates examined for each prototype (static); None for 59, as in
             the paper, or `M` if it is smaller.
-        growth: optimise all coefficients whenever the number of prototypes has grown by this
-            factor; 1 to optimise them after every prototype.
+        growth: factor by which the number of prototypes grows between optimisations of all
+            coefficients; 1 to optimise them after every prototype.
         max_iterations: limit of the Newton steps of each optimisation.
 
     Returns:
         A `Family` of the sizes 1 to `max_prototypes`, with a group of outputs for each problem. Its
-        `info` has the length and status of each group's path. For each machine it has diagnostics
-        of the last optimisation of all coefficients: the condition number of the system, the
-        estimated relative error of the coefficients, and the status, `EXHAUSTED` at
-        `max_iterations`.
+        `info` has the length and status of each group's path. For each machine it has the condition
+        number, the estimated relative error of the coefficients and the status (`EXHAUSTED` at
+        `max_iterations`) of the last optimisation of all coefficients.
 
-    Pure; works under `jit` and `vmap`, and nothing compiles again when values change.
-    Differentiable in forward mode where the selection does not change, to the precision to which
-    Newton's steps converged; not in reverse mode, as the number of steps depends on values.
+    Pure; works under `jit` and `vmap`, and nothing compiles again when values change. Where the
+    selection does not change, differentiable in forward mode, as precisely as Newton's steps
+    converged. Not differentiable in reverse mode, as the number of steps depends on values.
 
     Raises:
         ValueError: for shapes that do not fit, values known to be out of range, or more prototypes

@@ -14,7 +14,7 @@ from ..pursuit.path import LOST
 from ..solvers.definite import factorise
 
 _LINE_STEPS = 12  # limit of the Newton steps of a line search
-_MOVED = 4  # roundings by which the last step of a line search may move
+_MOVED = 4  # units of epsilon: a line search ends with a step that moves by less
 
 
 class Objective(NamedTuple):
@@ -53,12 +53,12 @@ def line_search(
     slope: Float[Array, " r"],
     max_steps: int = _LINE_STEPS,
 ) -> tuple[Float[Array, " r"], Float[Array, " r"]]:
-    """Return for each direction the step `t` that minimises the objective, and the decrease.
+    """Return for each direction the step `t` that minimises the objective, and its decrease.
 
-    The values are `values + t change`, and the penalty changes by `square t^2 / 2 + slope t`. The
-    derivative in `t`, `square t + slope - C sum deficit change`, is increasing and piecewise
-    linear. At most `max_steps` Newton steps, safeguarded by a bracket, find its root; they end once
-    no `t` moves. The decrease is that of the returned `t`, even if it is not yet the minimum.
+    The machine's values become `values + t change`, and the penalty changes by
+    `square t^2 / 2 + slope t`. The derivative in `t`, `square t + slope - C sum deficit change`, is
+    increasing and piecewise linear. At most `max_steps` Newton steps, safeguarded by a bracket,
+    find its root. They end once no `t` moves.
     """
     y, w, C = objective.y[:, None], objective.w[:, None], objective.C
     margins, along = 1 - y * values[:, None], y * changes  # of 1 - y (f + t change)
@@ -112,11 +112,8 @@ def minimise(
 ) -> Newton:
     """Minimise over coordinates and intercept by Newton steps with exact line search.
 
-    Args:
-        objective: the data-fit term; the penalty is half the sum of squared coordinates.
-        features: features of the rows. The last feature is 1, for the unpenalised intercept.
-        start: coordinates and intercept to start from.
-        max_iterations: limit of steps.
+    The penalty is half the sum of squared coordinates. The last feature is 1, for the unpenalised
+    intercept.
     """
     p, count = len(start), jnp.zeros((), jnp.int32)
     penalty = jnp.ones(p, start.dtype).at[p - 1].set(0)
@@ -172,10 +169,10 @@ def precision(
     """Return the condition number of the system, and the relative error of its solution.
 
     The condition number is `tr(A) tr(A^(-1))`. `A` is the system of coefficients and intercept,
-    with its diagonal scaled to one, as for other paths. The error has two parts. Rounding of the
-    rows is amplified only by the square root of the condition number: the matrices of Newton's
-    systems contain squares of the rows, but the gradients do not. Rounding of the kernel matrix
-    `K = L L'`, a term of `A`, is amplified by `A^(-1)`.
+    with its diagonal scaled to one. The error has two parts. Rounding of the rows is amplified only
+    by the square root of the condition number: Newton's systems contain squares of the rows, but
+    the gradients do not. Rounding of the kernel matrix `K = L L'`, a term of `A`, is amplified by
+    `A^(-1)`.
 
     Args:
         factor: `L`; the identity where no prototype is selected.

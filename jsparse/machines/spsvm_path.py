@@ -24,8 +24,8 @@ from ..kernels import Kernel
 from ..pursuit.conjugate import NOISE
 from .spsvm_newton import Objective, line_search, minimise, precision
 
-# Newton's systems have a quarter, half or all of the path's length, whichever holds the prototypes.
-# Below 64 prototypes a smaller system would save less time than its compilation takes.
+# Newton's systems have a quarter, half or all of the path's length: the smallest that holds the
+# prototypes. Below 64 prototypes a smaller system would save less time than its compilation takes.
 _EIGHTHS, _LEAST = (2, 4, 8), 64
 # Each drawn candidate gets a few Newton steps, and the best of them are searched to the end. With a
 # large `C` the few steps may miss most of the decrease, as the objective then has sharp bends.
@@ -33,7 +33,7 @@ _SCREENING_STEPS, _FINALISTS = 3, 8
 
 
 class Problem(NamedTuple):
-    """Kernel, candidates, rows and objective; rows of weight 0 hold copies of other rows."""
+    """Kernel, candidates, rows and objective. Rows of weight 0 hold copies of other rows."""
 
     kernel: Kernel
     candidates: Float[Array, "M d"]
@@ -48,7 +48,7 @@ class Machine(NamedTuple):
 
     Let `K = L L'` be the kernel matrix of the prototypes. Then `f = coordinates' features + b` and
     `beta = L^(-T) coordinates`. In these coordinates the penalty is the identity, and Newton's
-    systems are well conditioned even if `K` is not: float32 would lose all digits otherwise.
+    systems are well-conditioned even if `K` is not: float32 would lose all digits otherwise.
     """
 
     coordinates: Float[Array, "*s k"]
@@ -74,7 +74,7 @@ class State(NamedTuple):
     truncated: Bool[Array, ""]  # whether a dependent candidate would have been useful
     optimised: Int[Array, ""]  # size at the last optimisation of all coefficients
     size: Int[Array, ""]  # number of prototypes
-    step: Int[Array, ""]  # number of steps, some of which add no prototype
+    step: Int[Array, ""]  # number of steps; some add no prototype
     status: Int[Array, ""]
 
     __repr__ = short_repr
@@ -113,7 +113,7 @@ def step(
     """Draw candidates and add the best, or none if all of them depend on the prototypes."""
     eps, k = epsilon(problem.X.dtype), len(state.support)
     drawn = _draw(problem, state, key, subset)
-    grown = _grown(problem, state, drawn)
+    grown = _add_best(problem, state, drawn)
     ended = jnp.where(grown.truncated, TRUNCATED, CONVERGED)
     status = jnp.where(jnp.any(grown.free), RUNNING, ended)
     status = jnp.where(grown.size >= k, COMPLETED, status)
@@ -122,7 +122,7 @@ def step(
     # Only small arrays pass through the branches: the features would be copied.
     machine, values = jax.lax.cond(
         due,
-        lambda: _optimised(problem, grown, max_iterations),
+        lambda: _optimise_all(problem, grown, max_iterations),
         lambda: (grown.machine, grown.values),
     )
     optimised = jnp.where(due, grown.size, grown.optimised)
@@ -148,16 +148,16 @@ class Drawn(NamedTuple):
     pivot: Float[Array, " r"]  # Schur complement k(z, z) - |shares|^2; 0 if z is dependent
     noise: Float[Array, " r"]  # size of a pivot of 0 after rounding
     slope: Float[Array, " r"]  # derivative of the penalty in the candidate's coefficient, at 0
-    gain: Float[Array, " r"]  # decrease of the objective by a few steps of the candidate alone
+    gain: Float[Array, " r"]  # decrease of the objective by a few Newton steps, see `_draw`
 
     __repr__ = short_repr
 
 
 def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
-    """Draw a random subset of the free candidates, and find what each gains.
+    """Draw a random subset of the candidates in `State.free`, and find what each gains.
 
-    `State.free` says which candidates are free. The gain of a drawn candidate is the decrease of
-    the objective by a few Newton steps of its coefficient, with all other coefficients held fixed.
+    The gain of a drawn candidate is the decrease of the objective by a few Newton steps of its
+    coefficient, with all other coefficients held fixed.
     """
     kernel, candidates, X, objective = problem
     eps, least = epsilon(X.dtype), float(jnp.finfo(X.dtype).tiny)
@@ -186,7 +186,7 @@ def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
     )
 
 
-def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
+def _add_best(problem: Problem, state: State, drawn: Drawn) -> State:
     """Return the state after adding the best drawn candidate and optimising its coefficient."""
     M, k, objective = len(state.free), len(state.support), problem.objective
     independent = drawn.free & (drawn.pivot > drawn.noise)
@@ -227,11 +227,11 @@ def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
     )
 
 
-def _optimised(
+def _optimise_all(
     problem: Problem, state: State, max_iterations: Int[Array, ""]
 ) -> tuple[Machine, Float[Array, " n"]]:
     """Optimise all coefficients and the intercept; return the machine and its values."""
-    most = len(state.support)
+    max_prototypes = len(state.support)
 
     def optimise(k: int) -> tuple[Machine, Float[Array, " n"]]:
         """Optimise the first `k` places, which hold all prototypes."""
@@ -241,8 +241,8 @@ def _optimised(
         condition, error = precision(state.factor[:k, :k], state.support[:k] >= 0, last.hessian)
         # If rounding has spoilt Newton's systems, the error cannot be estimated.
         error = jnp.where(last.status == PRECISION_LOST, jnp.inf, error)
-        coordinates = jnp.zeros(most, extended.dtype).at[:k].set(last.solution[:k])
+        coordinates = jnp.zeros(max_prototypes, extended.dtype).at[:k].set(last.solution[:k])
         machine = Machine(coordinates, last.solution[k], condition, error, last.status)
         return machine, dot(last.solution, extended)
 
-    return of_capacity(state.size, capacities(most, _EIGHTHS, _LEAST), optimise)
+    return of_capacity(state.size, capacities(max_prototypes, _EIGHTHS, _LEAST), optimise)

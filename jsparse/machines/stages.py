@@ -10,11 +10,7 @@ from .._repr import short_repr
 
 
 class Stage(NamedTuple):
-    """One search of a method's tuning.
-
-    A method yields its stages one after the other, and receives the outcome of each before it
-    yields the next. The method, not the loop that runs the stages, chooses the outcome to keep.
-    """
+    """One search of a method's tuning, see `Stages`."""
 
     problem: Any  # `search.problem.Problem`: method, rows and points
     search: Any  # `search.strategies.Search`
@@ -29,7 +25,7 @@ class Stage(NamedTuple):
 class Outcome(NamedTuple):
     """The result of a stage."""
 
-    problem: Any  # the stage's problem; if the search moved the points, with the moved points
+    problem: Any  # the stage's problem, with the points to which the search has moved them
     tuning: Any  # `search.run.Tuning`: the best hyper-parameters and their score
     theta: Float[np.ndarray, " p"]  # the best point of the stage's search
     C: Float[np.ndarray, " s"]  # the values of `C` that were validated together with the best one
@@ -43,23 +39,35 @@ class Outcome(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The outcome that a method keeps."""
+    """The outcome that a method keeps; with several sizes, also the outcome of each size."""
 
     outcome: Outcome
-    # If several sizes were tuned one after the other: the sizes, increasing, and their outcomes.
-    sizes: tuple[int, ...] = ()
-    outcomes: tuple[Outcome, ...] = ()
+    sizes: tuple[int, ...] = ()  # the sizes that were tuned, increasing; empty for a single size
+    outcomes: tuple[Outcome, ...] = ()  # the outcome of each of the `sizes`
     place: int = 0  # index of `outcome` in `outcomes`
     moved: bool = False  # whether the search moved the points
 
     __repr__ = short_repr
 
 
-def better_by(first: Outcome, second: Outcome, standard_errors: float) -> bool:
-    """Return whether the second score is lower by more than a margin.
+Stages = Generator[Stage, Outcome | None, Chosen]
+"""A generator that yields stages, receives their outcomes, and returns the outcome to keep.
 
-    The margin is `standard_errors` times the standard error of the first score, which counts as 0
-    if it is not known.
+The outcome of an optional stage is None if the stage failed or was skipped.
+"""
+
+
+def single_stage(problem: Any, search: Any) -> Stages:
+    """Yield one stage, and return its outcome."""
+    outcome = yield Stage(problem, search)
+    assert outcome is not None
+    return Chosen(outcome)
+
+
+def better_by(first: Outcome, second: Outcome, standard_errors: float) -> bool:
+    """Return whether the second score is lower by more than `standard_errors` of the first score.
+
+    An unknown standard error counts as 0.
     """
     margin = standard_errors * np.nan_to_num(first.tuning.standard_error)
     return bool(second.tuning.score < first.tuning.score - margin)
@@ -68,10 +76,10 @@ def better_by(first: Outcome, second: Outcome, standard_errors: float) -> bool:
 def better_on_folds(first: Outcome, second: Outcome, standard_errors: float) -> bool:
     """Return whether the second score is lower by more than a margin, by paired differences.
 
-    The margin is `standard_errors` times the standard error of the mean difference of the two
-    errors of each fold. Both outcomes have the same folds, and a fold of hard rows is hard for both
-    machines. So this standard error is far smaller than the standard error of one score. The
-    evaluation of both outcomes is repeated once. If there is only one fold, the margin is 0.
+    The margin is `standard_errors` times the standard error of the mean difference of both errors
+    on the folds. A fold of hard rows is hard for both machines, so this standard error is far
+    smaller than the standard error of one score. With only one fold the margin is 0. Both outcomes
+    are evaluated once more.
     """
     gains = _fold_errors(first) - _fold_errors(second)
     gains = gains[~np.isnan(gains)]  # a fold without weight has no error
@@ -93,8 +101,7 @@ def smallest_within(
     """Return the first index whose error is within `tolerance` standard errors of the smallest.
 
     A tolerance of 0 takes the smallest error (De Brabanter 2010, Section 5); 1 is the
-    one-standard-error rule (Breiman et al. 1984). If all held-out rows form one part, the standard
-    error is not known, and counts as 0.
+    one-standard-error rule (Breiman et al. 1984). An unknown standard error counts as 0.
     """
     best = int(np.argmin(errors))
     spread = np.nan_to_num(standard_errors[best], posinf=0.0)
@@ -105,24 +112,24 @@ GROWTH = 4.0  # factor of a stage's seconds when the number of prototypes double
 # Sizes up to this fraction of the largest are tuned over the whole range. As the time grows with
 # the square or cube of the size, ten kernels for them take less time than one for the largest size.
 WHOLE_RANGE = 0.25
-# Tuning goes on if the last size is better than the size before by this many standard errors.
+# Tuning goes on if the last size is better than the previous size by this many standard errors.
 FLAT = 0.1
 
 
 def size_stages(
     sizes: tuple[int, ...], tolerance: float, stop_when_flat: bool, problem: Any, search: Any
-) -> Generator[Stage, Outcome | None, Chosen]:
+) -> Stages:
     """Tune machines of several sizes, and choose one (De Brabanter 2010, Section 5).
 
-    Each size has the stages that its method has for one size. The smallest size, and every size up
-    to a quarter of the largest, is tuned over the whole range. Each larger size is tuned by a local
-    search from the best kernel of the size before, as the best kernel changes little.
+    The smallest size, and every size up to a quarter of the largest, is tuned over the whole range.
+    Each larger size is tuned by a local search from the best kernel of the previous size, as the
+    best kernel changes little.
 
     Args:
         sizes: numbers of prototypes, increasing.
         tolerance: chooses the size, see `smallest_within`.
-        stop_when_flat: stop once a size is not better than the size before by a tenth of a standard
-            error, or once the next size would take longer than the time left.
+        stop_when_flat: stop once a size is not better than the previous size by a tenth of a
+            standard error, or once the next size would take longer than the time left.
         problem: the tuning problem, with the points of all sizes.
         search: the user's search.
     """
@@ -153,15 +160,12 @@ def size_stages(
 
 
 def _stages_of_a_size(
-    stages: Generator[Stage, Outcome | None, Chosen],
-    optional: bool,
-    expected_seconds: float,
-    planned_later: int,
+    stages: Stages, optional: bool, expected_seconds: float, planned_later: int
 ) -> Generator[Stage, Outcome | None, Outcome | None]:
     """Run the stages of one of several sizes, and return the outcome with their total seconds.
 
-    The last three arguments are fields of `Stage`. If a stage of the size is skipped that is not
-    optional within the size, return None.
+    The last three arguments are fields of `Stage`. Return None if the size is optional, and one of
+    its required stages failed or was skipped.
     """
     seconds, outcome = 0.0, None
     while True:
@@ -179,21 +183,14 @@ def _stages_of_a_size(
         seconds += 0.0 if outcome is None else outcome.seconds
 
 
-def surrogate_stages(
-    surrogate: Any, problem: Any, search: Any
-) -> Generator[Stage, Outcome | None, Chosen]:
+def surrogate_stages(surrogate: Any, problem: Any, search: Any) -> Stages:
     """Tune the kernel for a cheaper method, then `C` for the problem's method.
 
-    Args:
-        surrogate: the tuning problem of the cheaper method. Its stage is skipped if the user fixed
-            the kernel.
-        problem: the tuning problem.
-        search: the user's search.
+    `surrogate` is the tuning problem of the cheaper method. If the user fixed the kernel, its stage
+    is skipped.
     """
     if not search.tune_kernel:
-        outcome = yield Stage(problem, search)
-        assert outcome is not None
-        return Chosen(outcome)
+        return (yield from single_stage(problem, search))
     first = yield Stage(surrogate, search, surrogate.method.default_C, planned_later=1)
     assert first is not None
     last = yield Stage(problem.with_kernel(first.tuning.kernel), search.of_C_alone())
@@ -208,31 +205,27 @@ def nearby_stages(
     *,
     C: Float[np.ndarray, " s"] | None = None,
     refine_kernel: bool = False,
-) -> Generator[Stage, Outcome | None, Chosen]:
+) -> Stages:
     """Tune kernel and `C` for a cheaper problem, then few values near them for the problem itself.
 
-    This is for problems where one `C` takes far less time than several.
+    This suits problems where one `C` takes far less time than several.
 
     Args:
-        surrogate: the cheaper tuning problem, of another method or of fewer rows. Its stage is
-            skipped if the user fixed the kernel and `C`.
+        surrogate: the cheaper tuning problem, of another method or of fewer rows. If the user fixed
+            the kernel and `C`, its stage is skipped.
         problem: the tuning problem.
         search: the user's search.
         C: values of `C` for the surrogate; None for the default values of its method.
         refine_kernel: whether the second stage also tries kernels near the surrogate's best one.
     """
     if not search.tune_kernel and len(problem.C) == 1:
-        outcome = yield Stage(problem, search)
-        assert outcome is not None
-        return Chosen(outcome)
+        return (yield from single_stage(problem, search))
     later = search.nearby(None).planned(problem)
     first_C = surrogate.method.default_C if C is None else C
     first = yield Stage(surrogate, search, first_C, planned_later=later)
     assert first is not None
     if refine_kernel:
-        last = yield Stage(problem, search.nearby(first.tuning))
-        assert last is not None
-        return Chosen(last)
+        return (yield from single_stage(problem, search.nearby(first.tuning)))
     fixed = problem.with_kernel(first.tuning.kernel)
     last = yield Stage(fixed, search.nearby(first.tuning._replace(theta=np.zeros(0))))
     assert last is not None

@@ -13,7 +13,7 @@ class Stopping(NamedTuple):
     """The stopping rule of a path (Karsmakers 2011, eq. 38).
 
     A path ends with k prototypes if their cross-validated error differs from the mean error of the
-    preceding `window` sizes by at most `tolerance` times the error.
+    previous `window` sizes by at most `tolerance` times the error.
     """
 
     window: int = 10
@@ -30,10 +30,9 @@ class Stopping(NamedTuple):
             )
 
     def path_length(self, scores: Float[np.ndarray, " k"]) -> int | None:
-        """Return the number of prototypes at which the path ends; None if it does not end.
+        """Return the length at which the path ends, given the errors of 1, 2, .. prototypes.
 
-        Args:
-            scores: cross-validated error of 1, 2, .. prototypes, shape `k`.
+        None if the path does not end.
         """
         for k in range(self.window, len(scores)):
             mean = np.mean(scores[k - self.window : k])

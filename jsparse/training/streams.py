@@ -47,7 +47,8 @@ def read_stream(stream: RowStream, config: Config, state: RunState) -> TrainingD
             f"{config.multiclass.classes!r}"
         )
     split = _split_of(config, sample_rows)
-    method.check_sample(sample_rows)
+    if method.n_features is not None:  # the points are chosen from the sample
+        whole_number(method.size_argument, method.n_features, 1, sample_rows, "sample_rows")
     rows = ReplayableStream(stream)
     checksums = BatchChecksums() if rows.replicated and spans_processes(mesh) else None
     with same_in_all_processes(mesh) as compared:
