@@ -60,14 +60,9 @@ def folds_and_prototypes(
 ) -> tuple[Parts, Float[Array, "m d"]]:
     """Return the rows on which a descent measures the error, in five folds, and the prototypes.
 
-    Args:
-        key: PRNG key of the draws.
-        X: inputs, shape `n d`.
-        y: targets, shape `n c`.
-        weights: row weights, shape `n`; rows of weight 0 are never drawn.
-        points: candidates for the prototypes, shape `k d`; None to draw prototypes from the rows.
-        rows: upper limit of the number of rows. A larger table is sampled.
-        prototypes: upper limit of the number of prototypes.
+    At most `rows` rows with a positive weight are drawn at random, and at most `prototypes`
+    prototypes out of the candidates `points`. If `points` is None, half of the drawn rows are the
+    candidates.
 
     Raises:
         ValueError: if fewer than 12 rows have a positive weight, or `rows` is below 12.
@@ -107,9 +102,8 @@ def error_and_gradient(
 ) -> tuple[Float[Array, ""], Float[Array, " q"], Float[Array, ""]]:
     """Return the objective of the descent, its gradient, and the cross-validated error.
 
-    The objective is the log of the cross-validated error plus the penalty of the prior.
-
-    The last element of `theta` is the log of `C`; `Template` describes the other elements.
+    The objective is the log of the error plus the penalty of the prior. The last element of `theta`
+    is the log of `C`; `Template` describes the other elements.
     """
 
     def error(theta: Float[Array, " q"]) -> Float[Array, ""]:
@@ -131,10 +125,10 @@ def error_and_gradient(
         n_rows = jnp.sum(objective.parts.w > 0).astype(total.dtype)
         return 2 * like(prior_strength, total) * total / n_rows
 
-    error_there, gradient = jax.value_and_grad(error)(theta)
+    held_out, gradient = jax.value_and_grad(error)(theta)
     penalty, penalty_gradient = jax.value_and_grad(prior_penalty)(theta)
-    value = jnp.log(error_there) + penalty
-    return value, gradient / error_there + penalty_gradient, error_there
+    value = jnp.log(held_out) + penalty
+    return value, gradient / held_out + penalty_gradient, held_out
 
 
 def descend(
@@ -155,16 +149,9 @@ def descend(
     the decay 0.9. With the usual 0.999 of the squares, one steep step, as outliers give, would
     shorten all later steps.
 
-    Args:
-        run: evaluates and records the slopes.
-        parts: the rows on which the error is measured.
-        points: the prototypes.
-        begin: initial theta and log C.
-        low: lower bounds of theta and log C.
-        high: upper bounds; an element whose bounds are equal is held fixed.
-        search: the `Gradient` with the learning rate, the patience and the prior.
-        budget: upper limit of the number of evaluations.
-        trail: list to which the theta and the objective of every evaluation are appended.
+    The last element of `begin`, `low` and `high` is for log C. An element whose bounds are equal is
+    held fixed. `search` is the `Gradient` with the learning rate, the patience and the prior. The
+    theta and the objective of every evaluation are appended to `trail`.
     """
     theta, dtype, template = np.clip(begin, low, high), run.dtype, run.template
     objective = DescentObjective(template, points, parts, (low < high)[:-1], template.theta)

@@ -16,7 +16,7 @@ from .._programs import compiled
 from ..kernels import Kernel
 from ..machines.method import Method
 from ..validation.error_gradient import Parts, held_out_error
-from .descent import STEPS, decay, descend, folds_and_prototypes
+from .descent import FEWEST_ROWS, STEPS, decay, descend, folds_and_prototypes
 from .metric import MetricSearch, scored_profile
 from .strategies import LINE_EVALUATIONS, Evaluator, Profile, Search, line_rounds
 from .template import Template
@@ -31,7 +31,7 @@ WORSE = 1.25  # a score this many times the best shows that a relevant column wa
 # small steps do not show what short lengthscales of a few columns would give.
 LONG, HANDICAP = 2.0, 2.0
 PROTOTYPE_RATE = 0.1  # length of the first steps, in standard deviations of the columns
-FEWEST_ROWS = 100  # with fewer rows, the cross-validated error is too uncertain
+ROWS_FOR_GRADIENT = 100  # with fewer rows, the cross-validated error is too uncertain
 FEW = 50  # a machine with at most this many prototypes gets a preliminary descent
 PRELIMINARY = 100  # prototypes of the machine of a preliminary descent
 
@@ -101,13 +101,11 @@ class Gradient(MetricSearch):
     def check(self) -> None:
         """See `Search.check`."""
         super().check()
-        for name, least in (("starts", 1), ("prototypes", 1), ("rows", 12), ("patience", 1)):
-            whole_number(name, getattr(self, name), least)
+        for name in ("starts", "prototypes", "patience"):
+            whole_number(name, getattr(self, name), 1)
+        whole_number("rows", self.rows, FEWEST_ROWS)
         real("prior_strength", self.prior_strength, 0.0)
         real("learning_rate", self.learning_rate, 0.0, above=True)
-        for name in ("elimination", "move_prototypes"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
 
     def check_method(self, method: Method) -> None:
         """See `Search.check_method`: the prototypes of some methods cannot be moved."""
@@ -123,18 +121,17 @@ class Gradient(MetricSearch):
 
     def planned(self, problem: Any) -> int:
         """See `Search.planned`."""
-        template, steps = problem.template, self.max_evaluations or STEPS
-        again = LINE_EVALUATIONS + steps + 1
-        again *= len(self.columns_left(template, problem.rows_scored))
+        steps = self.max_evaluations or STEPS
+        eliminations = len(self.columns_left(problem.template, problem.rows_scored))
+        again = eliminations * (LINE_EVALUATIONS + steps + 1)
         if self.has_preliminary_descent(problem.points):
             again += 2 * (steps + self.starts)
         return super().planned(problem) + again
 
     def has_preliminary_descent(self, points: Float[Array, "m d"] | None) -> bool:
-        """Return whether the descent is preceded by one with fewer prototypes and rows.
+        """Return whether a descent with other prototypes precedes the descent of the machine.
 
-        Args:
-            points: the machine's prototypes; None if all rows are.
+        It does for a machine of few prototypes `points`, not if all rows are prototypes (None).
         """
         return self.start is None and points is not None and len(points) <= FEW
 
@@ -159,11 +156,7 @@ class Gradient(MetricSearch):
             _Descents(self, run).run()
 
     def descent_of_prototypes(self, tuning: Any) -> Search:
-        """Return the search that moves the prototypes of a tuned machine by gradient steps.
-
-        Args:
-            tuning: the `Tuning` of the machine.
-        """
+        """Return the search that moves the prototypes of a machine with this `Tuning`."""
         return PrototypeDescent(settings=self, tuning=tuning)
 
 
@@ -177,13 +170,13 @@ class Automatic(Search):
 
     def resolve(self, n_rows: int, *, on_mesh: bool) -> Search:
         """See `Search.resolve`."""
-        if on_mesh or n_rows < FEWEST_ROWS:
+        if on_mesh or n_rows < ROWS_FOR_GRADIENT:
             return Profile(**vars(self))
         return Gradient(**vars(self), patience=15)
 
     def batch_sizes(self, p: int) -> list[int]:
         """See `Search.batch_sizes`; the sizes are for 100 rows or more."""
-        return self.resolve(FEWEST_ROWS, on_mesh=False).batch_sizes(p)
+        return self.resolve(ROWS_FOR_GRADIENT, on_mesh=False).batch_sizes(p)
 
     def run(self, run: Evaluator) -> None:
         """See `Search.run`."""
@@ -279,8 +272,7 @@ class _Descents:
     def _begin(self, excluded: np.ndarray) -> tuple[list[np.ndarray], float]:
         """Return the initial points of the descents (theta and log C), and the least score.
 
-        Args:
-            excluded: indices in theta of the lengthscales of eliminated columns.
+        `excluded` are the indices in theta of the lengthscales of eliminated columns.
         """
         search, run = self.search, self.evaluator
         if search.start is not None and len(excluded) == 0:

@@ -41,17 +41,14 @@ class _Scored(Protocol):
     @property
     def dtype(self) -> jnp.dtype:
         """The dtype of the computations."""
-        ...
 
     @property
     def rows_scored(self) -> int:
         """The number of rows over which a score is averaged."""
-        ...
 
     @property
     def kernels_at_once(self) -> int:
         """The number of kernels to score in one call."""
-        ...
 
 
 @runtime_checkable
@@ -61,7 +58,6 @@ class Tunable(_Scored, Protocol):
     @property
     def template(self) -> Template:
         """The kernel whose leaves are tuned."""
-        ...
 
     def scores(
         self, thetas: Table, C: Table, scoring: Scoring, best: BestFolds | None = None
@@ -75,7 +71,6 @@ class Tunable(_Scored, Protocol):
             best: the best machine so far, for a race: scores of machines that are clearly worse
                 may be estimates. None for scores over all folds.
         """
-        ...
 
 
 @runtime_checkable
@@ -85,12 +80,10 @@ class Source(_Scored, Protocol):
     @property
     def n_rows(self) -> int:
         """The number of rows to train on."""
-        ...
 
     @property
     def fold_sizes(self) -> Int[np.ndarray, " v"]:
         """The number of rows with weight in each fold of the rows that are scored."""
-        ...
 
     def errors(
         self, problem: "Problem", thetas: Table, C: Table, scoring: Scoring, wanted: Wanted = None
@@ -100,7 +93,6 @@ class Source(_Scored, Protocol):
         `thetas` and `C` are as for `Tunable.scores`. The `wanted` folds of each kernel and `C` are
         computed, and others if they cost nothing; None for all folds.
         """
-        ...
 
     def held_out_values(
         self,
@@ -112,16 +104,9 @@ class Source(_Scored, Protocol):
     ) -> tuple[Float[np.ndarray, " n *c"], Sums | Start | None]:
         """Return the held-out predictions of the machine `keep`, and `HeldOut.total`.
 
-        Predictions are in the order of the rows that are scored, shape `n *outputs`.
-
-        Args:
-            problem: the method, the template and the points.
-            theta: the kernel as a point of the template.
-            C: values of `C`, to which `keep` refers.
-            scoring: the scoring of the search, whose program then serves the predictions too.
-            keep: the machine.
+        Predictions are in the order of the rows that are scored. `keep` refers to the values `C`.
+        With the `scoring` of the search, the program of the search serves the predictions too.
         """
-        ...
 
     def held_out(
         self,
@@ -131,7 +116,6 @@ class Source(_Scored, Protocol):
         on_fold: OnFold,
     ) -> HeldOut:
         """Return what `on_fold` computes on the rows of every fold, on the default device."""
-        ...
 
     def fit(
         self,
@@ -144,18 +128,15 @@ class Source(_Scored, Protocol):
 
         See `Method.fit_and_sum`, also for `sums`.
         """
-        ...
 
     def rows_in_memory(self) -> tuple[Float[Array, "n d"], Float[Array, "n c"], Float[Array, " n"]]:
         """Return inputs, targets and weights of the rows in memory.
 
         Classes are columns of -1 and +1: one column for two classes, else one for each class.
         """
-        ...
 
     def only_rows(self, rows: Int[np.ndarray, " m"]) -> "Source":
         """Return the source of some rows, given by number; a stream raises a `ValueError`."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -346,15 +327,10 @@ def best_per_problem(
     status: Int[np.ndarray, " s"],
     C: float,
 ) -> Float[np.ndarray, " l"]:
-    """Return, for each binary problem, the value of the grid with the lowest error.
+    """Return, for each binary problem, the value of `C` in the grid with the lowest error.
 
-    Ties go to the value nearest to `C` on the log scale.
-
-    Args:
-        grid: values of `C`.
-        errors: misclassification of each value and binary problem.
-        status: stop codes of each value; values that cannot be trusted are not chosen.
-        C: the value that is best for all problems together.
+    Ties go to the value nearest to `C`, the best one for all problems together, on the log scale.
+    Values whose status shows that the errors cannot be trusted are not chosen.
     """
     errors = np.where((status < PRECISION_LOST)[:, None], errors, np.inf)
     distance = np.abs(np.log(grid) - math.log(C))[:, None]

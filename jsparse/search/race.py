@@ -70,10 +70,7 @@ class Raced(NamedTuple):
 def first_folds(s: int, fold_sizes: Int[np.ndarray, " v"], rule: Rule) -> Bool[np.ndarray, "s v"]:
     """Return the folds to begin with, for each of `s` values of `C`; all folds if rows are few.
 
-    Args:
-        s: number of values of `C`.
-        fold_sizes: number of rows in each fold, without rows of weight 0.
-        rule: the rule of the race.
+    Rows of weight 0 do not count in `fold_sizes`.
     """
     rows, folds = np.cumsum(fold_sizes), np.cumsum(fold_sizes > 0)
     enough = (rows >= rule.first_rows) & (folds >= rule.first_folds)
@@ -95,9 +92,9 @@ def race(
     estimate only if the best machine is another kernel's.
 
     Args:
-        method: the method, which chooses the size of a machine.
-        first: the errors on the first folds, or on all folds.
-        wanted: the folds that `first` was to compute, at least.
+        method: chooses the size of a machine.
+        first: the errors on the `wanted` folds, and perhaps on others.
+        wanted: the first folds.
         some_errors: computes the errors on other folds.
         best: the best machine so far.
     """

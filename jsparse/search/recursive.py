@@ -72,9 +72,9 @@ def lengthscales_of(
     """Return lengthscales whose inverses are a power of the mean squared derivatives.
 
     Args:
-        product: the diagonal of an average gradient outer product, shape `d`.
-        like: lengthscales, shape `d`. The mean squared distance of standardised rows that they give
-            is also the result's. They are the result for a machine that is constant.
+        product: the diagonal of an average gradient outer product: the mean squared derivatives.
+        like: lengthscales that give standardised rows the same mean squared distance as the result.
+            They are the result for a machine that is constant.
         exponent: the power.
     """
     scales = np.maximum(np.asarray(product, float), 0) ** exponent

@@ -49,18 +49,15 @@ class Evaluator(Protocol):
             thetas: the kernels as points of the template, shape `q p`.
             C: values of `C` for each kernel, shape `q s`; None for the grid.
         """
-        ...
 
     def best_C(self, theta: np.ndarray) -> float:
         """Return the `C` with the best score of a kernel that `scores` has recorded."""
-        ...
 
     def slope(self, theta: np.ndarray, C: float, evaluate: Callable[[], Any]) -> Any:
         """Return and record the `descent.Slope` at `theta` and `C`.
 
         If the given history has the slope, return it from there, else compute it by `evaluate()`.
         """
-        ...
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

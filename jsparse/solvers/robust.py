@@ -129,13 +129,7 @@ def solve(
     state = init(problem, tolerance)
     state = jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: step(
-            problem,
-            state,
-            tolerance,
-            max_iterations=max_iterations,
-            block_rows=block_rows,
-        ),
+        lambda state: step(problem, state, tolerance, max_iterations, block_rows),
         state,
     )
     weights = times_power(fraction * state.weights[None], exponent)[0]
@@ -256,9 +250,8 @@ def step(
     problem: Problem,
     state: State,
     tolerance: Float[Array, ""],
-    *,
-    max_iterations: int | Int[Array, ""] = 200,
-    block_rows: int | None = None,
+    max_iterations: int | Int[Array, ""],
+    block_rows: int | None,
 ) -> State:
     """Step towards the optimum, then correct towards the central path, with one factorisation."""
     w, zeros = problem.w, jnp.zeros_like(problem.w)
