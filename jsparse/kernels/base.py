@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -38,10 +38,8 @@ class Kernel(eqx.Module):
     # With this, NumPy's scalars and arrays leave `*` to this class, as JAX's do.
     __array_ufunc__ = None
 
-    @property
-    def ignores_zero_columns(self) -> bool:
-        """Whether columns that are 0 in all points, appended to them, change no value."""
-        return False
+    # Whether the values stay equal if columns of zeros are appended to all points.
+    ignores_zero_columns: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:

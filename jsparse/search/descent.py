@@ -23,7 +23,7 @@ FOLDS = 5  # of the cross-validated error
 FEWEST_ROWS = 12  # two rows and more in every fold
 STEPS = 45  # default number of evaluations of the gradient
 # With fewer evaluations the steps are longer, by this power of the ratio, so that a descent still
-# reaches the lengthscale of a column that does not count, some hundred times the common one.
+# reaches the lengthscale of an irrelevant column, some hundred times the common one.
 REACH = 0.8
 DECAY = 0.4  # share of the evaluations, at the end, over which the learning rate falls to zero
 
@@ -146,8 +146,8 @@ def descend(
 
     The vectors are short, so Adam runs on the host, in float64. The Adam of optax would add 0.2 s
     of import and compilation to a first search of 4 s, and 50 us to each step. Both averages have
-    the decay 0.9. With the usual 0.999 of the squares, one steep step, as outliers give, would
-    shorten all later steps.
+    the decay 0.9. With the usual 0.999 for the squares, one steep gradient, such as outliers cause,
+    would shorten all later steps.
 
     The last element of `begin`, `low` and `high` is for log C. An element whose bounds are equal is
     held fixed. `search` is the `Gradient` with the learning rate, the patience and the prior. The
@@ -198,9 +198,8 @@ def descend(
 
 
 def decay(progress: float) -> float:
-    """Return the factor of the learning rate: 1, and over the last `DECAY` of the steps to 0.
+    """Return the factor of the learning rate: 1, falling to 0 over the last `DECAY` of the steps.
 
-    A column that does not count needs a lengthscale some hundred times the one that all columns
-    have at the beginning. Steps that shrink from the start do not get there.
+    Steps that shrink from the start would not reach the long lengthscales of irrelevant columns.
     """
     return min(1.0, (1 - progress) / DECAY)

@@ -28,7 +28,7 @@ ROWS_FOR_A_COLUMN = 100  # with this many rows per column, the steps recognise n
 WORSE = 1.25  # a score this many times the best shows that a relevant column was eliminated
 # A descent starts from lengthscales of more than `LONG` times the template's only if their score is
 # below half the score of all shorter ones. With long lengthscales the machine is nearly linear, and
-# small steps do not show what short lengthscales of a few columns would give.
+# small steps do not show the effect of short lengthscales of a few columns.
 LONG, HANDICAP = 2.0, 2.0
 PROTOTYPE_RATE = 0.1  # length of the first steps, in standard deviations of the columns
 ROWS_FOR_GRADIENT = 100  # with fewer rows, the cross-validated error is too uncertain
@@ -54,8 +54,8 @@ class Gradient(MetricSearch):
     A gradient costs hardly more than the error, see `validation.error_gradient.held_out_error`.
     Whatever the method, the machine whose error is differentiated has at most `prototypes`
     prototypes and at most `rows` rows. A Cauchy prior pulls the logs of the lengthscales towards
-    their mean, which prevents overfitting when there are many columns. Every row is in a fold: a
-    descent that stops by the error of few rows is stopped by the outliers among them.
+    their mean, which prevents overfitting when there are many columns. No rows are held back for
+    early stopping, because outliers among few rows would decide when to stop.
 
     With fewer than 100 rows for each column, overfitting remains. Then recursive feature
     elimination (Guyon et al. 2002) repeats profile and steps, each time without the least
@@ -85,8 +85,8 @@ class Gradient(MetricSearch):
             score is better. For machines of few prototypes.
         max_evaluations: budget of gradient evaluations for all starts together, and again for the
             preliminary descent, for the descent from its result, and for each elimination; 45 by
-            default. With fewer evaluations the steps are longer. The evaluations of the profile,
-            and one for each descent, come in addition.
+            default. With fewer evaluations the steps are longer. The profile and the scores of the
+            descents take further evaluations.
     """
 
     starts: int = 1
@@ -138,8 +138,8 @@ class Gradient(MetricSearch):
     def columns_left(self, template: Template, n_rows: int) -> list[int]:
         """Return the number of columns after each elimination.
 
-        Each number is three quarters of the previous one, down to two. The list is empty if there
-        are enough rows, or for a local search.
+        Each number is three quarters of the previous one, down to two. No column is eliminated if
+        there are enough rows, or in a local search.
         """
         columns, numbers = len(template.lengthscales), []
         if self.elimination and self.start is None and n_rows < ROWS_FOR_A_COLUMN * columns:
@@ -186,9 +186,8 @@ class Automatic(Search):
 class _Descents:
     """The run of a `Gradient` search: a profile, descents from its best kernels, and their scores.
 
-    Profile, descents and scores are repeated with fewer columns, as `Gradient.columns_left` says,
-    until the score is `WORSE` times the best. The lengthscale of an eliminated column is fixed at
-    its upper bound.
+    It is repeated with fewer columns (`Gradient.columns_left`) until the score is `WORSE` times the
+    best. The lengthscale of an eliminated column is fixed at its upper bound.
     """
 
     def __init__(self, search: Gradient, run: Evaluator) -> None:
@@ -230,7 +229,7 @@ class _Descents:
     def _parts_and_prototypes(
         self, points: Float[Array, "k d"] | None, prototypes: int
     ) -> tuple[Parts, Float[Array, "m d"]]:
-        """Return rows in folds, and prototypes out of `points`; None to draw them from the rows."""
+        """See `folds_and_prototypes`."""
         run, rows = self.evaluator, self.evaluator.problem.source.rows_in_memory()
         return folds_and_prototypes(
             run.key, *rows, points=points, rows=self.search.rows, prototypes=prototypes
@@ -297,7 +296,7 @@ class _Descents:
 class PrototypeDescent(Search):
     """A search that moves the prototypes by Adam on the cross-validated squared error.
 
-    The kernel is fixed. The prototypes of least error, perhaps the initial prototypes, are scored
+    The kernel is fixed. The prototypes of least error, which may be the initial ones, are scored
     with every `C`.
     """
 

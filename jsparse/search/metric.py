@@ -12,14 +12,7 @@ from .strategies import LINE_EVALUATIONS, Evaluator, Search, line_search
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MetricSearch(Search):
-    """A search that learns a lengthscale for every column, or a matrix.
-
-    Args:
-        per_column: if the kernel is given by name, it has one lengthscale for each column. A kernel
-            object keeps its leaves.
-        rank: if the kernel is given by name, replace the lengthscales by a matrix with this many
-            rows, at most the number of columns: a linear metric (`kernels.Projected`).
-    """
+    """A search that learns a lengthscale for every column, or a matrix; see `Gradient`."""
 
     per_column: bool = True
     rank: int | None = None

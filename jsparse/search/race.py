@@ -21,9 +21,6 @@ from .scores import Scores, least_of_sizes
 
 KEPT_C = 2  # of the machines that are not worse, each kernel keeps the two best
 
-SomeErrors = Callable[[Bool[np.ndarray, "s v"]], Validation]
-"""Returns the errors of a kernel on the wanted folds of each `C`, and perhaps on other folds."""
-
 
 class Rule(NamedTuple):
     """Which machines leave a race: those whose mean error exceeds the best machine's by a margin.
@@ -58,15 +55,6 @@ class BestFolds(NamedTuple):
     __repr__ = short_repr
 
 
-class Raced(NamedTuple):
-    """The errors of one kernel for every `C`."""
-
-    validation: Validation  # on the computed folds
-    scores: Scores  # with estimates where a fold was not computed
-
-    __repr__ = short_repr
-
-
 def first_folds(s: int, fold_sizes: Int[np.ndarray, " v"], rule: Rule) -> Bool[np.ndarray, "s v"]:
     """Return the folds to begin with, for each of `s` values of `C`; all folds if rows are few.
 
@@ -82,10 +70,10 @@ def race(
     method: Method,
     first: Validation,
     wanted: Bool[np.ndarray, "s v"],
-    some_errors: SomeErrors,
+    some_errors: Callable[[Bool[np.ndarray, "s v"]], Validation],
     best: BestFolds,
-) -> Raced:
-    """Return the errors of one kernel for every `C`.
+) -> tuple[Validation, Scores]:
+    """Return the errors of one kernel on the computed folds, and its score for every `C`.
 
     The score of a machine that leaves the race is an estimate: the score of the best machine, and
     the mean difference to it on the folds computed for both. The least score of the kernel is an
@@ -95,14 +83,14 @@ def race(
         method: chooses the size of a machine.
         first: the errors on the `wanted` folds, and perhaps on others.
         wanted: the first folds.
-        some_errors: computes the errors on other folds.
+        some_errors: returns the errors on the given folds of each `C`, and perhaps on others.
         best: the best machine so far.
     """
     validation = jax.tree.map(np.asarray, first._replace(total=None))
     scores = least_of_sizes(method, validation)
     computed = validation.computed(wanted)
     if np.all(computed):
-        return Raced(validation, scores)
+        return validation, scores
     C_in_race = _stays(scores, np.all(computed, axis=0), best)
     while True:
         missing = C_in_race[:, None] & ~computed
@@ -114,7 +102,7 @@ def race(
         scores = _with_estimates(scores, complete, best)
         least = np.argmin(scores.trusted)
         if complete[least] or not scores.trusted[least] < best.score:
-            return Raced(validation, scores)
+            return validation, scores
         C_in_race = np.arange(len(complete)) == least
 
 
@@ -145,8 +133,8 @@ def _mean_difference(
 ) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
     """Return the mean of each candidate's score minus the rival's, and its standard error.
 
-    Only folds with a score of the candidate and of the rival count. The mean is NaN if there is no
-    such fold, and the standard error is NaN if there are fewer than two.
+    Only folds with both scores count. Without such folds the mean is NaN; with fewer than two the
+    standard error is NaN.
     """
     with np.errstate(invalid="ignore"):
         gaps = fold_scores - rival

@@ -74,9 +74,8 @@ def init(
         size: edge of the first simplex along each parameter, a scalar or shape `p`, in widths of
             the box, at most 1/2. The default is large because cross-validation surfaces are rough
             at small scales: after 70 evaluations the error is lower than with the customary 1/20.
-        tolerance: stop when no vertex is further than this from the best, in widths of the box. By
-            default the square root of the machine epsilon: at smaller distances from its minimum, a
-            smooth function is constant up to rounding.
+        tolerance: stop when no vertex is further than this from the best, in widths of the box; by
+            default the root of the machine epsilon, below which rounding hides a smooth minimum.
         max_evaluations: the budget.
 
     Raises:
@@ -160,8 +159,8 @@ def tell(
 
     Nelder and Mead's method as stated by Lagarias et al. 1998 (cited by De Brabanter 2010, Section
     6.3): reflection 1, expansion 2, contraction 1/2, shrinkage 1/2, with their strict inequalities
-    and their rule for ties. It evaluates the same points as SciPy. One evaluation at a time makes
-    the budget exact and the history complete. A value that is not finite counts as infinity.
+    and their rule for ties. It evaluates the same points as SciPy. A value that is not finite
+    counts as infinity.
     """
     value = box.finite_or_inf(probe_value)
     better = value < state.best_value

@@ -116,11 +116,10 @@ def solve(
     - "squared_hinge": `1/2 |w|^2 + C/2 sum_i weight_i max(0, 1 - y_i f_i)^2`.
 
     The method is a primal-dual interior-point method with Mehrotra's predictor and corrector
-    (Nocedal and Wright 2006, Algorithm 16.4). Each step solves the normal equations of a weighted
-    least-squares problem in `p + 1` unknowns. The equations are summed over blocks of rows about
-    the mean and factorised once per step. They are shifted if rounding would make them indefinite,
-    and their solutions are refined against the rows. The gap is the distance to a dual solution
-    that meets all constraints.
+    (Nocedal and Wright 2006, Algorithm 16.4). Each step sums the normal equations of a weighted
+    least-squares problem in `p + 1` unknowns, about the mean, and factorises them once. They are
+    shifted if rounding would make them indefinite, and their solutions are refined against the
+    rows. The gap is the distance to a dual solution that meets all constraints.
 
     Args:
         Phi: features, shape `n p`; the penalty is the squared norm of their coefficients.
@@ -162,18 +161,15 @@ def solve(
                 f"{name}: expected one of the shapes {allowed}, got {jnp.shape(value)}"
             )
     if is_concrete(y) and (weights is None or is_concrete(weights)):
-        row_weights = np.asarray(1.0 if weights is None else weights)
+        targets, row_weights = np.asarray(y), np.asarray(1.0 if weights is None else weights)
         if row_weights.ndim < y.ndim:
             row_weights = row_weights[..., None]
-        invalid = np.asarray(y)[
-            np.broadcast_to(row_weights > 0, y.shape) & (np.abs(np.asarray(y)) != 1)
-        ]
+        invalid = targets[(row_weights > 0) & (np.abs(targets) != 1)]
         if len(invalid):
             raise ValueError(f"y: expected -1 and +1, got {invalid[0]:g}")
     tol = like(default_tolerance(Phi.dtype) if tolerance is None else tolerance, Phi)
     w = jnp.ones((), Phi.dtype) if weights is None else jnp.asarray(weights)
-    w = w if w.ndim == y.ndim else w.reshape(w.shape + (1,) * (y.ndim - w.ndim))
-    w = jnp.broadcast_to(w, y.shape)
+    w = jnp.broadcast_to(w.reshape(w.shape + (1,) * (y.ndim - w.ndim)), y.shape)
     C = jnp.broadcast_to(jnp.asarray(C, Phi.dtype), outputs)
     solve_one = functools.partial(
         _solve, loss=loss, max_iterations=max_iterations, block_rows=rows_in_block(block_rows)
@@ -458,8 +454,7 @@ def _newton(
 ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " n"]]:
     """Return weights, intercept and values `Phi w + b` that solve the equations.
 
-    With `refine` they are refined against the rows, whose rounding is relative to the features and
-    not to their squares.
+    Refinement uses the rows, whose rounding is relative to the features, not to their squares.
     """
     Phi, ridge = problem.Phi, problem.ridge
     mean, scale, inverse = system.mean, system.scale, system.inverse
@@ -563,9 +558,9 @@ def _evaluate(
     The dual variables `a` are made feasible: `sum weight y a = balance`, see `Problem`. For a
     classifier, the `a` of the class with the larger sum are reduced. For a one-class machine, all
     `a` are reduced, or increased towards 1. Then the gap is `sum weight (l(e) + l*(a) - a e) +
-    ridge/2 |w - v|^2` with the conjugate `l*` of the loss, and with the weights `v = (Phi' (weight
-    y a) + balance mean) / ridge` that belong to `a`. Every term is non-negative by the
-    Fenchel-Young inequality.
+    ridge/2 |w - v|^2` with the conjugate `l*` of the loss and the weights `v = (Phi' (weight y a) +
+    balance mean) / ridge` of the dual solution. Every term is non-negative by the Fenchel-Young
+    inequality.
     """
     Phi, y, w, ridge, mean, aim, balance, loss = problem
     positive = y > 0

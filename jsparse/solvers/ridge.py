@@ -81,10 +81,10 @@ def spectrum(matrix: Float[Array, "p p"]) -> Spectrum:
 def factorised(matrix: Float[Array, "p p"]) -> Factorised:
     """Return the factorisation that is cheapest on this device for many shifts.
 
-    On a CPU it is the tridiagonal form: with its solves it takes a third of the time of the
-    eigendecomposition. On an accelerator it is the eigendecomposition, which runs in batches there;
-    some accelerators lack the tridiagonal form. For more than `LARGE` features each shift is
-    factorised by Cholesky, which takes a hundredth of the time of a decomposition.
+    On a CPU it is the tridiagonal form, which takes a third of the time of the eigendecomposition.
+    On an accelerator it is the eigendecomposition, which runs in batches there; some accelerators
+    lack the tridiagonal form. For more than `LARGE` features each shift is factorised by Cholesky,
+    which takes a hundredth of the time of a decomposition.
     """
     if len(matrix) > LARGE:
         return ShiftedCholesky(matrix)
@@ -126,8 +126,8 @@ def shifted_inverse(
     x = factor.apply_inverse(b, shifts)
     if refine and b.dtype == jnp.float32:
         # The factorisation has an error of eps |A|; the product with A is more precise, so one step
-        # of refinement helps. Refinement against the rows gained nothing measurable, because the
-        # rounding of the features dominates there.
+        # of refinement helps. Refinement against the rows gained nothing measurable: the rounding
+        # of the features dominates there.
         x = x + factor.apply_inverse(b - shifted_product(factor.matrix, x, shifts), shifts)
     return x
 

@@ -151,11 +151,10 @@ def in_own_units(
     quantile: Float[Array, ""] | None,
     threshold: Float[Array, ""] | None = None,
 ) -> tuple[Problem, Float[Array, ""], Float[Array, ""], Int[Array, " 1"]]:
-    """Return the problem in its own units: `y = centre + fraction 2^exponent problem.y`.
+    """Return the scaled problem and its units: `y = centre + fraction 2^exponent problem.y`.
 
     The centre is the quantile of the targets, for Huber's loss the median. The unit is the exact
-    median of `|y - centre|`, not a power of two near it. So steps and stopping rule do not depend
-    on the unit of the targets.
+    median of `|y - centre|`, so steps and stopping rule do not depend on the unit of the targets.
     """
     present = w > 0
     largest_weight = jnp.max(w)
@@ -329,8 +328,8 @@ def _direction(
 ) -> tuple[Array, ...]:
     """Return the Newton step to `u (t - a) = upper` and `v (s + a) = lower`.
 
-    Its parts are the steps of weights, intercept, threshold and dual variables. Then come the steps
-    of the four components that must stay non-negative.
+    Its parts are the steps of weights, intercept, threshold and dual variables, and of the four
+    components that must stay non-negative.
     """
     Phi, D, bend = problem.Phi, system.D, system.bend
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
@@ -464,5 +463,5 @@ def _quantile_row(
 def weighted_quantile(
     values: Float[Array, " n"], w: Float[Array, " n"], quantile: float | Float[Array, ""] = 0.5
 ) -> Float[Array, ""]:
-    """Return the smallest value below or at which this share of the weight lies."""
+    """Return the smallest value such that values up to it have this share of the weight."""
     return values[_quantile_row(values, w, quantile)]
