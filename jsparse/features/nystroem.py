@@ -14,7 +14,7 @@ from .whitened import Whitened
 
 # The number of smallest features that estimate the energy of dropped features. One feature may be
 # small by chance.
-_LAST = 4
+_N_SMALLEST = 4
 
 
 class Nystroem(Whitened):
@@ -59,7 +59,7 @@ class Nystroem(Whitened):
         """
         inverse = jnp.sum(jnp.square(self.transform), axis=0)  # 1 / lambda
         numbers = jnp.arange(self.n_features, dtype=jnp.int32)
-        smallest = (numbers < self.rank) & (numbers >= self.rank - _LAST)
+        smallest = (numbers < self.rank) & (numbers >= self.rank - _N_SMALLEST)
         dropped_energy = self.cutoff * jnp.max(jnp.where(smallest, energy * inverse, 0))
         return (self.rank < self.present) & (C * dropped_energy > 1)
 

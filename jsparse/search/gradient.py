@@ -29,7 +29,7 @@ WORSE = 1.25  # a score this many times the best shows that a relevant column wa
 # A descent starts from lengthscales of more than `LONG` times the template's only if their score is
 # below half the score of all shorter ones. With long lengthscales the machine is nearly linear, and
 # small steps do not show the effect of short lengthscales of a few columns.
-LONG, HANDICAP = 2.0, 2.0
+LONG, PENALTY = 2.0, 2.0
 PROTOTYPE_RATE = 0.1  # length of the first steps, in standard deviations of the columns
 ROWS_FOR_GRADIENT = 100  # with fewer rows, the cross-validated error is too uncertain
 FEW = 50  # a machine with at most this many prototypes gets a preliminary descent
@@ -283,11 +283,11 @@ class _Descents:
         profile = scored_profile(run, fixed)
         free = ~self.signed & np.isnan(fixed)
 
-        def handicapped(pair: tuple[float, np.ndarray]) -> float:
+        def penalised(pair: tuple[float, np.ndarray]) -> float:
             is_long = np.any((pair[1] - self.middle)[free] > np.log(LONG))
-            return pair[0] * (HANDICAP if is_long else 1.0)
+            return pair[0] * (PENALTY if is_long else 1.0)
 
-        starts = sorted(profile, key=handicapped)[: 1 if len(excluded) else search.starts]
+        starts = sorted(profile, key=penalised)[: 1 if len(excluded) else search.starts]
         begins = [np.append(theta, np.log(run.best_C(theta))) for _, theta in starts]
         return begins, profile[0][0]
 

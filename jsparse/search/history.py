@@ -73,7 +73,7 @@ def scored(history: Sequence[Evaluation]) -> list[Evaluation]:
     return [evaluation for evaluation in history if not evaluation.slope.size]
 
 
-_COLUMNS = Evaluation._fields[:-3]
+_COLUMNS = Evaluation._fields[:-3]  # without `slope`, `stage` and `fold_scores`
 
 
 def save_history(path: PathLike, history: Sequence[Evaluation]) -> None:

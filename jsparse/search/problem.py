@@ -90,8 +90,8 @@ class Source(_Scored, Protocol):
     ) -> list[Validation]:
         """Return the held-out errors of every kernel, one `Validation` each.
 
-        `thetas` and `C` are as for `Tunable.scores`. The `wanted` folds of each kernel and `C` are
-        computed, and others if they cost nothing; None for all folds.
+        `thetas` and `C` are as for `Tunable.scores`. All `wanted` folds are computed, and others if
+        they cost nothing.
         """
 
     def held_out_values(

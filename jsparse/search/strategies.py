@@ -45,19 +45,15 @@ class Evaluator(Protocol):
     def scores(self, thetas: np.ndarray, C: np.ndarray | None = None) -> Float[np.ndarray, " q"]:
         """Score and record `q` kernels; return the best trusted score of each.
 
-        Args:
-            thetas: the kernels as points of the template, shape `q p`.
-            C: values of `C` for each kernel, shape `q s`; None for the grid.
+        `thetas` are points of the template, shape `q p`. `C` has the values for each kernel, shape
+        `q s`; None for the grid.
         """
 
     def best_C(self, theta: np.ndarray) -> float:
         """Return the `C` with the best score of a kernel that `scores` has recorded."""
 
     def slope(self, theta: np.ndarray, C: float, evaluate: Callable[[], Any]) -> Any:
-        """Return and record the `descent.Slope` at `theta` and `C`.
-
-        If the given history has the slope, return it from there, else compute it by `evaluate()`.
-        """
+        """Return and record the `descent.Slope` at a point, from the history or by `evaluate()`."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -227,7 +223,7 @@ class Annealing(Search):
         return annealing_rounds(self.max_evaluations or ANNEALING_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
-        """Evaluate points until the budget is spent; the last element of a point is `log C`."""
+        """See `Search.run`; the last element of a point is `log C`."""
         low = np.append(run.low, np.log(run.grid.min()))
         high = np.append(run.high, np.log(run.grid.max()))
 

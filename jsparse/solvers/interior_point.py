@@ -192,7 +192,7 @@ def _solve(
     max_iterations: int,
     block_rows: int,
 ) -> Solution:
-    problem, largest_weight = in_own_units(Phi, y, C, w, loss)
+    problem, largest_weight = scaled_problem(Phi, y, C, w, loss)
     start, unit = init(problem, tolerance), C * largest_weight
     return _solution(problem, start, unit, tolerance, max_iterations, block_rows)
 
@@ -264,7 +264,7 @@ def _solve_one_class(
     tolerance: Float[Array, ""],
 ) -> Solution:
     one = jnp.ones((), Phi.dtype)
-    problem, _ = in_own_units(Phi, jnp.ones(len(Phi), Phi.dtype), one, w, "hinge")
+    problem, _ = scaled_problem(Phi, jnp.ones(len(Phi), Phi.dtype), one, w, "hinge")
     unit = nu * jnp.sum(problem.w)
     problem = problem._replace(ridge=unit, aim=0 * one, balance=unit)
     # If all dual variables are nu, the weights are the mean of the features.
@@ -277,7 +277,7 @@ def _solve_one_class(
     return _solution(problem, start, 1 / unit, tolerance, MAX_ITERATIONS, rows_in_block(None))
 
 
-def in_own_units(
+def scaled_problem(
     Phi: Float[Array, "n p"],
     y: Float[Array, " n"],
     C: Float[Array, ""],

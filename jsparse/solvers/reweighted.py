@@ -16,7 +16,7 @@ Rule = Literal["relative", "paper"]
 EIGHTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 SMALLEST = 16  # smallest size; a smaller system would save no time
 # A coefficient below this fraction of the smallest size that it can have at a minimum is set to 0.
-NEVER = 1e-3
+ZERO = 1e-3
 CHANGE, STEPS = 1e-5, 200  # tolerance and limit of steps of the relative rule
 PAPER_CHANGE, PAPER_ZERO, PAPER_STEPS = 1e-4, 1e-6, 50
 
@@ -230,7 +230,7 @@ def step(system: System, state: State, rule: Rule) -> State:
     later = state.steps > 0  # the first `s` is not the size of coefficients
     unit = system.unit
     moved = jnp.sqrt(jnp.sum(jnp.square(u - state.coefficients), axis=1))
-    zero_size = PAPER_ZERO if rule == "paper" else NEVER
+    zero_size = PAPER_ZERO if rule == "paper" else ZERO
     small = unit * size <= zero_size if rule == "paper" else size <= zero_size
     size = jnp.where(later & small & (size <= 0.5 * s), 0, size)
     if rule == "paper":

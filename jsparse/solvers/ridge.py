@@ -176,7 +176,7 @@ class Bordered(NamedTuple):
     __repr__ = short_repr
 
     @property
-    def edge(self) -> Float[Array, "s 1"]:
+    def corner(self) -> Float[Array, "s 1"]:
         """Return the corner `N + p shift`."""
         if self.intercept_penalty is None:
             return jnp.broadcast_to(self.N, (len(self.shifts), 1))
@@ -188,7 +188,7 @@ class Bordered(NamedTuple):
         along = dot(w, self.f)
         image = shifted_product(self.centred.matrix, w, self.shifts)
         image = image + (along / self.N + b)[:, :, None] * self.f[None, None]
-        return jnp.concatenate([image, (along + self.edge * b)[:, :, None]], axis=2)
+        return jnp.concatenate([image, (along + self.corner * b)[:, :, None]], axis=2)
 
     def inverse(self, rhs: Float[Array, "t c q"], *, refine: bool) -> Float[Array, "s c q"]:
         """Return the solutions, for one `rhs` that all shifts share or one `rhs` for each shift."""
@@ -204,7 +204,7 @@ class Bordered(NamedTuple):
             return x + (alpha * (t - dot(x, f)) / (1 + alpha * dot(u, f)))[:, :, None] * u
 
         w = x if p is None else jax.lax.cond(p > 0, with_penalty, lambda: x)
-        return jnp.concatenate([w, ((t - dot(w, f)) / self.edge)[:, :, None]], axis=2)
+        return jnp.concatenate([w, ((t - dot(w, f)) / self.corner)[:, :, None]], axis=2)
 
 
 def bordered_solve(
