@@ -203,15 +203,11 @@ class Scaled(Combined):
         return like(self.variance, values) * values
 
 
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex)
-
-
 def _floating_leaves(change: Callable[[Any], Array]) -> Callable[[Any], Any]:
     """Return a function that applies `change` to the real floating leaves of a pytree."""
 
     def is_floating(leaf: Any) -> bool:
-        return _is_array(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        return eqx.is_array_like(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
     return lambda tree: jax.tree.map(lambda leaf: change(leaf) if is_floating(leaf) else leaf, tree)
 
@@ -245,8 +241,8 @@ class Custom(Kernel):
         x, z = two_points(x, z)
         params = _floating_leaves(lambda leaf: leaf.astype(x.dtype))(self.params)
         value = self.fn(params, x, z)
-        if not _is_array(value) or jnp.shape(value) != () or jnp.iscomplexobj(value):
-            if _is_array(value):
+        if not eqx.is_array_like(value) or jnp.shape(value) != () or jnp.iscomplexobj(value):
+            if eqx.is_array_like(value):
                 value = f"{jnp.result_type(value)}{list(jnp.shape(value))}"
             raise ValueError(
                 f"fn: expected a real scalar from fn(params, x, z) for points of shape {x.shape}, "

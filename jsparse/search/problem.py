@@ -115,7 +115,7 @@ class Source(_Scored, Protocol):
         C: Float[np.ndarray, " s"],
         on_fold: OnFold,
     ) -> HeldOut:
-        """Return what `on_fold` computes on the rows of every fold, on the default device."""
+        """Return the results of `on_fold` for the rows of every fold, on the default device."""
 
     def fit(
         self,
@@ -243,7 +243,7 @@ class Problem:
         return validations, scores
 
     def with_method(self, method: Method) -> "Problem":
-        """Return the problem with another method and the same points."""
+        """Return the problem with another method, and with the points unchanged."""
         return dataclasses.replace(self, method=method)
 
     def for_surrogate(self, method: Method, points: slice, metric: Metric) -> "Problem":

@@ -20,7 +20,7 @@ PATIENCE = 2  # rounds without a better score after which the search ends
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Recursive(MetricSearch):
-    """A search that learns a metric from the machine's own derivatives, without gradient descent.
+    """A search that learns a metric from derivatives of the machine, without gradient descent.
 
     First a profile varies one factor common to all lengthscales. Then each round fits the machine
     of the best kernel and computes its average gradient outer product over the rows

@@ -127,7 +127,7 @@ def shifted_inverse(
     if refine and b.dtype == jnp.float32:
         # The factorisation has an error of eps |A|; the product with A is more precise, so one step
         # of refinement helps. Refinement against the rows gained nothing measurable: the rounding
-        # of the features dominates there.
+        # of the features dominates.
         x = x + factor.apply_inverse(b - shifted_product(factor.matrix, x, shifts), shifts)
     return x
 

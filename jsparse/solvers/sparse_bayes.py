@@ -338,7 +338,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         new = jnp.where(spanned, 0, left / jnp.where(spanned, 1, size))
         products = dot(new, weighted.T)
         in_basis = (first + second).at[vector].set(size)
-        # The best approximation of the function by the model, and what it leaves unexplained: as a
+        # The model's best approximation of the function, and the unexplained part. The latter is a
         # sum of squares, since rounding may exceed a small difference of squares.
         fit = dot(dot(F, dot(in_basis, G)), F)
         rest = in_basis - dot(G, fit)
@@ -386,7 +386,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
 def _factorised(
     current: Quadratic, squares: Float[Array, " p"]
 ) -> tuple[Float[Array, "k k"], Float[Array, " p"]]:
-    """Return the factor and the terms S of a model, computed anew, see `Quadratic`."""
+    """Factorise a model's covariance; return the factor and the terms S, see `Quadratic`."""
     factor, _ = _covariance_factor(current.model, current.in_model)
     explained = dot(dot(factor, current.in_model.T), current.coordinates)
     return factor, squares - jnp.sum(jnp.square(explained), axis=0)
@@ -507,7 +507,7 @@ def _gains(
     # Adding a copy of a column in the model gains as much as estimating its precision again. The
     # discount prefers the estimate.
     added = jnp.where(addable, _DISCOUNT * _evidence_part(alpha_added, S, Q), 0)
-    # Remove a column from its own factors: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
+    # Without the column's contribution to its factors: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
     alpha = model.alpha
     variance = jnp.sum(jnp.square(current.factor), axis=0)
     s = jnp.maximum(1 / variance - alpha, 0)
