@@ -507,7 +507,7 @@ def _gains(
     # Adding a copy of a column in the model gains as much as estimating its precision again. The
     # discount prefers the estimate.
     added = jnp.where(addable, _DISCOUNT * _evidence_part(alpha_added, S, Q), 0)
-    # Without the column's contribution to its factors: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
+    # Without the column's own contribution: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
     alpha = model.alpha
     variance = jnp.sum(jnp.square(current.factor), axis=0)
     s = jnp.maximum(1 / variance - alpha, 0)
