@@ -41,14 +41,17 @@ class _Scored(Protocol):
     @property
     def dtype(self) -> jnp.dtype:
         """The dtype of the computations."""
+        ...
 
     @property
     def rows_scored(self) -> int:
         """The number of rows over which a score is averaged."""
+        ...
 
     @property
     def kernels_at_once(self) -> int:
         """The number of kernels to score in one call."""
+        ...
 
 
 @runtime_checkable
@@ -58,6 +61,7 @@ class Tunable(_Scored, Protocol):
     @property
     def template(self) -> Template:
         """The kernel whose leaves are tuned."""
+        ...
 
     def scores(
         self, thetas: Table, C: Table, scoring: Scoring, best: BestFolds | None = None
@@ -71,6 +75,7 @@ class Tunable(_Scored, Protocol):
             best: the best machine so far, for a race: scores of machines that are clearly worse
                 may be estimates. None for scores over all folds.
         """
+        ...
 
 
 @runtime_checkable
@@ -80,10 +85,12 @@ class Source(_Scored, Protocol):
     @property
     def n_rows(self) -> int:
         """The number of rows to train on."""
+        ...
 
     @property
     def fold_sizes(self) -> Int[np.ndarray, " v"]:
         """The number of rows with weight in each fold of the rows that are scored."""
+        ...
 
     def errors(
         self, problem: "Problem", thetas: Table, C: Table, scoring: Scoring, wanted: Wanted = None
@@ -93,6 +100,7 @@ class Source(_Scored, Protocol):
         `thetas` and `C` are as for `Tunable.scores`. All `wanted` folds are computed, and others if
         they cost nothing.
         """
+        ...
 
     def held_out_values(
         self,
@@ -107,6 +115,7 @@ class Source(_Scored, Protocol):
         Predictions are in the order of the rows that are scored. `keep` refers to the values `C`.
         With the `scoring` of the search, the program of the search serves the predictions too.
         """
+        ...
 
     def held_out(
         self,
@@ -116,6 +125,7 @@ class Source(_Scored, Protocol):
         on_fold: OnFold,
     ) -> HeldOut:
         """Return the results of `on_fold` for the rows of every fold, on the default device."""
+        ...
 
     def fit(
         self,
@@ -128,15 +138,18 @@ class Source(_Scored, Protocol):
 
         See `Method.fit_and_sum`, also for `sums`.
         """
+        ...
 
     def rows_in_memory(self) -> tuple[Float[Array, "n d"], Float[Array, "n c"], Float[Array, " n"]]:
         """Return inputs, targets and weights of the rows in memory.
 
         Classes are columns of -1 and +1: one column for two classes, else one for each class.
         """
+        ...
 
     def only_rows(self, rows: Int[np.ndarray, " m"]) -> "Source":
         """Return the source of some rows, given by number; a stream raises a `ValueError`."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)

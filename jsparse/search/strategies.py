@@ -48,12 +48,15 @@ class Evaluator(Protocol):
         `thetas` are points of the template, shape `q p`. `C` has the values for each kernel, shape
         `q s`; None for the grid.
         """
+        ...
 
     def best_C(self, theta: np.ndarray) -> float:
         """Return the `C` with the best score of a kernel that `scores` has recorded."""
+        ...
 
     def slope(self, theta: np.ndarray, C: float, evaluate: Callable[[], Any]) -> Any:
         """Return and record the `descent.Slope` at a point, from the history or by `evaluate()`."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
