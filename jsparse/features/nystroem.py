@@ -14,7 +14,7 @@ from .whitened import Whitened
 
 # The number of smallest features that estimate the energy of dropped features. One feature may be
 # small by chance.
-_LAST = 4
+_N_SMALLEST = 4
 
 
 class Nystroem(Whitened):
@@ -40,8 +40,7 @@ class Nystroem(Whitened):
     def __init__(
         self, kernel: Kernel, prototypes: Float[Array, "m d"], *, center: bool = True
     ) -> None:
-        self.kernel = kernel
-        self.prototypes = prototypes
+        self.kernel, self.prototypes = kernel, prototypes
         whitened = _whitened(kernel, prototypes, center)
         self.transform, self.shift, self.present, self.cutoff = whitened
 
@@ -56,12 +55,11 @@ class Nystroem(Whitened):
         The energy of a feature is its sum of squares over the rows. The ridge multiplies a feature
         of energy g by the factor `g / (g + 1/C)`. At the prototypes the energy is proportional to
         the eigenvalue lambda of `K(Z, Z)`. At other rows the smallest features have far more
-        energy. The factor of proportionality is therefore estimated from the smallest features that
-        were not dropped.
+        energy, so the smallest features that were not dropped give the factor of proportionality.
         """
         inverse = jnp.sum(jnp.square(self.transform), axis=0)  # 1 / lambda
         numbers = jnp.arange(self.n_features, dtype=jnp.int32)
-        smallest = (numbers < self.rank) & (numbers >= self.rank - _LAST)
+        smallest = (numbers < self.rank) & (numbers >= self.rank - _N_SMALLEST)
         dropped_energy = self.cutoff * jnp.max(jnp.where(smallest, energy * inverse, 0))
         return (self.rank < self.present) & (C * dropped_energy > 1)
 
@@ -70,10 +68,9 @@ class Nystroem(Whitened):
 def _whitened(
     kernel: Kernel, prototypes: Float[Array, "m d"], center: bool
 ) -> tuple[Float[Array, "m m"], Float[Array, " m"], Int[Array, ""], Scalar]:
-    """Return the whitening matrix, the shift of the features, and two numbers.
+    """Return `transform`, `shift`, `present` and `cutoff` of `Nystroem`.
 
-    The shift is the prototypes' mean feature, or 0 if `center` is False. The first number counts
-    the prototypes in use. Eigenvalues below the second number count as 0.
+    The shift is the prototypes' mean feature, or 0 if `center` is False.
     """
     gram = kernel.gram(prototypes)
     transform = whitening(gram)

@@ -16,19 +16,12 @@ class Triangular(Whitened):
     of the largest eigenvalue, below which `Nystroem` drops features, or of distances. The
     factorisation takes `m^3 / 3` operations, an eigendecomposition about `25 m^3`.
 
-    Attributes:
-        kernel: kernel of two points.
-        prototypes: shape `m d`.
-        transform: `L^-T`, shape `m m`.
-        shift: vector subtracted from every row of features, shape `m`.
-
-    Differentiable as `Nystroem` is.
+    Attributes as in `Nystroem`, with `transform = L^-T`. Differentiable as `Nystroem` is.
     """
 
     def __init__(self, kernel: Kernel, prototypes: Float[Array, "m d"]) -> None:
         gram = kernel.gram(prototypes)
-        m = len(gram)
-        identity = jnp.eye(m, dtype=gram.dtype)
+        identity = jnp.eye(len(gram), dtype=gram.dtype)
         lower = jnp.linalg.cholesky(gram + cholesky_shift(gram) * identity)
         self.kernel, self.prototypes = kernel, prototypes
         self.transform = jax.scipy.linalg.solve_triangular(lower, identity, lower=True).T

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -38,10 +38,8 @@ class Kernel(eqx.Module):
     # With this, NumPy's scalars and arrays leave `*` to this class, as JAX's do.
     __array_ufunc__ = None
 
-    @property
-    def ignores_zero_columns(self) -> bool:
-        """Whether columns that are 0 in all points, appended to them, change no value."""
-        return False
+    # Whether the values stay equal if columns of zeros are appended to all points.
+    ignores_zero_columns: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
@@ -81,12 +79,7 @@ class Kernel(eqx.Module):
 
         Only a `Mixture`, or a kernel with a mixture in it, differs from prototype to prototype.
         """
-        parts = {
-            field.name: part.of_prototypes(indices)
-            for field in dataclasses.fields(self)
-            if isinstance(part := getattr(self, field.name), Kernel)
-        }
-        return dataclasses.replace(self, **parts) if parts else self
+        return map_parts(lambda part: part.of_prototypes(indices), self)
 
     def __add__(self, other: "Kernel") -> "Kernel":
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
@@ -100,6 +93,18 @@ class Kernel(eqx.Module):
 
     def __rmul__(self, other: ScalarLike) -> "Kernel":
         return self * other
+
+
+def parts_of(kernel: Kernel) -> dict[str, Kernel]:
+    """Return the fields of a kernel that hold a kernel, by name."""
+    fields = {field.name: getattr(kernel, field.name) for field in dataclasses.fields(kernel)}
+    return {name: value for name, value in fields.items() if isinstance(value, Kernel)}
+
+
+def map_parts(change: Callable[[Kernel], Kernel], kernel: Kernel) -> Kernel:
+    """Return the kernel with `change` applied to each of its parts."""
+    parts = {name: change(part) for name, part in parts_of(kernel).items()}
+    return dataclasses.replace(kernel, **parts) if parts else kernel
 
 
 def check_kernel(name: str, value: Any) -> None:
@@ -118,8 +123,37 @@ def mirrored(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return jnp.where(row[:, None] >= row[None, :], gram, gram.T)
 
 
-class Pair(Kernel):
-    """A kernel whose values combine the values of two kernels."""
+class Combined(Kernel):
+    """A kernel whose values are a function of the values of its parts."""
+
+    @abc.abstractmethod
+    def combine(self, *values: Array) -> Array:
+        """Return the values of the kernel, given the values of each part."""
+
+    @property
+    def ignores_zero_columns(self) -> bool:
+        """See `Kernel.ignores_zero_columns`."""
+        return all(part.ignores_zero_columns for part in parts_of(self).values())
+
+    def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
+        """Return `k(x, z)`."""
+        return self.combine(*(part(x, z) for part in parts_of(self).values()))
+
+    def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
+        """Combine the Gram matrices of the parts."""
+        return self.combine(*(part.gram(X) for part in parts_of(self).values()))
+
+    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """Combine the cross-Gram matrices of the parts."""
+        return self.combine(*(part.cross_gram(X, Z) for part in parts_of(self).values()))
+
+    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """Combine the diagonals of the parts."""
+        return self.combine(*(part.diagonal(X) for part in parts_of(self).values()))
+
+
+class Pair(Combined):
+    """A kernel that combines two kernels."""
 
     left: Kernel
     right: Kernel
@@ -128,38 +162,11 @@ class Pair(Kernel):
         check_kernel("left", self.left)
         check_kernel("right", self.right)
 
-    @staticmethod
-    @abc.abstractmethod
-    def combine(left: Array, right: Array) -> Array:
-        """Return the values of the kernel, given the values of the two kernels."""
-
-    @property
-    def ignores_zero_columns(self) -> bool:
-        """See `Kernel.ignores_zero_columns`."""
-        return self.left.ignores_zero_columns and self.right.ignores_zero_columns
-
-    def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """Return `k(x, z)`."""
-        return self.combine(self.left(x, z), self.right(x, z))
-
-    def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """Return the combined Gram matrices."""
-        return self.combine(self.left.gram(X), self.right.gram(X))
-
-    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Return the combined cross-Gram matrices."""
-        return self.combine(self.left.cross_gram(X, Z), self.right.cross_gram(X, Z))
-
-    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Return the combined diagonals."""
-        return self.combine(self.left.diagonal(X), self.right.diagonal(X))
-
 
 class Sum(Pair):
     """`k(x, z) = left(x, z) + right(x, z)`."""
 
-    @staticmethod
-    def combine(left: Array, right: Array) -> Array:
+    def combine(self, left: Array, right: Array) -> Array:
         """Return the sum."""
         return left + right
 
@@ -167,13 +174,12 @@ class Sum(Pair):
 class Product(Pair):
     """`k(x, z) = left(x, z) right(x, z)`."""
 
-    @staticmethod
-    def combine(left: Array, right: Array) -> Array:
+    def combine(self, left: Array, right: Array) -> Array:
         """Return the elementwise product."""
         return left * right
 
 
-class Scaled(Kernel):
+class Scaled(Combined):
     """A kernel times a number, `variance`; `2.0 * kernel` and `kernel * 2.0` construct it.
 
     Attributes:
@@ -192,40 +198,16 @@ class Scaled(Kernel):
         check_scalar("variance", self.variance)
         check_positive("variance", self.variance)
 
-    @property
-    def ignores_zero_columns(self) -> bool:
-        """See `Kernel.ignores_zero_columns`."""
-        return self.kernel.ignores_zero_columns
-
-    def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """Return the kernel's value times `variance`."""
-        return self._scale(self.kernel(x, z))
-
-    def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """Return the scaled Gram matrix."""
-        return self._scale(self.kernel.gram(X))
-
-    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Return the scaled cross-Gram matrix."""
-        return self._scale(self.kernel.cross_gram(X, Z))
-
-    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Return the scaled diagonal."""
-        return self._scale(self.kernel.diagonal(X))
-
-    def _scale(self, values: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    def combine(self, values: Array) -> Array:
+        """Return the values times `variance`."""
         return like(self.variance, values) * values
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex)
 
 
 def _floating_leaves(change: Callable[[Any], Array]) -> Callable[[Any], Any]:
     """Return a function that applies `change` to the real floating leaves of a pytree."""
 
     def is_floating(leaf: Any) -> bool:
-        return _is_array(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        return eqx.is_array_like(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
     return lambda tree: jax.tree.map(lambda leaf: change(leaf) if is_floating(leaf) else leaf, tree)
 
@@ -259,8 +241,8 @@ class Custom(Kernel):
         x, z = two_points(x, z)
         params = _floating_leaves(lambda leaf: leaf.astype(x.dtype))(self.params)
         value = self.fn(params, x, z)
-        if not _is_array(value) or jnp.shape(value) != () or jnp.iscomplexobj(value):
-            if _is_array(value):
+        if not eqx.is_array_like(value) or jnp.shape(value) != () or jnp.iscomplexobj(value):
+            if eqx.is_array_like(value):
                 value = f"{jnp.result_type(value)}{list(jnp.shape(value))}"
             raise ValueError(
                 f"fn: expected a real scalar from fn(params, x, z) for points of shape {x.shape}, "

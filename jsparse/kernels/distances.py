@@ -46,8 +46,10 @@ def squared_distances(
     # Rounding errors of sums of d terms grow like a random walk. The bound is about twice as large
     # and includes the errors of the other operations.
     error = (3 + float(np.sqrt(X.shape[1]))) * epsilon(X.dtype)
-    noise = error * norms if snap else jnp.zeros((1, 1), X.dtype)
-    return _above(norms - 2 * dot(U, V.T), noise)
+    noise = error * norms if snap else 0
+    s = norms - 2 * dot(U, V.T)
+    # Only the value is clipped, not its derivative. NaN stays NaN.
+    return s - jax.lax.stop_gradient(jnp.where(s <= noise, s, 0))
 
 
 def squared_distance(
@@ -76,8 +78,3 @@ def safe_sqrt(s: Float[Array, "*s"]) -> Float[Array, "*s"]:
     """
     nonzero = ~(s < (epsilon(s.dtype) / 4) ** 2)  # NaN stays NaN
     return jnp.where(nonzero, jnp.sqrt(jnp.where(nonzero, s, 1)), 0)
-
-
-def _above(s: Float[Array, "n m"], noise: Float[Array, "..."]) -> Float[Array, "n m"]:
-    """Return `s` where it is above the noise, else 0, with the derivative of `s` everywhere."""
-    return s - jax.lax.stop_gradient(jnp.where(s <= noise, s, 0))  # NaN stays NaN

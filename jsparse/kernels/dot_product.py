@@ -1,6 +1,7 @@
 """Kernels of the inner product of two points."""
 
 import abc
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -24,10 +25,7 @@ from .base import Kernel
 class DotProduct(Kernel):
     """`k(x, z) = profile(x'z)`."""
 
-    @property
-    def ignores_zero_columns(self) -> bool:
-        """See `Kernel.ignores_zero_columns`."""
-        return True
+    ignores_zero_columns: ClassVar[bool] = True
 
     @abc.abstractmethod
     def profile(self, p: Float[Array, "*s"]) -> Float[Array, "*s"]:

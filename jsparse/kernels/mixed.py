@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._types import Scalar
 from ._arguments import one_table, two_points, two_tables
-from .base import Kernel, Pair, Scaled, mirrored
+from .base import Combined, Kernel, map_parts, mirrored, parts_of
 from .distances import matching, squared_distances
 from .stationary import Stationary
 
@@ -122,11 +122,8 @@ def with_categories(kernel: Kernel, columns: tuple[int, ...]) -> Kernel:
             return kernel
         case Stationary():
             return Mixed(kernel, columns)
-        case Scaled():
-            return Scaled(with_categories(kernel.kernel, columns), kernel.variance)
-        case Pair():
-            parts = (with_categories(part, columns) for part in (kernel.left, kernel.right))
-            return type(kernel)(*parts)
+        case Combined():
+            return map_parts(lambda part: with_categories(part, columns), kernel)
     what = type(kernel).__name__
     if isinstance(kernel, Mixed):
         what = f"a kernel that compares the columns {kernel.columns}"
@@ -143,10 +140,11 @@ def categorical_columns(kernel: Any) -> tuple[int, ...]:
         ValueError: if a part of the kernel treats these columns as numbers, or if two parts compare
             codes in different columns.
     """
-    columns = _code_columns(kernel)
+    leaves = _leaves(kernel)
+    columns = next((leaf.columns for leaf in leaves if isinstance(leaf, Mixed)), ())
     if columns:
         with_categories(kernel, columns)
-        if any(isinstance(part, Stationary) for part in _parts(kernel)):
+        if any(isinstance(leaf, Stationary) for leaf in leaves):
             raise ValueError(
                 f"kernel: expected every part to compare codes in the columns {columns}, as one "
                 "part does"
@@ -154,21 +152,8 @@ def categorical_columns(kernel: Any) -> tuple[int, ...]:
     return columns
 
 
-def _code_columns(kernel: Any) -> tuple[int, ...]:
-    match kernel:
-        case Mixed():
-            return kernel.columns
-        case Scaled():
-            return _code_columns(kernel.kernel)
-        case Pair():
-            return _code_columns(kernel.left) or _code_columns(kernel.right)
-    return ()
-
-
-def _parts(kernel: Kernel) -> list[Kernel]:
-    match kernel:
-        case Scaled():
-            return _parts(kernel.kernel)
-        case Pair():
-            return _parts(kernel.left) + _parts(kernel.right)
+def _leaves(kernel: Any) -> list[Any]:
+    """Return the kernels from which sums, products and multiples are formed."""
+    if isinstance(kernel, Combined):
+        return [leaf for part in parts_of(kernel).values() for leaf in _leaves(part)]
     return [kernel]

@@ -61,10 +61,6 @@ class Mixture(Kernel):
         """Raise ValueError; see `__call__`."""
         raise self._no_pair_value()
 
-    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Raise ValueError; see `__call__`."""
-        raise self._no_pair_value()
-
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
         """Return `k_j(x_i, z_j)`, with the kernel of each prototype.
 

@@ -1,5 +1,6 @@
 """Tuning stages: a method yields one search after the other, and chooses among the outcomes."""
 
+import dataclasses
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
@@ -140,7 +141,7 @@ def size_stages(
             break
         size_search, expected = search, 0.0
         if outcomes and size > WHOLE_RANGE * sizes[-1]:
-            size_search = search.started_from(outcomes[-1].tuning)
+            size_search = dataclasses.replace(search, start=outcomes[-1].tuning)
         if outcomes and stop_when_flat:
             expected = GROWTH * outcomes[-1].seconds
         size_problem = problem.at_size(size)

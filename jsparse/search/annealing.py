@@ -163,24 +163,20 @@ def tell(
 ) -> AnnealingState:
     """Return the state after a round, from the points of `ask` and their values, shape `q`.
 
-    A round is one inner iteration of De Brabanter 2010, Appendix, Algorithm 6, steps 2-21.
+    A round is one inner iteration of De Brabanter 2010, Appendix, Algorithm 6, steps 2-21, with the
+    acceptance probability of Xavier de Souza et al. 2010 (CSA-M):
 
-    **Acceptance.** The Appendix prints `A = exp(-E(y_i)/T) / (exp(-E(y_i)/T) + rho)`, yet its
-    variance `mean(A^2) - 1/q^2` and its target `0.99 (q - 1)/q^2` presuppose `sum A = 1`. As T
-    falls, the printed A tends to 0 for every probe worse than the best solution. The "variance" of
-    the printed A then tends to -1/q^2, so that T^ac falls for ever. The modified form of Xavier de
-    Souza et al. 2010 (CSA-M),
+        A_i = exp(E(x_i) / T) / sum_j exp(E(x_j) / T)
 
-        A_i = exp(E(x_i) / T) / sum_j exp(E(x_j) / T),
+    The Appendix prints `A = exp(-E(y_i)/T) / (exp(-E(y_i)/T) + rho)`, yet its variance
+    `mean(A^2) - 1/q^2` and its target `0.99 (q - 1)/q^2` presuppose `sum A = 1`. With the printed
+    A, T^ac would fall for ever. The worst solutions are the most likely to move uphill. With q = 1
+    the probability is 1: the search is a random walk that records its best point.
 
-    does sum to 1, and is used here. The worst solutions are the most likely to move uphill. With
-    q = 1 the probability is 1: the search is a random walk that records its best point.
-
-    **Units.** The unit of T^ac is the spread (median minus smallest) of the values of the solutions
-    in the first round after which they are not all equal. So the search does not depend on the unit
-    or origin of the objective. The median is used because a cross-validation error can grow by six
-    decades in a corner of the box. While all values are equal, the variance is 0 at any
-    temperature, and T^ac stays constant.
+    The unit of T^ac is the spread (median minus smallest) of the values of the solutions in the
+    first round after which they are not all equal. So the search does not depend on the unit or
+    origin of the objective. The median is used because a cross-validation error can grow by six
+    decades in a corner of the box. While all values are equal, T^ac stays constant.
 
     Values that are not finite are never accepted and never the best. A solution without a finite
     value accepts the first finite probe. Until then it counts as the worst solution in A.
@@ -236,9 +232,8 @@ def acceptance_probabilities(
 ) -> Float[Array, " q"]:
     """Return A_i = exp(E_i / T) / sum_j exp(E_j / T), computed without overflow.
 
-    The temperature T is `temperature * scale`. `scale` is `AnnealingState.scale`, the unit of the
-    temperature. It is 0 while all values are equal; then every A_i is 1 / q. A value that is not
-    finite counts as the worst finite value.
+    The temperature T is `temperature * scale`. While all values are equal, `scale` is 0 and every
+    A_i is 1 / q. A value that is not finite counts as the worst finite value.
     """
     finite = jnp.isfinite(values)
     worst = jnp.max(jnp.where(finite, values, -jnp.inf))

@@ -28,16 +28,6 @@ def bounds(low: ArrayLike, high: ArrayLike) -> tuple[Float[Array, " p"], Float[A
     return lower, upper
 
 
-def check_inside(
-    name: str, x: Float[Array, "*q p"], low: Float[Array, " p"], high: Float[Array, " p"]
-) -> None:
-    """Raise a `ValueError` that names the argument if a point is known to lie outside the box."""
-    if is_concrete(x) and is_concrete(low) and is_concrete(high):
-        points, a, b = np.asarray(x), np.asarray(low), np.asarray(high)
-        if not ((points >= a) & (points <= b)).all():
-            raise ValueError(f"{name}: expected points within the bounds {a} and {b}, got {points}")
-
-
 def reflect(
     x: Float[Array, " p"], low: Float[Array, " p"], high: Float[Array, " p"]
 ) -> Float[Array, " p"]:

@@ -23,7 +23,7 @@ FOLDS = 5  # of the cross-validated error
 FEWEST_ROWS = 12  # two rows and more in every fold
 STEPS = 45  # default number of evaluations of the gradient
 # With fewer evaluations the steps are longer, by this power of the ratio, so that a descent still
-# reaches the lengthscale of a column that does not count, some hundred times the common one.
+# reaches the lengthscale of an irrelevant column, some hundred times the common one.
 REACH = 0.8
 DECAY = 0.4  # share of the evaluations, at the end, over which the learning rate falls to zero
 
@@ -60,14 +60,9 @@ def folds_and_prototypes(
 ) -> tuple[Parts, Float[Array, "m d"]]:
     """Return the rows on which a descent measures the error, in five folds, and the prototypes.
 
-    Args:
-        key: PRNG key of the draws.
-        X: inputs, shape `n d`.
-        y: targets, shape `n c`.
-        weights: row weights, shape `n`; rows of weight 0 are never drawn.
-        points: candidates for the prototypes, shape `k d`; None to draw prototypes from the rows.
-        rows: upper limit of the number of rows. A larger table is sampled.
-        prototypes: upper limit of the number of prototypes.
+    At most `rows` rows with a positive weight are drawn at random, and at most `prototypes`
+    prototypes out of the candidates `points`. If `points` is None, half of the drawn rows are the
+    candidates.
 
     Raises:
         ValueError: if fewer than 12 rows have a positive weight, or `rows` is below 12.
@@ -107,9 +102,8 @@ def error_and_gradient(
 ) -> tuple[Float[Array, ""], Float[Array, " q"], Float[Array, ""]]:
     """Return the objective of the descent, its gradient, and the cross-validated error.
 
-    The objective is the log of the cross-validated error plus the penalty of the prior.
-
-    The last element of `theta` is the log of `C`; `Template` describes the other elements.
+    The objective is the log of the error plus the penalty of the prior. The last element of `theta`
+    is the log of `C`; `Template` describes the other elements.
     """
 
     def error(theta: Float[Array, " q"]) -> Float[Array, ""]:
@@ -131,10 +125,10 @@ def error_and_gradient(
         n_rows = jnp.sum(objective.parts.w > 0).astype(total.dtype)
         return 2 * like(prior_strength, total) * total / n_rows
 
-    error_there, gradient = jax.value_and_grad(error)(theta)
+    held_out, gradient = jax.value_and_grad(error)(theta)
     penalty, penalty_gradient = jax.value_and_grad(prior_penalty)(theta)
-    value = jnp.log(error_there) + penalty
-    return value, gradient / error_there + penalty_gradient, error_there
+    value = jnp.log(held_out) + penalty
+    return value, gradient / held_out + penalty_gradient, held_out
 
 
 def descend(
@@ -152,19 +146,12 @@ def descend(
 
     The vectors are short, so Adam runs on the host, in float64. The Adam of optax would add 0.2 s
     of import and compilation to a first search of 4 s, and 50 us to each step. Both averages have
-    the decay 0.9. With the usual 0.999 of the squares, one steep step, as outliers give, would
-    shorten all later steps.
+    the decay 0.9. With the usual 0.999 for the squares, one steep gradient, such as outliers cause,
+    would shorten all later steps.
 
-    Args:
-        run: evaluates and records the slopes.
-        parts: the rows on which the error is measured.
-        points: the prototypes.
-        begin: initial theta and log C.
-        low: lower bounds of theta and log C.
-        high: upper bounds; an element whose bounds are equal is held fixed.
-        search: the `Gradient` with the learning rate, the patience and the prior.
-        budget: upper limit of the number of evaluations.
-        trail: list to which the theta and the objective of every evaluation are appended.
+    The last element of `begin`, `low` and `high` is for log C. An element whose bounds are equal is
+    held fixed. `search` is the `Gradient` with the learning rate, the patience and the prior. The
+    theta and the objective of every evaluation are appended to `trail`.
     """
     theta, dtype, template = np.clip(begin, low, high), run.dtype, run.template
     objective = DescentObjective(template, points, parts, (low < high)[:-1], template.theta)
@@ -211,9 +198,8 @@ def descend(
 
 
 def decay(progress: float) -> float:
-    """Return the factor of the learning rate: 1, and over the last `DECAY` of the steps to 0.
+    """Return the factor of the learning rate: 1, falling to 0 over the last `DECAY` of the steps.
 
-    A column that does not count needs a lengthscale some hundred times the one that all columns
-    have at the beginning. Steps that shrink from the start do not get there.
+    Steps that shrink from the start would not reach the long lengthscales of irrelevant columns.
     """
     return min(1.0, (1 - progress) / DECAY)

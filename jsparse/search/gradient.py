@@ -16,7 +16,7 @@ from .._programs import compiled
 from ..kernels import Kernel
 from ..machines.method import Method
 from ..validation.error_gradient import Parts, held_out_error
-from .descent import STEPS, decay, descend, folds_and_prototypes
+from .descent import FEWEST_ROWS, STEPS, decay, descend, folds_and_prototypes
 from .metric import MetricSearch, scored_profile
 from .strategies import LINE_EVALUATIONS, Evaluator, Profile, Search, line_rounds
 from .template import Template
@@ -28,10 +28,10 @@ ROWS_FOR_A_COLUMN = 100  # with this many rows per column, the steps recognise n
 WORSE = 1.25  # a score this many times the best shows that a relevant column was eliminated
 # A descent starts from lengthscales of more than `LONG` times the template's only if their score is
 # below half the score of all shorter ones. With long lengthscales the machine is nearly linear, and
-# small steps do not show what short lengthscales of a few columns would give.
-LONG, HANDICAP = 2.0, 2.0
+# small steps do not show the effect of short lengthscales of a few columns.
+LONG, PENALTY = 2.0, 2.0
 PROTOTYPE_RATE = 0.1  # length of the first steps, in standard deviations of the columns
-FEWEST_ROWS = 100  # with fewer rows, the cross-validated error is too uncertain
+ROWS_FOR_GRADIENT = 100  # with fewer rows, the cross-validated error is too uncertain
 FEW = 50  # a machine with at most this many prototypes gets a preliminary descent
 PRELIMINARY = 100  # prototypes of the machine of a preliminary descent
 
@@ -54,8 +54,8 @@ class Gradient(MetricSearch):
     A gradient costs hardly more than the error, see `validation.error_gradient.held_out_error`.
     Whatever the method, the machine whose error is differentiated has at most `prototypes`
     prototypes and at most `rows` rows. A Cauchy prior pulls the logs of the lengthscales towards
-    their mean, which prevents overfitting when there are many columns. Every row is in a fold: a
-    descent that stops by the error of few rows is stopped by the outliers among them.
+    their mean, which prevents overfitting when there are many columns. No rows are held back for
+    early stopping, because outliers among few rows would decide when to stop.
 
     With fewer than 100 rows for each column, overfitting remains. Then recursive feature
     elimination (Guyon et al. 2002) repeats profile and steps, each time without the least
@@ -85,8 +85,8 @@ class Gradient(MetricSearch):
             score is better. For machines of few prototypes.
         max_evaluations: budget of gradient evaluations for all starts together, and again for the
             preliminary descent, for the descent from its result, and for each elimination; 45 by
-            default. With fewer evaluations the steps are longer. The evaluations of the profile,
-            and one for each descent, come in addition.
+            default. With fewer evaluations the steps are longer. The profile and the scores of the
+            descents take further evaluations.
     """
 
     starts: int = 1
@@ -101,13 +101,11 @@ class Gradient(MetricSearch):
     def check(self) -> None:
         """See `Search.check`."""
         super().check()
-        for name, least in (("starts", 1), ("prototypes", 1), ("rows", 12), ("patience", 1)):
-            whole_number(name, getattr(self, name), least)
+        for name in ("starts", "prototypes", "patience"):
+            whole_number(name, getattr(self, name), 1)
+        whole_number("rows", self.rows, FEWEST_ROWS)
         real("prior_strength", self.prior_strength, 0.0)
         real("learning_rate", self.learning_rate, 0.0, above=True)
-        for name in ("elimination", "move_prototypes"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
 
     def check_method(self, method: Method) -> None:
         """See `Search.check_method`: the prototypes of some methods cannot be moved."""
@@ -123,26 +121,25 @@ class Gradient(MetricSearch):
 
     def planned(self, problem: Any) -> int:
         """See `Search.planned`."""
-        template, steps = problem.template, self.max_evaluations or STEPS
-        again = LINE_EVALUATIONS + steps + 1
-        again *= len(self.columns_left(template, problem.rows_scored))
+        steps = self.max_evaluations or STEPS
+        eliminations = len(self.columns_left(problem.template, problem.rows_scored))
+        again = eliminations * (LINE_EVALUATIONS + steps + 1)
         if self.has_preliminary_descent(problem.points):
             again += 2 * (steps + self.starts)
         return super().planned(problem) + again
 
     def has_preliminary_descent(self, points: Float[Array, "m d"] | None) -> bool:
-        """Return whether the descent is preceded by one with fewer prototypes and rows.
+        """Return whether a descent with other prototypes precedes the descent of the machine.
 
-        Args:
-            points: the machine's prototypes; None if all rows are.
+        It does for a machine of few prototypes `points`, not if all rows are prototypes (None).
         """
         return self.start is None and points is not None and len(points) <= FEW
 
     def columns_left(self, template: Template, n_rows: int) -> list[int]:
         """Return the number of columns after each elimination.
 
-        Each number is three quarters of the previous one, down to two. The list is empty if there
-        are enough rows, or for a local search.
+        Each number is three quarters of the previous one, down to two. No column is eliminated if
+        there are enough rows, or in a local search.
         """
         columns, numbers = len(template.lengthscales), []
         if self.elimination and self.start is None and n_rows < ROWS_FOR_A_COLUMN * columns:
@@ -159,11 +156,7 @@ class Gradient(MetricSearch):
             _Descents(self, run).run()
 
     def descent_of_prototypes(self, tuning: Any) -> Search:
-        """Return the search that moves the prototypes of a tuned machine by gradient steps.
-
-        Args:
-            tuning: the `Tuning` of the machine.
-        """
+        """Return the search that moves the prototypes of a machine with this `Tuning`."""
         return PrototypeDescent(settings=self, tuning=tuning)
 
 
@@ -177,13 +170,13 @@ class Automatic(Search):
 
     def resolve(self, n_rows: int, *, on_mesh: bool) -> Search:
         """See `Search.resolve`."""
-        if on_mesh or n_rows < FEWEST_ROWS:
+        if on_mesh or n_rows < ROWS_FOR_GRADIENT:
             return Profile(**vars(self))
         return Gradient(**vars(self), patience=15)
 
     def batch_sizes(self, p: int) -> list[int]:
         """See `Search.batch_sizes`; the sizes are for 100 rows or more."""
-        return self.resolve(FEWEST_ROWS, on_mesh=False).batch_sizes(p)
+        return self.resolve(ROWS_FOR_GRADIENT, on_mesh=False).batch_sizes(p)
 
     def run(self, run: Evaluator) -> None:
         """See `Search.run`."""
@@ -193,9 +186,8 @@ class Automatic(Search):
 class _Descents:
     """The run of a `Gradient` search: a profile, descents from its best kernels, and their scores.
 
-    Profile, descents and scores are repeated with fewer columns, as `Gradient.columns_left` says,
-    until the score is `WORSE` times the best. The lengthscale of an eliminated column is fixed at
-    its upper bound.
+    It is repeated with fewer columns (`Gradient.columns_left`) until the score is `WORSE` times the
+    best. The lengthscale of an eliminated column is fixed at its upper bound.
     """
 
     def __init__(self, search: Gradient, run: Evaluator) -> None:
@@ -237,7 +229,7 @@ class _Descents:
     def _parts_and_prototypes(
         self, points: Float[Array, "k d"] | None, prototypes: int
     ) -> tuple[Parts, Float[Array, "m d"]]:
-        """Return rows in folds, and prototypes out of `points`; None to draw them from the rows."""
+        """See `folds_and_prototypes`."""
         run, rows = self.evaluator, self.evaluator.problem.source.rows_in_memory()
         return folds_and_prototypes(
             run.key, *rows, points=points, rows=self.search.rows, prototypes=prototypes
@@ -279,8 +271,7 @@ class _Descents:
     def _begin(self, excluded: np.ndarray) -> tuple[list[np.ndarray], float]:
         """Return the initial points of the descents (theta and log C), and the least score.
 
-        Args:
-            excluded: indices in theta of the lengthscales of eliminated columns.
+        `excluded` are the indices in theta of the lengthscales of eliminated columns.
         """
         search, run = self.search, self.evaluator
         if search.start is not None and len(excluded) == 0:
@@ -292,11 +283,11 @@ class _Descents:
         profile = scored_profile(run, fixed)
         free = ~self.signed & np.isnan(fixed)
 
-        def handicapped(pair: tuple[float, np.ndarray]) -> float:
+        def penalised(pair: tuple[float, np.ndarray]) -> float:
             is_long = np.any((pair[1] - self.middle)[free] > np.log(LONG))
-            return pair[0] * (HANDICAP if is_long else 1.0)
+            return pair[0] * (PENALTY if is_long else 1.0)
 
-        starts = sorted(profile, key=handicapped)[: 1 if len(excluded) else search.starts]
+        starts = sorted(profile, key=penalised)[: 1 if len(excluded) else search.starts]
         begins = [np.append(theta, np.log(run.best_C(theta))) for _, theta in starts]
         return begins, profile[0][0]
 
@@ -305,7 +296,7 @@ class _Descents:
 class PrototypeDescent(Search):
     """A search that moves the prototypes by Adam on the cross-validated squared error.
 
-    The kernel is fixed. The prototypes of least error, perhaps the initial prototypes, are scored
+    The kernel is fixed. The prototypes of least error, which may be the initial ones, are scored
     with every `C`.
     """
 

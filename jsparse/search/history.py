@@ -24,9 +24,9 @@ class Evaluation(NamedTuple):
     standard_errors: np.ndarray  # of the scores, from their spread over computed folds, shape `s`
     status: np.ndarray  # stop codes, the worst over computed folds, shape `s`
     seconds: float  # from the beginning of the stage to the end of the evaluation
-    # Empty, except that a step of `Gradient` stores here the objective (the log of the error plus
-    # the penalty of the prior), and its gradient in theta and log C, shape `p + 2`. In such a step,
-    # `C` and `scores` each repeat one number.
+    # For a step of `Gradient`, the objective (the log of the error plus the penalty of the prior)
+    # and its gradient in theta and log C, shape `p + 2`; else empty. In such a step, `C` and
+    # `scores` each repeat one number.
     slope: np.ndarray = _NO_SLOPE
     stage: int = 0  # number of the stage, see `machines.stages`
     # Errors of each fold, shape `s v`; empty if they are not known. Where a race ended before a
@@ -40,7 +40,7 @@ class Evaluation(NamedTuple):
         """The scores, with infinity in place of scores that cannot be trusted.
 
         A machine that stopped at its iteration limit counts as trusted, as the score is the error
-        of exactly this machine. `Tuning.status` tells whether the best machine stopped in this way.
+        of exactly this machine; `Tuning.status` then reports the limit.
         """
         ok = (self.status < PRECISION_LOST) & np.isfinite(self.scores)
         return np.where(ok, self.scores, np.inf)
@@ -73,7 +73,7 @@ def scored(history: Sequence[Evaluation]) -> list[Evaluation]:
     return [evaluation for evaluation in history if not evaluation.slope.size]
 
 
-_COLUMNS = Evaluation._fields[:-3]
+_COLUMNS = Evaluation._fields[:-3]  # without `slope`, `stage` and `fold_scores`
 
 
 def save_history(path: PathLike, history: Sequence[Evaluation]) -> None:

@@ -12,14 +12,7 @@ from .strategies import LINE_EVALUATIONS, Evaluator, Search, line_search
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MetricSearch(Search):
-    """A search that learns a lengthscale for every column, or a matrix.
-
-    Args:
-        per_column: if the kernel is given by name, it has one lengthscale for each column. A kernel
-            object keeps its leaves.
-        rank: if the kernel is given by name, replace the lengthscales by a matrix with this many
-            rows, at most the number of columns: a linear metric (`kernels.Projected`).
-    """
+    """A search that learns a lengthscale for every column, or a matrix; see `Gradient`."""
 
     per_column: bool = True
     rank: int | None = None
@@ -35,8 +28,6 @@ class MetricSearch(Search):
         super().check()
         if self.rank is not None:
             whole_number("rank", self.rank, 1)
-        if not isinstance(self.per_column, bool):
-            raise ValueError(f"per_column: expected True or False, got {self.per_column!r}")
 
     def without_rank(self) -> Search:
         """See `Search.without_rank`."""
@@ -46,11 +37,9 @@ class MetricSearch(Search):
 def scored_profile(
     run: Evaluator, fixed: Float[np.ndarray, " p"] | None = None
 ) -> list[tuple[float, Float[np.ndarray, " p"]]]:
-    """Vary one common factor of all positive leaves; return scores and kernels, the best first.
+    """Vary one common factor of all positive leaves; return scores and thetas, the best first.
 
-    Args:
-        run: evaluates the kernels, as points of its template.
-        fixed: values of the fixed elements of theta; NaN for the varied elements.
+    `fixed` has the values of the elements of theta that are not varied, and NaN for the others.
     """
     middle, signed = run.template.theta.astype(float), run.template.signed
     scored: list[tuple[float, np.ndarray]] = []

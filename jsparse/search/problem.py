@@ -20,7 +20,7 @@ from ..machines.held_out import HeldOut, OnFold, Start, Sums
 from ..machines.method import Method, Metric, Task
 from ..multiclass import Decoding
 from ..validation.validate import Kept, Scoring, Validation
-from .race import BestFolds, Raced, first_folds, race
+from .race import BestFolds, first_folds, race
 from .scores import Scores, least_of_sizes
 from .template import Template, split_kernel
 
@@ -97,8 +97,8 @@ class Source(_Scored, Protocol):
     ) -> list[Validation]:
         """Return the held-out errors of every kernel, one `Validation` each.
 
-        `thetas` and `C` are as for `Tunable.scores`. The `wanted` folds of each kernel and `C` are
-        computed, and others if they cost nothing; None for all folds.
+        `thetas` and `C` are as for `Tunable.scores`. All `wanted` folds are computed, and others if
+        they cost nothing.
         """
         ...
 
@@ -112,14 +112,8 @@ class Source(_Scored, Protocol):
     ) -> tuple[Float[np.ndarray, " n *c"], Sums | Start | None]:
         """Return the held-out predictions of the machine `keep`, and `HeldOut.total`.
 
-        Predictions are in the order of the rows that are scored, shape `n *outputs`.
-
-        Args:
-            problem: the method, the template and the points.
-            theta: the kernel as a point of the template.
-            C: values of `C`, to which `keep` refers.
-            scoring: the scoring of the search, whose program then serves the predictions too.
-            keep: the machine.
+        Predictions are in the order of the rows that are scored. `keep` refers to the values `C`.
+        With the `scoring` of the search, the program of the search serves the predictions too.
         """
         ...
 
@@ -130,7 +124,7 @@ class Source(_Scored, Protocol):
         C: Float[np.ndarray, " s"],
         on_fold: OnFold,
     ) -> HeldOut:
-        """Return what `on_fold` computes on the rows of every fold, on the default device."""
+        """Return the results of `on_fold` for the rows of every fold, on the default device."""
         ...
 
     def fit(
@@ -162,7 +156,7 @@ class Source(_Scored, Protocol):
 class Problem:
     """The tuning problem: choose the kernel and `C` of a method by the held-out error on the rows.
 
-    A search reads it as a `Tunable`. `with_method`, `at_size` and the like return changed copies.
+    A search reads it as a `Tunable`.
     """
 
     method: Method  # resolved, see `Method.resolve`
@@ -218,19 +212,18 @@ class Problem:
         With a `best` machine every kernel races against it, see `race`.
         """
         for method in self.method.shorter():
-            raced = self.with_method(method)._raced(thetas, C, scoring, best)
-            if _paths_end(method, [one.validation for one in raced]):
+            validations, scores = self.with_method(method)._raced(thetas, C, scoring, best)
+            if _paths_end(method, validations):
                 break
         v = len(self.source.fold_sizes)
-        scores = [one.scores.with_folds(v) for one in raced]
-        return Scores(*map(np.stack, zip(*scores, strict=True)))
+        return Scores(*map(np.stack, zip(*(one.with_folds(v) for one in scores), strict=True)))
 
     def errors(self, thetas: Table, C: Table, scoring: Scoring) -> list[Validation]:
         """Return the held-out errors of every kernel, one `Validation` each.
 
-        A method with a path of sizes is first validated with a short path, then with longer and
-        longer paths (`Method.shorter`), until all paths end, see `Method.path_end`. The cost of a
-        path grows with the square of its length, so at most a third of the work is repeated.
+        A method with a path of sizes is validated with longer and longer paths (`Method.shorter`),
+        until all paths end, see `Method.path_end`. The cost of a path grows with the square of its
+        length, so at most a third of the work is repeated.
         """
         for method in self.method.shorter():
             errors = self.source.errors(self.with_method(method), thetas, C, scoring)
@@ -240,18 +233,18 @@ class Problem:
 
     def _raced(
         self, thetas: Table, C: Table, scoring: Scoring, best: BestFolds | None
-    ) -> list[Raced]:
-        """Return the errors of every kernel; with a `best` machine each kernel races against it."""
+    ) -> tuple[Sequence[Validation], Sequence[Scores]]:
+        """Return errors and scores of every kernel, after a race if there is a `best` machine."""
         if best is None:
             errors = self.source.errors(self, thetas, C, scoring)
-            return [Raced(one, least_of_sizes(self.method, one)) for one in errors]
+            return errors, [least_of_sizes(self.method, one) for one in errors]
         wanted = first_folds(C.shape[1], self.source.fold_sizes, best.rule)
         if len(best.fold_scores) != wanted.shape[1]:  # a history may lack them
             best = BestFolds(rule=best.rule)
         every = np.broadcast_to(wanted, (len(C), *wanted.shape))
         first = self.source.errors(self, thetas, C, scoring, every)
 
-        def raced(i: int) -> Raced:
+        def raced(i: int) -> tuple[Validation, Scores]:
             def some_errors(wanted: Bool[np.ndarray, "s v"]) -> Validation:
                 one = thetas[i : i + 1], C[i : i + 1]
                 (validation,) = self.source.errors(self, *one, scoring, wanted[None])
@@ -259,16 +252,18 @@ class Problem:
 
             return race(self.method, first[i], wanted, some_errors, best)
 
-        return [raced(i) for i in range(len(C))]
+        validations, scores = zip(*map(raced, range(len(C))), strict=True)
+        return validations, scores
 
     def with_method(self, method: Method) -> "Problem":
-        """Return the problem with another method and the same points."""
+        """Return the problem with another method, and with the points unchanged."""
         return dataclasses.replace(self, method=method)
 
     def for_surrogate(self, method: Method, points: slice, metric: Metric) -> "Problem":
         """Return the problem of a cheaper method on some of the points.
 
-        It minimises the user's metric, or `metric` if the user stated none, or the pinball loss.
+        It minimises the user's metric. If the user stated none, or the pinball loss, it minimises
+        `metric`.
         """
         part = self.with_points(points)
         stated = None if self.metric == "pinball" else self.metric
@@ -346,15 +341,10 @@ def best_per_problem(
     status: Int[np.ndarray, " s"],
     C: float,
 ) -> Float[np.ndarray, " l"]:
-    """Return, for each binary problem, the value of the grid with the lowest error.
+    """Return, for each binary problem, the value of `C` in the grid with the lowest error.
 
-    Ties go to the value nearest to `C` on the log scale.
-
-    Args:
-        grid: values of `C`.
-        errors: misclassification of each value and binary problem.
-        status: stop codes of each value; values that cannot be trusted are not chosen.
-        C: the value that is best for all problems together.
+    Ties go to the value nearest to `C`, the best one for all problems together, on the log scale.
+    Values whose status shows that the errors cannot be trusted are not chosen.
     """
     errors = np.where((status < PRECISION_LOST)[:, None], errors, np.inf)
     distance = np.abs(np.log(grid) - math.log(C))[:, None]

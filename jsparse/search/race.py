@@ -19,10 +19,7 @@ from ..validation.losses import standard_error
 from ..validation.validate import Validation
 from .scores import Scores, least_of_sizes
 
-KEPT_C = 2  # of the machines that are not worse, each kernel keeps the two best
-
-SomeErrors = Callable[[Bool[np.ndarray, "s v"]], Validation]
-"""Returns the errors of a kernel on the wanted folds of each `C`, and perhaps on other folds."""
+KEPT_C = 2  # number of values of `C` that each kernel keeps after the first folds, at most
 
 
 class Rule(NamedTuple):
@@ -40,11 +37,11 @@ class Rule(NamedTuple):
     __repr__ = short_repr
 
 
-# On nine tables (`python -m benchmarks races`) SCDP, KSP and KMP choose machines with the same
-# score as without a race, SCDP by 0.24 to 0.53 of the fits.
+# On nine tables (`python -m benchmarks races`) SCDP, KSP and KMP choose machines of equal score
+# with and without a race. With it, SCDP makes 0.24 to 0.53 times as many fits.
 CLEARLY_WORSE = Rule(2, 100, 2.0, 0.02)
-# For a walk, which goes on only downhill and must not end at noise. When any excess was enough to
-# leave, it ended at machines with a fifth more error; two standard errors saved nothing.
+# For a walk, which goes only downhill and must not end at noise. Without a margin it ended at
+# machines with a fifth more error; a margin of two standard errors saved nothing.
 WORSE = Rule(3, 500, 1.0, 0.15)
 
 
@@ -58,22 +55,10 @@ class BestFolds(NamedTuple):
     __repr__ = short_repr
 
 
-class Raced(NamedTuple):
-    """The errors of one kernel for every `C`."""
-
-    validation: Validation  # on the computed folds
-    scores: Scores  # with estimates where a fold was not computed
-
-    __repr__ = short_repr
-
-
 def first_folds(s: int, fold_sizes: Int[np.ndarray, " v"], rule: Rule) -> Bool[np.ndarray, "s v"]:
     """Return the folds to begin with, for each of `s` values of `C`; all folds if rows are few.
 
-    Args:
-        s: number of values of `C`.
-        fold_sizes: number of rows in each fold, without rows of weight 0.
-        rule: the rule of the race.
+    Rows of weight 0 do not count in `fold_sizes`.
     """
     rows, folds = np.cumsum(fold_sizes), np.cumsum(fold_sizes > 0)
     enough = (rows >= rule.first_rows) & (folds >= rule.first_folds)
@@ -85,27 +70,27 @@ def race(
     method: Method,
     first: Validation,
     wanted: Bool[np.ndarray, "s v"],
-    some_errors: SomeErrors,
+    some_errors: Callable[[Bool[np.ndarray, "s v"]], Validation],
     best: BestFolds,
-) -> Raced:
-    """Return the errors of one kernel for every `C`.
+) -> tuple[Validation, Scores]:
+    """Return the errors of one kernel on the computed folds, and its score for every `C`.
 
     The score of a machine that leaves the race is an estimate: the score of the best machine, and
     the mean difference to it on the folds computed for both. The least score of the kernel is an
     estimate only if the best machine is another kernel's.
 
     Args:
-        method: the method, which chooses the size of a machine.
-        first: the errors on the first folds, or on all folds.
-        wanted: the folds that `first` was to compute, at least.
-        some_errors: computes the errors on other folds.
+        method: chooses the size of a machine.
+        first: the errors on the `wanted` folds, and perhaps on others.
+        wanted: the first folds.
+        some_errors: returns the errors on the given folds of each `C`, and perhaps on others.
         best: the best machine so far.
     """
     validation = jax.tree.map(np.asarray, first._replace(total=None))
     scores = least_of_sizes(method, validation)
     computed = validation.computed(wanted)
     if np.all(computed):
-        return Raced(validation, scores)
+        return validation, scores
     C_in_race = _stays(scores, np.all(computed, axis=0), best)
     while True:
         missing = C_in_race[:, None] & ~computed
@@ -117,7 +102,7 @@ def race(
         scores = _with_estimates(scores, complete, best)
         least = np.argmin(scores.trusted)
         if complete[least] or not scores.trusted[least] < best.score:
-            return Raced(validation, scores)
+            return validation, scores
         C_in_race = np.arange(len(complete)) == least
 
 
@@ -148,8 +133,8 @@ def _mean_difference(
 ) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
     """Return the mean of each candidate's score minus the rival's, and its standard error.
 
-    Only folds with a score of the candidate and of the rival count. The mean is NaN if there is no
-    such fold, and the standard error is NaN if there are fewer than two.
+    Only folds with both scores count. Without such folds the mean is NaN; with fewer than two the
+    standard error is NaN.
     """
     with np.errstate(invalid="ignore"):
         gaps = fold_scores - rival

@@ -20,14 +20,14 @@ PATIENCE = 2  # rounds without a better score after which the search ends
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Recursive(MetricSearch):
-    """A search that learns a metric from the machine's own derivatives, without gradient descent.
+    """A search that learns a metric from derivatives of the machine, without gradient descent.
 
-    First a profile varies one factor common to all lengthscales, as `Profile` does. Then each round
-    fits the machine of the best kernel, computes its average gradient outer product over the rows
-    (`machines.agop`), and takes the mean squared derivative in a column, to a power, as the
-    column's scale: recursive feature machines (Radhakrishnan et al., Science 383, 2024). The common
-    factor is tuned again around its best value, and `C` with it. The search ends when `rounds` are
-    done or two rounds in a row have not lowered the score. The kernel of the lowest score is the
+    First a profile varies one factor common to all lengthscales. Then each round fits the machine
+    of the best kernel and computes its average gradient outer product over the rows
+    (`machines.agop`). A power of the mean squared derivative in a column becomes the column's
+    scale: recursive feature machines (Radhakrishnan et al., Science 383, 2024). The common factor
+    is tuned again around its best value, and `C` with it. The search ends after `rounds` rounds, or
+    when two rounds in a row have not lowered the score. The kernel of the lowest score is the
     result, so it never scores worse than the profile.
 
     Args:
@@ -72,9 +72,9 @@ def lengthscales_of(
     """Return lengthscales whose inverses are a power of the mean squared derivatives.
 
     Args:
-        product: the diagonal of an average gradient outer product, shape `d`.
-        like: lengthscales, shape `d`. The mean squared distance of standardised rows that they give
-            is also the result's. They are the result for a machine that is constant.
+        product: the diagonal of an average gradient outer product: the mean squared derivatives.
+        like: lengthscales that give standardised rows the same mean squared distance as the result.
+            They are the result for a machine that is constant.
         exponent: the power.
     """
     scales = np.maximum(np.asarray(product, float), 0) ** exponent
@@ -130,8 +130,8 @@ class _Rounds:
     ) -> Float[np.ndarray, " p"]:
         """Return `theta` with the metric replaced by a power of `product`.
 
-        `product` is the machine's average gradient outer product, or its diagonal. The metric is
-        scaled so that the mean squared distance of standardised rows is unchanged.
+        `product` is the average gradient outer product, or its diagonal. The metric is scaled so
+        that the mean squared distance of standardised rows is unchanged.
         """
         if not (np.isfinite(product).all() and np.any(product)):
             return theta  # the machine is constant

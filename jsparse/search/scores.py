@@ -27,7 +27,7 @@ class Scores(NamedTuple):
     def with_folds(self, v: int) -> "Scores":
         """Return the scores of one kernel, without errors of folds if there are not `v` folds.
 
-        A method with folds of its own, such as `Dual`, has one fold for each row.
+        Methods such as `Dual`, which leave out one row at a time, have one fold for each row.
         """
         if self.fold_scores.shape[1] == v:
             return self

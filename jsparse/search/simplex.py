@@ -3,7 +3,6 @@
 While `status` is RUNNING, evaluate the point of `ask` and pass the value to `tell`.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -75,9 +74,8 @@ def init(
         size: edge of the first simplex along each parameter, a scalar or shape `p`, in widths of
             the box, at most 1/2. The default is large because cross-validation surfaces are rough
             at small scales: after 70 evaluations the error is lower than with the customary 1/20.
-        tolerance: stop when no vertex is further than this from the best, in widths of the box. By
-            default the square root of the machine epsilon: at smaller distances from its minimum, a
-            smooth function is constant up to rounding.
+        tolerance: stop when no vertex is further than this from the best, in widths of the box; by
+            default the root of the machine epsilon, below which rounding hides a smooth minimum.
         max_evaluations: the budget.
 
     Raises:
@@ -95,40 +93,40 @@ def init(
         raise ValueError(f"max_evaluations: expected at least 1, got {max_evaluations}")
     if is_concrete(edge) and not ((np.asarray(edge) > 0) & (np.asarray(edge) <= 0.5)).all():
         raise ValueError(f"size: expected parts of the box in (0, 1/2], got {np.asarray(edge)}")
-    box.check_inside("theta0", start, lower, upper)
+    if all(map(is_concrete, (start, lower, upper))):
+        x, a, b = map(np.asarray, (start, lower, upper))
+        if not ((x >= a) & (x <= b)).all():
+            raise ValueError(f"theta0: expected points within the bounds {a} and {b}, got {x}")
     if tolerance is None:
         tolerance = float(np.sqrt(epsilon(dtype)))
     elif is_concrete(tolerance) and not float(tolerance) >= 0:
         raise ValueError(f"tolerance: expected at least 0, got {tolerance}")
-    known = value0 is not None
-    value = like(value0 if known else jnp.inf, lower)
-    return _initial_state(
-        start, edge, lower, upper, value, like(tolerance, lower), max_evaluations, known
-    )
+    value = None if value0 is None else like(value0, lower)
+    return _initial_state(start, edge, lower, upper, value, like(tolerance, lower), max_evaluations)
 
 
-@functools.partial(compiled, static_argnames="known")
+@compiled
 def _initial_state(
     start: Float[Array, " p"],
     edge: Float[Array, "*p"],
     lower: Float[Array, " p"],
     upper: Float[Array, " p"],
-    value: Float[Array, ""],
+    value: Float[Array, ""] | None,
     tolerance: Float[Array, ""],
     max_evaluations: ArrayLike,
-    known: bool,
 ) -> SimplexState:
     dtype, p = lower.dtype, len(lower)
     edge = jnp.broadcast_to(edge, (p,)) * (upper - lower)
     edge = jnp.where(start + edge <= upper, edge, -edge)
     vertices = start[None] + jnp.concatenate([jnp.zeros((1, p), dtype), jnp.diag(edge)])
-    value = box.finite_or_inf(value)
+    cursor = 0 if value is None else 1  # the first vertex to evaluate
+    value = jnp.full((), jnp.inf, dtype) if value is None else box.finite_or_inf(value)
     return SimplexState(
         vertices=vertices,
         values=jnp.full(p + 1, jnp.inf, dtype).at[0].set(value),
-        candidate=vertices[1 if known else 0],
+        candidate=vertices[cursor],
         phase=jnp.asarray(FILL, jnp.int32),
-        cursor=jnp.asarray(1 if known else 0, jnp.int32),
+        cursor=jnp.asarray(cursor, jnp.int32),
         reflection=start,
         reflection_value=jnp.full((), jnp.inf, dtype),
         best_theta=start,
@@ -161,8 +159,8 @@ def tell(
 
     Nelder and Mead's method as stated by Lagarias et al. 1998 (cited by De Brabanter 2010, Section
     6.3): reflection 1, expansion 2, contraction 1/2, shrinkage 1/2, with their strict inequalities
-    and their rule for ties. It evaluates the same points as SciPy. One evaluation at a time makes
-    the budget exact and the history complete. A value that is not finite counts as infinity.
+    and their rule for ties. It evaluates the same points as SciPy. A value that is not finite
+    counts as infinity.
     """
     value = box.finite_or_inf(probe_value)
     better = value < state.best_value

@@ -109,14 +109,13 @@ def tune_sizes(
 ) -> SizeCurve:
     """Tune machines of several sizes, and choose one of them by cross-validation.
 
-    The heuristic of De Brabanter 2010, Section 5, chooses the best of k numbers of prototypes. The
-    paper compares these numbers on the test set; this function compares them by cross-validation,
-    with the same folds for all sizes. Each size has its own kernel and `C`; see
-    `machines.stages.size_stages`.
+    De Brabanter 2010, Section 5, compares several numbers of prototypes on the test set. This
+    function compares them by cross-validation, with the same folds for all sizes. Each size has its
+    own kernel and `C`; see `machines.stages.size_stages`.
 
     Args:
-        problem: see `tuning_problem`, with the prototypes of the largest size, such as from
-            `prototypes.interleaved`. A machine of size `m` has the first `m` of these prototypes.
+        problem: see `tuning_problem`, with the prototypes of the largest size. A machine of size
+            `m` has the first `m` of these prototypes.
         sizes: numbers of prototypes, increasing.
         key: random seed of the search.
         metric: see `tune`, also for `low`, `high`, `C`, `decoding` and `search`.
@@ -130,7 +129,7 @@ def tune_sizes(
         progress: called as `progress(done, planned, best_score)` after each evaluation.
         stop_when_flat: stop after a size that improves on the previous size by less than a tenth of
             the previous size's standard error. Also stop if the time left is less than four times
-            the time of the last size, which is the time expected for the next size.
+            the time of the last size, the time expected for the next one.
 
     Ctrl-C stops the search and keeps the sizes tuned so far.
 

@@ -45,9 +45,8 @@ class Evaluator(Protocol):
     def scores(self, thetas: np.ndarray, C: np.ndarray | None = None) -> Float[np.ndarray, " q"]:
         """Score and record `q` kernels; return the best trusted score of each.
 
-        Args:
-            thetas: the kernels as points of the template, shape `q p`.
-            C: values of `C` for each kernel, shape `q s`; None for the grid.
+        `thetas` are points of the template, shape `q p`. `C` has the values for each kernel, shape
+        `q s`; None for the grid.
         """
         ...
 
@@ -56,10 +55,7 @@ class Evaluator(Protocol):
         ...
 
     def slope(self, theta: np.ndarray, C: float, evaluate: Callable[[], Any]) -> Any:
-        """Return and record the `descent.Slope` at `theta` and `C`.
-
-        If the given history has the slope, return it from there, else compute it by `evaluate()`.
-        """
+        """Return and record the `descent.Slope` at a point, from the history or by `evaluate()`."""
         ...
 
 
@@ -135,9 +131,7 @@ class Search(abc.ABC):
     def why_alone(self, p: int, dtype: jnp.dtype) -> str | None:
         """Return why `train_many` trains problems one after another; None if a batch is possible.
 
-        Args:
-            p: number of tuned parameters of the kernel.
-            dtype: dtype of the computations.
+        `p` is the number of tuned parameters of the kernel.
         """
         return f"a batch needs the search Profile, not {type(self).__name__}"
 
@@ -145,19 +139,12 @@ class Search(abc.ABC):
         """Return the search without `rank`, for a kernel that already has its matrix."""
         return self
 
-    def started_from(self, tuning: Any) -> "Search":
-        """Return the local search with another search's `Tuning` as its warm start."""
-        return dataclasses.replace(self, start=tuning)
-
     def of_C_alone(self) -> "Search":
         """Return the search for `C` with a fixed kernel."""
         return Profile(tune_kernel=False)
 
     def nearby(self, tuning: Any) -> "Search":
-        """Return the search near the best kernel and `C` of a cheaper problem's `Tuning`.
-
-        It is for problems where one `C` takes far less time than several.
-        """
+        """Return the search near the best kernel and `C` of a cheaper problem's `Tuning`."""
         return Nearby(tune_kernel=self.tune_kernel, start=tuning)
 
     def rescaling(self) -> "Search":
@@ -173,7 +160,7 @@ class Profile(Search):
     kernel and the whole vector `C`. For one parameter, six tenths of the evaluations are on an even
     grid over its range; the others halve the intervals around the best point. The default is 10
     evaluations. For several parameters, annealing and the simplex search the kernel, as in
-    `Annealing`; the default is then 160 evaluations.
+    `Annealing`, by default with 160 evaluations.
 
     On a CPU, a method that takes a fit for each fold, such as `SCDP` or `KSP`, is searched by a
     race: machines that are clearly worse on the first folds skip the remaining folds. Their scores
@@ -184,7 +171,7 @@ class Profile(Search):
     near_a_sample: ClassVar[bool] = True
 
     def why_alone(self, p: int, dtype: jnp.dtype) -> str | None:
-        """Return why `train_many` cannot train a batch with this search; None if it can."""
+        """See `Search.why_alone`."""
         if p > 1:
             return "a batch needs a kernel with one lengthscale, or tune_kernel=False"
         if self.start is not None or self.history:
@@ -196,7 +183,7 @@ class Profile(Search):
         return None
 
     def batch_sizes(self, p: int) -> list[int]:
-        """Return the largest number of kernels in each round, see `Search.batch_sizes`."""
+        """See `Search.batch_sizes`."""
         if p == 0:
             return [1]
         if p == 1:
@@ -204,7 +191,7 @@ class Profile(Search):
         return annealing_rounds(self.max_evaluations or ANNEALING_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
-        """Evaluate kernels until the budget is spent, see `Search.run`."""
+        """See `Search.run`."""
         p, low, high = run.template.size, run.low, run.high
         start = None if self.start is None else self.start.theta
         if p == 0:
@@ -235,11 +222,11 @@ class Annealing(Search):
             )
 
     def batch_sizes(self, p: int) -> list[int]:
-        """Return the largest number of kernels in each round, see `Search.batch_sizes`."""
+        """See `Search.batch_sizes`."""
         return annealing_rounds(self.max_evaluations or ANNEALING_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
-        """Evaluate points until the budget is spent; the last element of a point is `log C`."""
+        """See `Search.run`; the last element of a point is `log C`."""
         low = np.append(run.low, np.log(run.grid.min()))
         high = np.append(run.high, np.log(run.grid.max()))
 
@@ -269,11 +256,11 @@ class Nearby(Search):
     ratio: float = 1.65
 
     def batch_sizes(self, p: int) -> list[int]:
-        """Return the largest number of kernels in each round, see `Search.batch_sizes`."""
+        """See `Search.batch_sizes`."""
         return [1] * (self.max_evaluations or NEARBY_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
-        """Evaluate kernels until the budget is spent, see `Search.run`."""
+        """See `Search.run`."""
         grid, template = np.sort(run.grid), run.template
         # The kernel that suits the cheaper method may be useless for this one: a relevance vector
         # machine with a nearly linear kernel is constant. So the initial kernel is tried as well.
@@ -318,11 +305,11 @@ class Rescaling(Search):
     ratio: float = 1.4
 
     def batch_sizes(self, p: int) -> list[int]:
-        """Return the largest number of kernels in each round, see `Search.batch_sizes`."""
+        """See `Search.batch_sizes`."""
         return [1] * (1 if p == 0 else self.max_evaluations or RESCALING_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
-        """Evaluate kernels until the budget is spent, see `Search.run`."""
+        """See `Search.run`."""
         middle = run.template.theta.astype(float)
         best, evaluations_left = run.scores(middle[None])[0], run.planned - 1
         for step in (-np.log(self.ratio), np.log(self.ratio)):
@@ -347,7 +334,7 @@ def check_search(search: Any) -> None:
     search.check()
 
 
-Scores = Callable[[np.ndarray], np.ndarray]
+Objective = Callable[[np.ndarray], np.ndarray]
 """Maps points, shape `q p`, to their scores, shape `q`."""
 
 
@@ -377,7 +364,7 @@ def annealing_rounds(budget: int) -> list[int]:
     return [members] * annealed + [1] * (budget - members * annealed)
 
 
-def line_search(low: float, high: float, planned: int, dtype: jnp.dtype, scores: Scores) -> None:
+def line_search(low: float, high: float, planned: int, dtype: jnp.dtype, scores: Objective) -> None:
     """Evaluate an even grid, then halve the intervals around the best point until `planned`."""
     coarse = line_rounds(planned)[0]
     points = np.linspace(low, high, coarse) if coarse > 1 else np.array([(low + high) / 2])
@@ -394,7 +381,7 @@ def line_search(low: float, high: float, planned: int, dtype: jnp.dtype, scores:
 
 
 def local_line_search(
-    low: float, high: float, start: Float[np.ndarray, "1"], planned: int, scores: Scores
+    low: float, high: float, start: Float[np.ndarray, "1"], planned: int, scores: Objective
 ) -> None:
     """Move downhill from `start` by the smallest step of `line_search`.
 
@@ -412,7 +399,7 @@ def local_line_search(
 
 
 def annealing_search(
-    run: Evaluator, low: np.ndarray, high: np.ndarray, start: np.ndarray | None, scores: Scores
+    run: Evaluator, low: np.ndarray, high: np.ndarray, start: np.ndarray | None, scores: Objective
 ) -> None:
     """Spend 90 of every 160 evaluations on annealing, then 70 on the simplex from the best point.
 
@@ -435,7 +422,7 @@ def annealing_search(
     _run_to_end(simplex, state, scores)
 
 
-def _run_to_end(algorithm: ModuleType, state: Any, scores: Scores) -> Any:
+def _run_to_end(algorithm: ModuleType, state: Any, scores: Objective) -> Any:
     """Run annealing or the simplex with `scores` as the objective; return the last state."""
     while int(state.status) == RUNNING:
         probes = algorithm.ask(state)

@@ -90,11 +90,8 @@ def split_kernel(
 ) -> Template:
     """Return a template whose tuned leaves are the kernel's positive floating-point leaves.
 
-    Args:
-        kernel: the kernel; its floating-point leaves are cast to `dtype`.
-        dtype: dtype of the computations.
-        tune_kernel: False to tune no leaf at all.
-        tune_matrices: also tune the matrices of `kernels.Projected`, whatever their sign.
+    All floating-point leaves are cast to `dtype`. Without `tune_kernel` no leaf is tuned. With
+    `tune_matrices` the matrices of `kernels.Projected` are tuned too, whatever their sign.
     """
     kernel = jax.tree.map(
         lambda a: as_array(np.asarray(a), dtype) if eqx.is_inexact_array(a) else a, kernel

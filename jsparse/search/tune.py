@@ -49,10 +49,10 @@ def tune(
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
         decoding: see `multiclass.distances`.
-        search: `Profile`, `Annealing` or `Gradient`. With a `start` the search is local: it begins
-            at the kernel of `start`. A local `Profile` of one parameter moves by the smallest step
-            of a search without `start`, until both neighbours of the best kernel are worse. A local
-            `Profile` of several parameters, and a local `Annealing`, run the simplex without
+        search: `Profile`, `Annealing`, `Gradient` or `Recursive`. With a `start` the search is
+            local: it begins at the kernel of `start`. A local `Profile` of one parameter moves by
+            the smallest step of a search without `start`, until both neighbours of the best kernel
+            are worse. For several parameters, and in a local `Annealing`, the simplex runs without
             annealing. A local `Gradient` makes gradient steps without a profile before them.
         max_seconds: time limit; no evaluation starts later, and the best result so far is returned.
         progress: called as `progress(done, planned, best_score)` after each evaluation.
@@ -96,9 +96,8 @@ def tune_stages(
     run resumes. The history of the outcome has the evaluations of every stage.
 
     Ctrl-C ends the current stage with its best result so far. Later optional stages then do not
-    run, and other stages have one evaluation.
-    If an error, or Ctrl-C before the first result, ends the run, the exception's attribute
-    `history` holds the evaluations of all stages.
+    run, and other stages have one evaluation. If an error, or Ctrl-C before the first result, ends
+    the run, the exception's attribute `history` holds the evaluations of all stages.
 
     Args:
         stages: see `Method.stages`.

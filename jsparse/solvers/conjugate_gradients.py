@@ -10,14 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from .._numerics import epsilon, exponents, is_concrete, times_power
 from .._repr import short_repr
-from .._status import (
-    CONVERGED,
-    EXHAUSTED,
-    INDEFINITE,
-    NOT_FINITE,
-    PRECISION_LOST,
-    RUNNING,
-)
+from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
 
 Operator = Callable[[Float[Array, "n k"]], Float[Array, "n k"]]

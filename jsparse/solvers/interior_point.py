@@ -36,8 +36,8 @@ class Problem(NamedTuple):
     """The problem of one target, in units in which the largest row weight is 1.
 
     Minimise `ridge/2 |w|^2 + sum_i weight_i l(e_i) + balance (b - mean' w)` with `e = aim - y (Phi
-    w + b)`. The loss `l(e)` is `max(0, e)` or `max(0, e)^2 / 2`. A classifier has aim 1 and balance
-    0. A one-class machine has aim 0 and a positive balance.
+    w + b)`. The hinge is `l(e) = max(0, e)`, the squared hinge `l(e) = max(0, e)^2 / 2`. A
+    classifier has aim 1 and balance 0. A one-class machine has aim 0 and a positive balance.
     """
 
     Phi: Float[Array, "n p"]
@@ -47,6 +47,7 @@ class Problem(NamedTuple):
     mean: Float[Array, " p"]  # subtracted from the features
     aim: Float[Array, ""]
     balance: Float[Array, ""]
+    loss: Hinge
 
     __repr__ = short_repr
 
@@ -115,11 +116,10 @@ def solve(
     - "squared_hinge": `1/2 |w|^2 + C/2 sum_i weight_i max(0, 1 - y_i f_i)^2`.
 
     The method is a primal-dual interior-point method with Mehrotra's predictor and corrector
-    (Nocedal and Wright 2006, Algorithm 16.4). Each step solves the normal equations of a weighted
-    least-squares problem in `p + 1` unknowns. The equations are summed over blocks of rows about
-    the mean and factorised once per step. They are shifted if rounding would make them indefinite,
-    and their solutions are refined against the rows. The gap is the distance to a dual solution
-    that meets all constraints.
+    (Nocedal and Wright 2006, Algorithm 16.4). Each step sums the normal equations of a weighted
+    least-squares problem in `p + 1` unknowns, about the mean, and factorises them once. They are
+    shifted if rounding would make them indefinite, and their solutions are refined against the
+    rows. The gap is the distance to a dual solution that meets all constraints.
 
     Args:
         Phi: features, shape `n p`; the penalty is the squared norm of their coefficients.
@@ -161,18 +161,15 @@ def solve(
                 f"{name}: expected one of the shapes {allowed}, got {jnp.shape(value)}"
             )
     if is_concrete(y) and (weights is None or is_concrete(weights)):
-        row_weights = np.asarray(1.0 if weights is None else weights)
+        targets, row_weights = np.asarray(y), np.asarray(1.0 if weights is None else weights)
         if row_weights.ndim < y.ndim:
             row_weights = row_weights[..., None]
-        invalid = np.asarray(y)[
-            np.broadcast_to(row_weights > 0, y.shape) & (np.abs(np.asarray(y)) != 1)
-        ]
+        invalid = targets[(row_weights > 0) & (np.abs(targets) != 1)]
         if len(invalid):
             raise ValueError(f"y: expected -1 and +1, got {invalid[0]:g}")
     tol = like(default_tolerance(Phi.dtype) if tolerance is None else tolerance, Phi)
     w = jnp.ones((), Phi.dtype) if weights is None else jnp.asarray(weights)
-    w = w if w.ndim == y.ndim else w.reshape(w.shape + (1,) * (y.ndim - w.ndim))
-    w = jnp.broadcast_to(w, y.shape)
+    w = jnp.broadcast_to(w.reshape(w.shape + (1,) * (y.ndim - w.ndim)), y.shape)
     C = jnp.broadcast_to(jnp.asarray(C, Phi.dtype), outputs)
     solve_one = functools.partial(
         _solve, loss=loss, max_iterations=max_iterations, block_rows=rows_in_block(block_rows)
@@ -195,36 +192,25 @@ def _solve(
     max_iterations: int,
     block_rows: int,
 ) -> Solution:
-    problem, largest_weight = in_own_units(Phi, y, C, w)
-    start = init(problem, tolerance, loss=loss)
-    final = _iterate(problem, start, tolerance, loss, max_iterations, block_rows)
-    return _in_units(problem, final, C * largest_weight)
+    problem, largest_weight = scaled_problem(Phi, y, C, w, loss)
+    start, unit = init(problem, tolerance), C * largest_weight
+    return _solution(problem, start, unit, tolerance, max_iterations, block_rows)
 
 
-def _iterate(
+def _solution(
     problem: Problem,
-    state: State,
+    start: State,
+    unit: Float[Array, ""],
     tolerance: Float[Array, ""],
-    loss: Hinge,
     max_iterations: int,
     block_rows: int,
-) -> State:
-    return jax.lax.while_loop(
+) -> Solution:
+    """Iterate to the optimum; return the best iterate, with objective and gap times `unit`."""
+    state = jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: step(
-            problem,
-            state,
-            tolerance,
-            loss=loss,
-            max_iterations=max_iterations,
-            block_rows=block_rows,
-        ),
-        state,
+        lambda state: step(problem, state, tolerance, max_iterations, block_rows),
+        start,
     )
-
-
-def _in_units(problem: Problem, state: State, unit: Float[Array, ""]) -> Solution:
-    """Return the best iterate, with its objective in the problem's unit."""
     best = state.best
     return Solution(
         weights=best.weights,
@@ -278,7 +264,7 @@ def _solve_one_class(
     tolerance: Float[Array, ""],
 ) -> Solution:
     one = jnp.ones((), Phi.dtype)
-    problem, _ = in_own_units(Phi, jnp.ones(len(Phi), Phi.dtype), one, w)
+    problem, _ = scaled_problem(Phi, jnp.ones(len(Phi), Phi.dtype), one, w, "hinge")
     unit = nu * jnp.sum(problem.w)
     problem = problem._replace(ridge=unit, aim=0 * one, balance=unit)
     # If all dual variables are nu, the weights are the mean of the features.
@@ -287,15 +273,18 @@ def _solve_one_class(
     size = jnp.where(spread > 0, spread, 1)
     slack = jnp.maximum(e, 0) + size
     duals, slacks = (a, 1 - a), (slack, slack - e)
-    start = _first_state(problem, tolerance, problem.mean, 0 * one, *duals, *slacks, "hinge")
-    final = _iterate(problem, start, tolerance, "hinge", MAX_ITERATIONS, rows_in_block(None))
-    return _in_units(problem, final, 1 / unit)
+    start = _first_state(problem, tolerance, problem.mean, 0 * one, *duals, *slacks)
+    return _solution(problem, start, 1 / unit, tolerance, MAX_ITERATIONS, rows_in_block(None))
 
 
-def in_own_units(
-    Phi: Float[Array, "n p"], y: Float[Array, " n"], C: Float[Array, ""], w: Float[Array, " n"]
+def scaled_problem(
+    Phi: Float[Array, "n p"],
+    y: Float[Array, " n"],
+    C: Float[Array, ""],
+    w: Float[Array, " n"],
+    loss: Hinge,
 ) -> tuple[Problem, Float[Array, ""]]:
-    """Return the problem of a classifier in its own units, and the largest row weight."""
+    """Return a classifier's problem, with the largest row weight as unit, and this weight."""
     largest_weight = jnp.max(w)
     largest_weight = jnp.where(largest_weight > 0, largest_weight, 1)
     w, present = w / largest_weight, w > 0
@@ -305,13 +294,13 @@ def in_own_units(
     Phi = jnp.where(present[:, None], Phi - centre[None, :], 0)
     info = jnp.finfo(Phi.dtype)
     ridge = jnp.clip(1 / C / largest_weight, info.tiny, 1 / info.tiny / 16)
-    one = jnp.ones((), Phi.dtype)
-    return Problem(Phi, jnp.where(present, y, 1), w, ridge, centre, one, 0 * one), largest_weight
+    one, y = jnp.ones((), Phi.dtype), jnp.where(present, y, 1)
+    return Problem(Phi, y, w, ridge, centre, one, 0 * one, loss), largest_weight
 
 
-def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Hinge) -> State:
+def init(problem: Problem, tolerance: Float[Array, ""]) -> State:
     """Return a start on the central path, with weights 0."""
-    Phi, y, w = problem[:3]
+    (Phi, y, w), loss = problem[:3], problem.loss
     n, p = Phi.shape
     ones, zero_weights = jnp.ones(n, Phi.dtype), jnp.zeros(p, Phi.dtype)
     # As e = 1, the hinge has s a = xi (1 - a) = 1/2; the squared hinge has s a = 1 and a - s = 1.
@@ -325,9 +314,9 @@ def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Hinge) -> State
     intercept = jnp.where(one_class, constant, 0)
     start = _first_state(
         problem, tolerance, zero_weights, intercept, a * ones, (1 - a) * ones, slack * ones,
-        (slack - 1) * ones, loss,
+        (slack - 1) * ones,
     )  # fmt: skip
-    best = _evaluate(problem, zero_weights, constant, 0 * ones, loss)
+    best = _evaluate(problem, zero_weights, constant, 0 * ones)
     best = jax.tree.map(lambda a, b: jnp.where(one_class, a, b), best, start.best)
     finite = start.status != NOT_FINITE
     status = jnp.where(one_class & finite, CONVERGED, start.status)
@@ -343,26 +332,17 @@ def _first_state(
     to_top: Float[Array, " n"],
     slack: Float[Array, " n"],
     surplus: Float[Array, " n"],
-    loss: Hinge,
 ) -> State:
     """Return the first iterate."""
     zero = jnp.zeros((), jnp.int32)
-    best = _evaluate(problem, weights, intercept, dual, loss)
+    best = _evaluate(problem, weights, intercept, dual)
     status = jnp.where(_within_tolerance(best, tolerance), CONVERGED, RUNNING)
     finite = jnp.isfinite(jnp.sum(problem.Phi))
     status = jnp.where(finite, status, NOT_FINITE).astype(jnp.int32)
     return State(
-        weights=weights,
-        intercept=intercept,
-        dual=dual,
-        to_top=to_top,
-        slack=slack,
-        surplus=surplus,
-        best=best,
-        steps_without_decrease=zero,
-        steps=zero,
-        status=status,
-    )
+        weights, intercept, dual, to_top, slack, surplus, best,
+        steps_without_decrease=zero, steps=zero, status=status,
+    )  # fmt: skip
 
 
 def _within_tolerance(best: Best, tolerance: Float[Array, ""]) -> Bool[Array, ""]:
@@ -373,18 +353,16 @@ def step(
     problem: Problem,
     state: State,
     tolerance: Float[Array, ""],
-    *,
-    loss: Hinge,
-    max_iterations: int = MAX_ITERATIONS,
-    block_rows: int = 2048,
+    max_iterations: int,
+    block_rows: int,
 ) -> State:
     """Step towards the optimum, then correct towards the central path, with one factorisation."""
-    w = problem.w
+    w, loss = problem.w, problem.loss
     xi, s, a, top = state.slack, state.surplus, state.dual, state.to_top
-    system = _system(problem, state, loss, block_rows)
+    system = _system(problem, state, block_rows)
     zeros = jnp.zeros_like(w)
-    predictor = _direction(problem, state, system, zeros, zeros, loss, refine=False)
-    t = 1 / jnp.maximum(_inverse_step(problem, state, predictor, loss), 1)
+    predictor = _direction(problem, state, system, zeros, zeros, refine=False)
+    t = 1 / jnp.maximum(_inverse_step(problem, state, predictor), 1)
 
     def products(t: Array, move: "_Move") -> Float[Array, ""]:
         complementarity = (s + t * move.surplus) * (a + t * move.dual)
@@ -398,12 +376,10 @@ def step(
     central_product = (predicted / current) ** 3 * current / (pairs * jnp.sum(w))
     slack_products = central_product + predictor.slack * predictor.dual
     surplus_products = central_product - predictor.surplus * predictor.dual
-    corrector = _direction(
-        problem, state, system, slack_products, surplus_products, loss, refine=True
-    )
-    t = _FRACTION / jnp.maximum(_inverse_step(problem, state, corrector, loss), _FRACTION)
-    after = _take_step(problem, state, corrector, t, loss)
-    candidate = _evaluate(problem, after.weights, after.intercept, after.dual, loss)
+    corrector = _direction(problem, state, system, slack_products, surplus_products, refine=True)
+    t = _FRACTION / jnp.maximum(_inverse_step(problem, state, corrector), _FRACTION)
+    after = _take_step(problem, state, corrector, t)
+    candidate = _evaluate(problem, after.weights, after.intercept, after.dual)
     better = candidate.gap < state.best.gap
     # Only a clear decrease resets the counter: rounding could lower the gap for ever.
     steps_without_decrease = jnp.where(
@@ -445,11 +421,11 @@ def _cholesky_factor(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
     return factorise(matrix, jnp.zeros((), matrix.dtype)).lower
 
 
-def _system(problem: Problem, state: State, loss: Hinge, block_rows: int) -> _System:
+def _system(problem: Problem, state: State, block_rows: int) -> _System:
     Phi, y, w, ridge = problem[:4]
     xi, s, a, top = state.slack, state.surplus, state.dual, state.to_top
     p = Phi.shape[1]
-    D = 1 / (s / a + (xi / top if loss == "hinge" else 1))
+    D = 1 / (s / a + (xi / top if problem.loss == "hinge" else 1))
     row_weights = jnp.where(w > 0, w * D, 0)
     total = jnp.sum(row_weights)
     mean = dot(row_weights, Phi) / total
@@ -478,8 +454,7 @@ def _newton(
 ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " n"]]:
     """Return weights, intercept and values `Phi w + b` that solve the equations.
 
-    With `refine` they are refined against the rows, whose rounding is relative to the features and
-    not to their squares.
+    Refinement uses the rows, whose rounding is relative to the features, not to their squares.
     """
     Phi, ridge = problem.Phi, problem.ridge
     mean, scale, inverse = system.mean, system.scale, system.inverse
@@ -505,7 +480,6 @@ def _direction(
     system: _System,
     slack_products: Float[Array, " n"],
     surplus_products: Float[Array, " n"],
-    loss: Hinge,
     *,
     refine: bool,
 ) -> _Move:
@@ -513,7 +487,7 @@ def _direction(
 
     `slack_products` are the products `xi (1 - a)`, `surplus_products` the products `s a`.
     """
-    y = problem.y
+    y, loss = problem.y, problem.loss
     xi, s, a, top = state.slack, state.surplus, state.dual, state.to_top
     rho = s - surplus_products / a
     if loss == "hinge":
@@ -534,20 +508,18 @@ def _direction(
     return _Move(weights, intercept, dual, slack, surplus)
 
 
-def _inverse_step(problem: Problem, state: State, move: _Move, loss: Hinge) -> Float[Array, ""]:
+def _inverse_step(problem: Problem, state: State, move: _Move) -> Float[Array, ""]:
     """Return the reciprocal of the largest step that keeps every component non-negative."""
     ratio = jnp.maximum(-move.dual / state.dual, -move.surplus / state.surplus)
-    if loss == "hinge":
+    if problem.loss == "hinge":
         ratio = jnp.maximum(ratio, move.dual / state.to_top)
         ratio = jnp.maximum(ratio, -move.slack / state.slack)
     return jnp.max(jnp.where(problem.w > 0, ratio, 0))
 
 
-def _take_step(
-    problem: Problem, state: State, move: _Move, t: Float[Array, ""], loss: Hinge
-) -> State:
+def _take_step(problem: Problem, state: State, move: _Move, t: Float[Array, ""]) -> State:
     """Take a fraction of the step, and make `xi - s` equal to `e`."""
-    Phi, y, w = problem[:3]
+    (Phi, y, w), loss = problem[:3], problem.loss
     weights, intercept = state.weights + t * move.weights, state.intercept + t * move.intercept
     e = problem.aim - y * (dot(Phi, weights) + intercept)
     present = w > 0
@@ -580,18 +552,17 @@ def _evaluate(
     weights: Float[Array, " p"],
     intercept: Float[Array, ""],
     a: Float[Array, " n"],
-    loss: Hinge,
 ) -> Best:
     """Return the iterate with its objective and its gap to a feasible dual solution.
 
     The dual variables `a` are made feasible: `sum weight y a = balance`, see `Problem`. For a
     classifier, the `a` of the class with the larger sum are reduced. For a one-class machine, all
     `a` are reduced, or increased towards 1. Then the gap is `sum weight (l(e) + l*(a) - a e) +
-    ridge/2 |w - v|^2` with the conjugate `l*` of the loss, and with the weights `v = (Phi' (weight
-    y a) + balance mean) / ridge` that belong to `a`. Every term is non-negative by the
-    Fenchel-Young inequality.
+    ridge/2 |w - v|^2` with the conjugate `l*` of the loss and the weights `v = (Phi' (weight y a) +
+    balance mean) / ridge` of the dual solution. Every term is non-negative by the Fenchel-Young
+    inequality.
     """
-    Phi, y, w, ridge, mean, aim, balance = problem
+    Phi, y, w, ridge, mean, aim, balance, loss = problem
     positive = y > 0
     positive_sum = jnp.sum(jnp.where(positive, w * a, 0))
     negative_sum = jnp.sum(jnp.where(positive, 0, w * a))

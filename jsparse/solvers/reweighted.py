@@ -12,11 +12,11 @@ from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 
 Rule = Literal["relative", "paper"]
-# Sizes of the systems for which code is compiled, as eighths of the number of coefficients.
+# Sizes of the systems for which code is compiled, in eighths of the number of coefficients.
 EIGHTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 SMALLEST = 16  # smallest size; a smaller system would save no time
 # A coefficient below this fraction of the smallest size that it can have at a minimum is set to 0.
-NEVER = 1e-3
+ZERO = 1e-3
 CHANGE, STEPS = 1e-5, 200  # tolerance and limit of steps of the relative rule
 PAPER_CHANGE, PAPER_ZERO, PAPER_STEPS = 1e-4, 1e-6, 50
 
@@ -156,9 +156,10 @@ def reweighted(
     Pure; works under `jit` and `vmap`, and nothing compiles again when values change. Not
     differentiable in reverse mode, because the number of iterations is unknown.
     """
-    system, first = in_own_units(A, b, C, first)
-    state = _run(system, first, rule)
-    return _result(system, state, C, rule, b.shape[1:])
+    unit, first = _units(jnp.sqrt(jnp.diagonal(A)), C, first)
+    targets = jnp.sqrt(C) * unit[:, None] * b.reshape(len(b), -1)
+    system = Squares(unit[:, None] * A * unit[None, :], targets, unit / jnp.sqrt(C))
+    return _solve(system, first, C, rule, b.shape[1:])
 
 
 def reweighted_rows(
@@ -175,42 +176,19 @@ def reweighted_rows(
     number of F, not by its square, so float32 suffices where `reweighted` needs float64. It takes
     about five times as long as `reweighted`.
 
-    Args:
-        F: shape `r p`.
-        g: shape `r` or `r c`.
-        C: see `reweighted`, also for the other arguments.
-        first: `lambda^(-1/2)` of the first system.
-        rule: the stopping rule (static).
+    `F` has shape `r p` and `g` shape `r` or `r c`; the other arguments are those of `reweighted`.
     """
     length = jnp.sqrt(jnp.sum(jnp.square(F), axis=0))
     unit, first = _units(length, C, first)
     targets = jnp.sqrt(C) * g.reshape(len(g), -1)
     system = Rows(F * unit[None, :], targets, unit / jnp.sqrt(C))
-    state = _run(system, first, rule)
-    return _result(system, state, C, rule, g.shape[1:])
-
-
-def _run(system: System, first: Float[Array, " p"], rule: Rule) -> State:
-    return jax.lax.while_loop(
-        lambda state: state.status == RUNNING,
-        lambda state: step(system, state, rule),
-        init(first, system[1].shape[1]),
-    )
-
-
-def in_own_units(
-    A: Float[Array, "p p"], b: Float[Array, " p *c"], C: Float[Array, ""], first: Float[Array, " p"]
-) -> tuple[Squares, Float[Array, " p"]]:
-    """Return the system and `first` in units in which `C` and the diagonal are 1."""
-    unit, first = _units(jnp.sqrt(jnp.diagonal(A)), C, first)
-    scaled = unit[:, None] * A * unit[None, :]
-    targets = jnp.sqrt(C) * unit[:, None] * b.reshape(len(b), -1)
-    return Squares(scaled, targets, unit / jnp.sqrt(C)), first
+    return _solve(system, first, C, rule, g.shape[1:])
 
 
 def _units(
     length: Float[Array, " p"], C: Float[Array, ""], first: Float[Array, " p"]
 ) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
+    """Return the units of the columns, and `first` in units in which C and every length are 1."""
     nonzero = length > 0
     unit = jnp.where(nonzero, 1 / jnp.where(nonzero, length, 1), 0)
     # NaN must not pass for a column of zeros.
@@ -220,12 +198,7 @@ def _units(
 
 
 def init(scale: Float[Array, " q"], outputs: int) -> State:
-    """Return the state before the first system.
-
-    Args:
-        scale: `lambda^(-1/2)` in the first system, for the penalty lambda of each coefficient.
-        outputs: number of outputs.
-    """
+    """Return the state before the first system; `scale` is its `lambda^(-1/2)`, see `State`."""
     return State(
         coefficients=jnp.zeros((len(scale), outputs), scale.dtype),
         size=scale,
@@ -257,7 +230,7 @@ def step(system: System, state: State, rule: Rule) -> State:
     later = state.steps > 0  # the first `s` is not the size of coefficients
     unit = system.unit
     moved = jnp.sqrt(jnp.sum(jnp.square(u - state.coefficients), axis=1))
-    zero_size = PAPER_ZERO if rule == "paper" else NEVER
+    zero_size = PAPER_ZERO if rule == "paper" else ZERO
     small = unit * size <= zero_size if rule == "paper" else size <= zero_size
     size = jnp.where(later & small & (size <= 0.5 * s), 0, size)
     if rule == "paper":
@@ -288,9 +261,19 @@ def _solve_joined(joined: Float[Array, "q r"]) -> Float[Array, "q c"]:
     return jax.scipy.linalg.solve_triangular(joined[:, :q], joined[:, q:])
 
 
-def _result(
-    system: System, state: State, C: Float[Array, ""], rule: Rule, outputs: tuple[int, ...]
+def _solve(
+    system: System,
+    first: Float[Array, " p"],
+    C: Float[Array, ""],
+    rule: Rule,
+    outputs: tuple[int, ...],
 ) -> Reweighted:
+    """Iterate until the rule stops; return the coefficients in the caller's units."""
+    state = jax.lax.while_loop(
+        lambda state: state.status == RUNNING,
+        lambda state: step(system, state, rule),
+        init(first, system[1].shape[1]),
+    )
     u, size = state.coefficients, state.size
     if rule == "paper":
         size = jnp.where(system.unit * size > PAPER_ZERO, size, 0)

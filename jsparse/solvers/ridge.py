@@ -81,10 +81,10 @@ def spectrum(matrix: Float[Array, "p p"]) -> Spectrum:
 def factorised(matrix: Float[Array, "p p"]) -> Factorised:
     """Return the factorisation that is cheapest on this device for many shifts.
 
-    On a CPU it is the tridiagonal form: with its solves it takes a third of the time of the
-    eigendecomposition. On an accelerator it is the eigendecomposition, which runs in batches there;
-    some accelerators lack the tridiagonal form. For more than `LARGE` features each shift is
-    factorised by Cholesky, which takes a hundredth of the time of a decomposition.
+    On a CPU it is the tridiagonal form, which takes a third of the time of the eigendecomposition.
+    On an accelerator it is the eigendecomposition, which runs in batches there; some accelerators
+    lack the tridiagonal form. For more than `LARGE` features each shift is factorised by Cholesky,
+    which takes a hundredth of the time of a decomposition.
     """
     if len(matrix) > LARGE:
         return ShiftedCholesky(matrix)
@@ -126,8 +126,8 @@ def shifted_inverse(
     x = factor.apply_inverse(b, shifts)
     if refine and b.dtype == jnp.float32:
         # The factorisation has an error of eps |A|; the product with A is more precise, so one step
-        # of refinement helps. Refinement against the rows gained nothing measurable, because the
-        # rounding of the features dominates there.
+        # of refinement helps. Refinement against the rows gained nothing measurable: the rounding
+        # of the features dominates.
         x = x + factor.apply_inverse(b - shifted_product(factor.matrix, x, shifts), shifts)
     return x
 
@@ -176,7 +176,7 @@ class Bordered(NamedTuple):
     __repr__ = short_repr
 
     @property
-    def edge(self) -> Float[Array, "s 1"]:
+    def corner(self) -> Float[Array, "s 1"]:
         """Return the corner `N + p shift`."""
         if self.intercept_penalty is None:
             return jnp.broadcast_to(self.N, (len(self.shifts), 1))
@@ -188,7 +188,7 @@ class Bordered(NamedTuple):
         along = dot(w, self.f)
         image = shifted_product(self.centred.matrix, w, self.shifts)
         image = image + (along / self.N + b)[:, :, None] * self.f[None, None]
-        return jnp.concatenate([image, (along + self.edge * b)[:, :, None]], axis=2)
+        return jnp.concatenate([image, (along + self.corner * b)[:, :, None]], axis=2)
 
     def inverse(self, rhs: Float[Array, "t c q"], *, refine: bool) -> Float[Array, "s c q"]:
         """Return the solutions, for one `rhs` that all shifts share or one `rhs` for each shift."""
@@ -204,7 +204,7 @@ class Bordered(NamedTuple):
             return x + (alpha * (t - dot(x, f)) / (1 + alpha * dot(u, f)))[:, :, None] * u
 
         w = x if p is None else jax.lax.cond(p > 0, with_penalty, lambda: x)
-        return jnp.concatenate([w, ((t - dot(w, f)) / self.edge)[:, :, None]], axis=2)
+        return jnp.concatenate([w, ((t - dot(w, f)) / self.corner)[:, :, None]], axis=2)
 
 
 def bordered_solve(

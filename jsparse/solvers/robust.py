@@ -62,12 +62,12 @@ class State(NamedTuple):
     to_top: Float[Array, " n"]  # t - a
     to_bottom: Float[Array, " n"]  # s + a
     threshold: Float[Array, ""]  # d, or 1 for the quantile loss: half of s + t
-    middle: Int[Array, ""]  # the row whose |e| is the median
+    median_row: Int[Array, ""]  # the row whose |e| is the median
     gradient: Float[Array, " p"]  # ridge w - Phi' (weight a)
     imbalance: Float[Array, ""]  # sum weight a
     gap: Float[Array, ""]  # distance from the optimum, relative to its size
-    unsolved: Float[Array, ""]  # share of the gradient and the imbalance in the gap
-    moving: Float[Array, ""]  # share of the threshold in the gap
+    gradient_gap: Float[Array, ""]  # share of the gradient and the imbalance in the gap
+    threshold_gap: Float[Array, ""]  # share of the threshold in the gap
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
@@ -125,31 +125,25 @@ def solve(
 
     Pure; not differentiable in reverse mode.
     """
-    problem, centre, fraction, exponent = in_own_units(Phi, y, w, C, quantile, threshold)
+    problem, centre, fraction, exponent = scaled_problem(Phi, y, w, C, quantile, threshold)
     state = init(problem, tolerance)
     state = jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: step(
-            problem,
-            state,
-            tolerance,
-            max_iterations=max_iterations,
-            block_rows=block_rows,
-        ),
+        lambda state: step(problem, state, tolerance, max_iterations, block_rows),
         state,
     )
     weights = times_power(fraction * state.weights[None], exponent)[0]
     intercept = times_power(fraction * state.intercept[None], exponent)[0] + centre
     delta = state.threshold
     if quantile is not None:
-        typical = weighted_quantile(jnp.abs(state.residual), w)
-        delta = jnp.maximum(SMOOTHING * typical, epsilon(y.dtype))
+        median = weighted_quantile(jnp.abs(state.residual), w)
+        delta = jnp.maximum(SMOOTHING * median, epsilon(y.dtype))
     delta = times_power(fraction * delta[None], exponent)[0] if threshold is None else threshold
     residual = y - dot(Phi, weights) - intercept
     return Solution(weights, intercept, residual, delta, state.steps, state.status)
 
 
-def in_own_units(
+def scaled_problem(
     Phi: Float[Array, "n p"],
     y: Float[Array, " n"],
     w: Float[Array, " n"],
@@ -157,11 +151,10 @@ def in_own_units(
     quantile: Float[Array, ""] | None,
     threshold: Float[Array, ""] | None = None,
 ) -> tuple[Problem, Float[Array, ""], Float[Array, ""], Int[Array, " 1"]]:
-    """Return the problem in its own units: `y = centre + fraction 2^exponent problem.y`.
+    """Return the scaled problem and its units: `y = centre + fraction 2^exponent problem.y`.
 
     The centre is the quantile of the targets, for Huber's loss the median. The unit is the exact
-    median of `|y - centre|`, not a power of two near it. So steps and stopping rule do not depend
-    on the unit of the targets.
+    median of `|y - centre|`, so steps and stopping rule do not depend on the unit of the targets.
     """
     present = w > 0
     largest_weight = jnp.max(w)
@@ -171,9 +164,9 @@ def in_own_units(
     y = jnp.where(present, y - centre, 0)
     size = jnp.abs(y)
     # Rows at the centre carry no information about the scale, however many there are.
-    typical = weighted_quantile(size, jnp.where(size > 0, w, 0))[None]
-    exponent = exponents(typical)
-    fraction = times_power(typical, -exponent)[0]
+    median = weighted_quantile(size, jnp.where(size > 0, w, 0))[None]
+    exponent = exponents(median)
+    fraction = times_power(median, -exponent)[0]
     fraction = jnp.where(fraction > 0, fraction, 1)
     y = times_power(y[None], -exponent)[0] / fraction
     # The squares of residuals must be finite. The loss is linear far below this bound.
@@ -219,12 +212,12 @@ def init(problem: Problem, tolerance: Float[Array, ""]) -> State:
         to_top=jnp.where(up, near, 2 * top - near),
         to_bottom=jnp.where(up, 2 * top - near, near),
         threshold=top,
-        middle=jnp.zeros((), jnp.int32),
+        median_row=jnp.zeros((), jnp.int32),
         gradient=jnp.zeros(problem.Phi.shape[1], dtype),
         imbalance=jnp.zeros((), dtype),
         gap=jnp.zeros((), dtype),
-        unsolved=jnp.zeros((), dtype),
-        moving=jnp.zeros((), dtype),
+        gradient_gap=jnp.zeros((), dtype),
+        threshold_gap=jnp.zeros((), dtype),
         steps=jnp.zeros((), jnp.int32),
         status=jnp.zeros((), jnp.int32),
     )
@@ -241,13 +234,13 @@ class System(NamedTuple):
 
     D: Float[Array, " n"]  # da = D (de - rho), with rho from the requested products
     weighted_D: Float[Array, " n"]  # D times the row weights
-    bend: int  # l'' where it is not 0
+    curvature: int  # l'' between the bounds: 1 for Huber's loss, 0 for the quantile loss
     feature_sum: Float[Array, " p"]
     weight_sum: Float[Array, ""]
     factor: Factor
-    by_one: tuple[Array, Array, Array] | None  # derivative of the solution in the threshold
+    derivative: tuple[Array, Array, Array] | None  # of the solution in the threshold
     slope: Float[Array, ""]  # derivative of the estimated threshold in the median residual
-    waits: Bool[Array, ""]  # whether this step holds the threshold fixed
+    frozen: Bool[Array, ""]  # whether this step holds the threshold fixed
 
     __repr__ = short_repr
 
@@ -256,9 +249,8 @@ def step(
     problem: Problem,
     state: State,
     tolerance: Float[Array, ""],
-    *,
-    max_iterations: int | Int[Array, ""] = 200,
-    block_rows: int | None = None,
+    max_iterations: int | Int[Array, ""],
+    block_rows: int | None,
 ) -> State:
     """Step towards the optimum, then correct towards the central path, with one factorisation."""
     w, zeros = problem.w, jnp.zeros_like(problem.w)
@@ -275,7 +267,8 @@ def step(
     after = _with_gap(problem, _take_step(problem, state, corrector, t))
     status = jnp.where(after.steps >= max_iterations, EXHAUSTED, RUNNING)
     # Without rounding, a step of length t multiplies the residuals of the equations by 1 - t.
-    stalled = (after.gap - after.unsolved <= tolerance) & (after.unsolved > state.unsolved / 2)
+    slow = after.gradient_gap > state.gradient_gap / 2
+    stalled = (after.gap - after.gradient_gap <= tolerance) & slow
     status = jnp.where(stalled, PRECISION_LOST, status)
     status = jnp.where(after.gap <= tolerance, CONVERGED, status).astype(jnp.int32)
     # If the step is not finite, the result is the iterate before it.
@@ -288,8 +281,8 @@ def _system(problem: Problem, state: State, block_rows: int | None) -> System:
     Phi, w = problem.Phi, problem.w
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
     p = Phi.shape[1]
-    bend = 1 if problem.quantile is None else 0
-    D = 1 / (u / top + v / bottom + bend)
+    curvature = 1 if problem.quantile is None else 0
+    D = 1 / (u / top + v / bottom + curvature)
     weighted_D = jnp.where(w > 0, w * D, 0)
 
     def products(Phi: Float[Array, "r p"], row_weights: Float[Array, " r"]) -> Float[Array, "q q"]:
@@ -301,20 +294,20 @@ def _system(problem: Problem, state: State, block_rows: int | None) -> System:
     f, N = sums[:p, p], sums[p, p]
     factor = factorise(sums[:p, :p] - f[:, None] * f[None, :] / N, problem.ridge)
     false = jnp.zeros((), bool)
-    system = System(D, weighted_D, bend, f, N, factor, None, jnp.zeros((), Phi.dtype), false)
+    system = System(D, weighted_D, curvature, f, N, factor, None, jnp.zeros((), Phi.dtype), false)
     if problem.quantile is not None or problem.threshold is not None:
         return system
     row_derivatives = weighted_D * (u / top - v / bottom)
-    by_one = _newton(Phi, system, dot(Phi.T, row_derivatives), jnp.sum(row_derivatives))
+    derivative = _newton(Phi, system, dot(Phi.T, row_derivatives), jnp.sum(row_derivatives))
     # At first Newton's method treats the median as the residual of one row. This may alternate
     # between rows for ever. So after `_JOINT_STEPS` steps the threshold is held fixed, and set to
     # the median whenever the solution for the present threshold is near.
     separate = state.steps >= _JOINT_STEPS
-    middle = state.residual[state.middle]
-    smooth = ~separate & (PER_MEDIAN * jnp.abs(middle) >= least_threshold(Phi.dtype))
-    slope = jnp.where(smooth, PER_MEDIAN * jnp.sign(middle), 0)
-    waits = separate & (state.gap - state.moving > 0.1)
-    return system._replace(by_one=by_one, slope=slope, waits=waits)
+    median = state.residual[state.median_row]
+    smooth = ~separate & (PER_MEDIAN * jnp.abs(median) >= least_threshold(Phi.dtype))
+    slope = jnp.where(smooth, PER_MEDIAN * jnp.sign(median), 0)
+    frozen = separate & (state.gap - state.threshold_gap > 0.1)
+    return system._replace(derivative=derivative, slope=slope, frozen=frozen)
 
 
 def _newton(
@@ -336,10 +329,10 @@ def _direction(
 ) -> tuple[Array, ...]:
     """Return the Newton step to `u (t - a) = upper` and `v (s + a) = lower`.
 
-    Its parts are the steps of weights, intercept, threshold and dual variables. Then come the steps
-    of the four components that must stay non-negative.
+    Its parts are the steps of weights, intercept, threshold and dual variables, and of the four
+    components that must stay non-negative.
     """
-    Phi, D, bend = problem.Phi, system.D, system.bend
+    Phi, D, curvature = problem.Phi, system.D, system.curvature
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
     rho = upper / top - u - lower / bottom + v
     right = system.weighted_D * rho
@@ -347,21 +340,22 @@ def _direction(
         Phi, system, -state.gradient - dot(Phi.T, right), state.imbalance - jnp.sum(right)
     )
     d = jnp.zeros((), Phi.dtype)
-    if system.by_one is not None:
-        by_one, slope = system.by_one, system.slope
-        change = _estimated_threshold(state) - state.threshold + slope * direction[2][state.middle]
+    if system.derivative is not None:
+        derivative, slope = system.derivative, system.slope
+        row = state.median_row
+        change = _estimated_threshold(state) - state.threshold + slope * direction[2][row]
         # Short steps approach a fixed point even if it is repelling.
-        d = change / jnp.maximum(1 - slope * by_one[2][state.middle], 0.1)
+        d = change / jnp.maximum(1 - slope * derivative[2][row], 0.1)
         d = jnp.clip(d, -0.7 * state.threshold, 3 * state.threshold)
-        d = jnp.where(system.waits, 0, d)
-        direction = tuple(x + d * by for x, by in zip(direction, by_one, strict=True))
+        d = jnp.where(system.frozen, 0, d)
+        direction = tuple(x + d * by for x, by in zip(direction, derivative, strict=True))
     weights, intercept, e = direction
     x = e - rho
     dual = D * ((u / top - v / bottom) * d + x)
     # `t - a` and `s + a` are updated separately: for an outlier one is smaller than the rounding of
     # the other.
-    to_top = D * ((2 * v / bottom + bend) * d - x)
-    to_bottom = D * ((2 * u / top + bend) * d + x)
+    to_top = D * ((2 * v / bottom + curvature) * d - x)
+    to_bottom = D * ((2 * u / top + curvature) * d + x)
     above = upper / top - u - u / top * to_top
     below = lower / bottom - v - v / bottom * to_bottom
     return weights, intercept, d, dual, above, below, to_top, to_bottom
@@ -406,8 +400,8 @@ def least_threshold(dtype: jnp.dtype) -> float:
 
 def _estimated_threshold(state: State) -> Float[Array, ""]:
     """Estimate Huber's d from the median residual."""
-    typical = jnp.abs(state.residual[state.middle])
-    return jnp.maximum(PER_MEDIAN * typical, least_threshold(typical.dtype))
+    median = jnp.abs(state.residual[state.median_row])
+    return jnp.maximum(PER_MEDIAN * median, least_threshold(median.dtype))
 
 
 def _with_gap(problem: Problem, state: State) -> State:
@@ -431,16 +425,16 @@ def _with_gap(problem: Problem, state: State) -> State:
     to_top, to_bottom = (jnp.minimum(x, largest_distance) for x in (state.to_top, state.to_bottom))
     products = jnp.sum(w * (above * to_top + below * to_bottom))
     slope = jnp.minimum(top, 1)  # of the loss at the median residual
-    unsolved = jnp.sum(jnp.square(gradient)) / (2 * problem.ridge) + jnp.abs(imbalance) * slope
+    gradient_gap = jnp.sum(jnp.square(gradient)) / (2 * problem.ridge) + jnp.abs(imbalance) * slope
     size = jnp.minimum(jnp.abs(e), 1)
     losses = jnp.where(e >= 0, upper, lower) * size
-    threshold_gap, middle = jnp.zeros_like(top), state.middle
+    threshold_gap, median_row = jnp.zeros_like(top), state.median_row
     if problem.quantile is None:
         quadratic_part = jnp.minimum(size, top)
         losses = quadratic_part * (size - quadratic_part / 2)
         if problem.threshold is None:
-            middle = _quantile_row(jnp.abs(e), w, 0.5).astype(jnp.int32)
-            threshold_error = _estimated_threshold(state._replace(middle=middle)) - top
+            median_row = _quantile_row(jnp.abs(e), w, 0.5).astype(jnp.int32)
+            threshold_error = _estimated_threshold(state._replace(median_row=median_row)) - top
             threshold_gap = jnp.abs(threshold_error) * jnp.sum(w * size)
     total = problem.ridge * jnp.sum(jnp.square(state.weights)) / 2 + jnp.sum(w * losses)
     total = jnp.where(total > 0, total, 1)
@@ -450,12 +444,12 @@ def _with_gap(problem: Problem, state: State) -> State:
         above=above,
         below=below,
         dual=dual,
-        middle=middle,
+        median_row=median_row,
         gradient=gradient,
         imbalance=imbalance,
-        gap=jnp.maximum(products + unsolved + threshold_gap - rounding, 0) / total,
-        unsolved=jnp.maximum(unsolved - rounding, 0) / total,
-        moving=threshold_gap / total,
+        gap=jnp.maximum(products + gradient_gap + threshold_gap - rounding, 0) / total,
+        gradient_gap=jnp.maximum(gradient_gap - rounding, 0) / total,
+        threshold_gap=threshold_gap / total,
     )
 
 
@@ -471,5 +465,5 @@ def _quantile_row(
 def weighted_quantile(
     values: Float[Array, " n"], w: Float[Array, " n"], quantile: float | Float[Array, ""] = 0.5
 ) -> Float[Array, ""]:
-    """Return the smallest value below or at which this share of the weight lies."""
+    """Return the smallest value such that values up to it have this share of the weight."""
     return values[_quantile_row(values, w, quantile)]

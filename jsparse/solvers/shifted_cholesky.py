@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from .._numerics import dot, epsilon
 from .._repr import short_repr
+from .definite import largest_eigenvalue
 
 _GUARD = 16  # addition to the diagonal, in units of the diagonal's rounding error
 
@@ -27,9 +28,12 @@ class ShiftedCholesky(NamedTuple):
 
     __repr__ = short_repr
 
+    @property
+    def _guard(self) -> Float[Array, " p"]:
+        return _GUARD * epsilon(self.matrix.dtype) * jnp.abs(jnp.diagonal(self.matrix))
+
     def _lower(self, shift: Float[Array, ""]) -> Float[Array, "p p"]:
-        guard = _GUARD * epsilon(self.matrix.dtype) * jnp.abs(jnp.diagonal(self.matrix))
-        return jnp.linalg.cholesky(self.matrix + jnp.diag(shift + guard))
+        return jnp.linalg.cholesky(self.matrix + jnp.diag(shift + self._guard))
 
     def apply_inverse(
         self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]
@@ -45,16 +49,9 @@ class ShiftedCholesky(NamedTuple):
 
     @property
     def largest(self) -> Float[Array, ""]:
-        """Estimate the largest eigenvalue from below, within a few per cent, by power steps."""
-
-        def scaled(x: Float[Array, " p"]) -> Float[Array, " p"]:
-            """Scale the largest entry to 1, as squares of the entries may be out of range."""
-            size = jnp.max(jnp.abs(x))
-            return jnp.where(size > 0, x / jnp.where(size > 0, size, 1), 1)
-
-        x = scaled(jnp.sqrt(jnp.maximum(jnp.diagonal(self.matrix), 0)))
-        x = jax.lax.fori_loop(0, 16, lambda _, x: scaled(dot(self.matrix, x)), x)
-        return jnp.sum(x * dot(self.matrix, x)) / jnp.sum(jnp.square(x))
+        """Estimate the largest eigenvalue from below, within a few per cent."""
+        start = jnp.sqrt(jnp.maximum(jnp.diagonal(self.matrix), 0))
+        return largest_eigenvalue(lambda x: dot(self.matrix, x), start)
 
     def numerical_rank(self, _: Float[Array, ""]) -> Int[Array, ""]:
         """Return the numerical rank, read from the Cholesky pivots.
@@ -64,8 +61,7 @@ class ShiftedCholesky(NamedTuple):
         an eigenvalue, has no use here: each pivot has the rounding error of its diagonal entry.
         """
         pivots = jnp.square(jnp.diagonal(self._lower(jnp.zeros((), self.matrix.dtype))))
-        guard = 2 * _GUARD * epsilon(self.matrix.dtype) * jnp.abs(jnp.diagonal(self.matrix))
-        return jnp.sum(pivots > guard, dtype=jnp.int32)
+        return jnp.sum(pivots > 2 * self._guard, dtype=jnp.int32)
 
     def degrees_of_freedom(self, shifts: Float[Array, " s"]) -> Float[Array, " s"]:
         """Return `tr(A (A + shift I)^(-1))` for every shift."""

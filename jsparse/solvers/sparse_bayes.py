@@ -25,17 +25,8 @@ _NOISE = 0.1  # initial share of the noise in the variance of the targets
 _MOST_CHANGES = 64
 _PATIENCE = 10  # rejected changes after which the fit has converged
 _FACTOR_AGAIN = 8  # changes after which the covariance is factorised again, to remove rounding
-_SPANNED = 64  # size, in epsilons, of what a basis leaves of a function that it spans
-
-
-class Problem(NamedTuple):
-    """Rows of one target: `log p(y | a) = sum_i w_i log p(y_i | Phi_i a)`, `a` the coefficients."""
-
-    Phi: Float[Array, "p n"]  # functions at the rows; the last is constant
-    y: Float[Array, " n"]
-    w: Float[Array, " n"]  # row weights
-
-    __repr__ = short_repr
+# A basis spans a function if the rest of the function is below this many epsilons of its length.
+_SPANNED = 64
 
 
 class Model(NamedTuple):
@@ -47,6 +38,38 @@ class Model(NamedTuple):
     beta: Float[Array, ""]  # precision of the noise; 1 for classes
 
     __repr__ = short_repr
+
+
+class Problem(NamedTuple):
+    """Rows of one target: `log p(y | a) = sum_i w_i log p(y_i | Phi_i a)`, `a` the coefficients."""
+
+    Phi: Float[Array, "p n"]  # functions at the rows; the last is constant
+    y: Float[Array, " n"]
+    w: Float[Array, " n"]  # row weights
+    likelihood: Likelihood
+
+    __repr__ = short_repr
+
+    def log_likelihood(self, model: Model, values: Float[Array, " n"]) -> Float[Array, ""]:
+        """Return the log likelihood of the targets, given the values at the rows."""
+        if self.likelihood == "normal":
+            errors = dot(self.w, jnp.square(self.y - values))
+            total = jnp.sum(self.w)
+            return (total * jnp.log(model.beta / (2 * jnp.pi)) - model.beta * errors) / 2
+        return dot(self.w, jax.nn.log_sigmoid(self.y * values))
+
+    def slopes(self, model: Model, values: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return the derivative of each row's log likelihood, in the row's value."""
+        if self.likelihood == "normal":
+            return model.beta * self.w * (self.y - values)
+        return self.w * self.y * jax.nn.sigmoid(-self.y * values)
+
+    def curvatures(self, model: Model, values: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return minus the second derivative of each row's log likelihood, in the row's value."""
+        if self.likelihood == "normal":
+            return model.beta * self.w
+        p = jax.nn.sigmoid(values)
+        return self.w * p * (1 - p)
 
 
 class Mode(NamedTuple):
@@ -143,12 +166,13 @@ def solve(
 
     A change adds a column, deletes a column, or estimates the precision of a column again. The
     paper's formulas give its gain of log evidence, if the log likelihood is quadratic and the noise
-    is known. So a step makes up to 64 changes, each with the largest gain, for the quadratic
-    expansion of the log likelihood about the mode. Then it finds the new mode, and for regression
-    the noise. A step that does not raise the evidence is taken back, and the next step makes a
-    quarter of its changes. A single change that does not raise the evidence is not tried again
-    before another has raised it; after ten such changes the fit has converged. The evidence has
-    several optima, and the fit ends at one of them.
+    is known. A step expands the log likelihood about the mode to second order and makes up to 64
+    changes, each with the largest gain. Then it finds the new mode, and for regression the noise.
+
+    A step that does not raise the evidence is taken back, and the next step makes a quarter of its
+    changes. A single change that does not raise the evidence is not tried again before another has
+    raised it; after ten such changes the fit has converged. The evidence has several optima, and
+    the fit ends at one of them.
 
     Args:
         Phi: functions of the rows, shape `n p`. The last is the constant 1, for the intercept.
@@ -169,17 +193,17 @@ def solve(
     present = w > 0
     Phi, y = jnp.where(present[:, None], Phi, 0), jnp.where(present, y, 1)
     # A step reads few functions at all rows, which are neighbours in memory.
-    problem = Problem(Phi.T, y, w)
+    problem = Problem(Phi.T, y, w, likelihood)
     return jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: step(problem, state, tolerance, max_iterations, likelihood),
-        init(problem, max_functions, max_iterations, likelihood),
+        lambda state: step(problem, state, tolerance, max_iterations),
+        init(problem, max_functions, max_iterations),
     )
 
 
-def init(problem: Problem, places: int, max_iterations: int, likelihood: Likelihood) -> State:
+def init(problem: Problem, places: int, max_iterations: int) -> State:
     """Return the model that holds only the constant."""
-    Phi, y, w = problem.Phi, problem.y, problem.w
+    Phi, y, w, likelihood = problem
     p, zero = len(Phi), jnp.zeros((), jnp.int32)
     total = jnp.sum(w)
     total = jnp.where(total > 0, total, 1)
@@ -197,28 +221,22 @@ def init(problem: Problem, places: int, max_iterations: int, likelihood: Likelih
         alpha=jnp.full(places, 1 / size if likelihood == "normal" else 1, Phi.dtype),
         beta=beta,
     )
-    first = posterior(problem, model, jnp.zeros(places, Phi.dtype), likelihood)
+    first = posterior(problem, model, jnp.zeros(places, Phi.dtype))
     history = jnp.full(max_iterations + 1, jnp.nan, Phi.dtype).at[0].set(first.evidence)
     tried = jnp.zeros(p + 2 * places, bool)
     status = jnp.where(jnp.isfinite(first.evidence), RUNNING, NOT_FINITE).astype(jnp.int32)
     return State(model, first, zero + _MOST_CHANGES, tried, history, zero, status)
 
 
-def step(
-    problem: Problem,
-    state: State,
-    tolerance: Float[Array, ""],
-    max_iterations: int,
-    likelihood: Likelihood,
-) -> State:
+def step(problem: Problem, state: State, tolerance: Float[Array, ""], max_iterations: int) -> State:
     """Make several changes, each with the largest predicted gain; keep them if the evidence rises.
 
     See `solve`.
     """
-    changed, first = _changes(problem, state, tolerance, likelihood)
-    after = posterior(problem, changed.model, changed.mean, likelihood)
+    changed, first = _changes(problem, state, tolerance)
+    after = posterior(problem, changed.model, changed.mean)
     model = changed.model
-    if likelihood == "normal":
+    if problem.likelihood == "normal":
         model, after = _with_noise_estimated(problem, model, after)
     ends = (changed.changes == 0) | (jnp.sum(state.tried) >= _PATIENCE)
     rise = after.evidence - state.posterior.evidence
@@ -243,17 +261,16 @@ def step(
 
 
 def _changes(
-    problem: Problem, state: State, tolerance: Float[Array, ""], likelihood: Likelihood
+    problem: Problem, state: State, tolerance: Float[Array, ""]
 ) -> tuple[Quadratic, Change]:
     """Change the model up to `most_changes` times, each time by the change with the largest gain.
 
-    A change adds or removes a function, or estimates its prior precision again. The log likelihood
-    stays at its quadratic expansion about the mode. Returns the changed model, and the first
-    change.
+    The log likelihood stays at its quadratic expansion about the mode. Returns the changed model,
+    and the first change.
     """
     model, current = state.model, state.posterior
     Phi, zero = problem.Phi, jnp.zeros((), jnp.int32)
-    root = jnp.sqrt(_curvatures(problem, model, current.values, likelihood))
+    root = jnp.sqrt(problem.curvatures(model, current.values))
     weighted = root[None, :] * Phi
     squares = jnp.sum(jnp.square(weighted), axis=1)
 
@@ -283,7 +300,7 @@ def _changes(
     basis, in_model, coordinates = (jnp.pad(a, unused) for a in (basis, in_model, coordinates))
     start = Quadratic(
         model, current.mean, jnp.eye(len(current.mean), dtype=Phi.dtype), squares,
-        dot(Phi, _slopes(problem, model, current.values, likelihood)),
+        dot(Phi, problem.slopes(model, current.values)),
         basis, in_model, coordinates, zero,
     )  # fmt: skip
     factor, unexplained = _factorised(start, squares)
@@ -301,12 +318,8 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
     """Return the model after one change, with the posterior's covariance, not yet its mean.
 
     A change alters the inverse of the covariance by one product of a vector with itself. So it
-    takes some products of vectors with matrices, but no factorisation.
-
-    Args:
-        before: the model before the change.
-        change: the change.
-        weighted: the functions times the root of the curvatures.
+    takes some products of vectors with matrices, but no factorisation. `weighted` are the functions
+    times the root of the curvatures.
     """
     model, place = _changed(before.model, change, len(weighted))
     F, G, in_place = before.factor, before.in_model, before.factor[:, place]
@@ -325,7 +338,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         new = jnp.where(spanned, 0, left / jnp.where(spanned, 1, size))
         products = dot(new, weighted.T)
         in_basis = (first + second).at[vector].set(size)
-        # The best approximation of the function by the model, and what it leaves unexplained: as a
+        # The model's best approximation of the function, and the unexplained part. The latter is a
         # sum of squares, since rounding may exceed a small difference of squares.
         fit = dot(dot(F, dot(in_basis, G)), F)
         rest = in_basis - dot(G, fit)
@@ -373,12 +386,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
 def _factorised(
     current: Quadratic, squares: Float[Array, " p"]
 ) -> tuple[Float[Array, "k k"], Float[Array, " p"]]:
-    """Return the factor and the terms S of a model, computed anew, see `Quadratic`.
-
-    Args:
-        current: the model.
-        squares: the squares of all functions.
-    """
+    """Factorise a model's covariance; return the factor and the terms S, see `Quadratic`."""
     factor, _ = _covariance_factor(current.model, current.in_model)
     explained = dot(dot(factor, current.in_model.T), current.coordinates)
     return factor, squares - jnp.sum(jnp.square(explained), axis=0)
@@ -400,10 +408,8 @@ def _covariance_factor(
 ) -> tuple[Float[Array, "k k"], Float[Array, ""]]:
     """Return `F` with `F' F` the posterior covariance, and the log determinant of its inverse.
 
-    Args:
-        model: the model.
-        functions: its functions times the root of the curvatures, or their coordinates; 0 in empty
-            places, where the covariance is 1.
+    `functions` are the model's functions times the root of the curvatures, or their coordinates.
+    They are 0 in empty places, where the covariance is 1.
     """
     alpha = jnp.where(model.filled, model.alpha, 1)
     scale = 1 / jnp.sqrt(alpha + jnp.sum(jnp.square(functions), axis=0))
@@ -413,9 +419,7 @@ def _covariance_factor(
     return inverse_of_lower(triangle.T) * scale[None, :], log_determinant
 
 
-def posterior(
-    problem: Problem, model: Model, start: Float[Array, " k"], likelihood: Likelihood
-) -> Posterior:
+def posterior(problem: Problem, model: Model, start: Float[Array, " k"]) -> Posterior:
     """Find the mode by Newton's method, which halves steps that lower the density.
 
     For regression the precision of the coefficients does not depend on them: one factor serves all
@@ -425,17 +429,16 @@ def posterior(
     alpha = jnp.where(model.filled, model.alpha, 1)
 
     def density(mean: Array, values: Array) -> Array:
-        log_likelihood = _log_likelihood(problem, model, values, likelihood)
-        return log_likelihood - dot(alpha, jnp.square(mean)) / 2
+        return problem.log_likelihood(model, values) - dot(alpha, jnp.square(mean)) / 2
 
     def factor_at(values: Array) -> tuple[Array, Array]:
-        root = jnp.sqrt(_curvatures(problem, model, values, likelihood))
+        root = jnp.sqrt(problem.curvatures(model, values))
         return _covariance_factor(model, (root[None, :] * Phi).T)
 
     def at(mean: Array, values: Array, value: Array) -> Mode:
         """Return the Newton step at a mean."""
         factor, log_determinant = factor_at(values) if constant is None else constant
-        slope = dot(Phi, _slopes(problem, model, values, likelihood)) - alpha * mean
+        slope = dot(Phi, problem.slopes(model, values)) - alpha * mean
         half = dot(factor, slope)
         gain = dot(half, half) / 2  # of a whole step, if the density were quadratic
         return Mode(mean, values, value, factor, log_determinant, dot(half, factor), gain)
@@ -455,7 +458,7 @@ def posterior(
         resolved = jnp.maximum(1e-9 * TOLERANCE, epsilon(Phi.dtype) * jnp.abs(mode.value))
         return (count < _NEWTON_STEPS) & (t > 1e-3) & (mode.gain > resolved)
 
-    constant = factor_at(jnp.zeros_like(problem.y)) if likelihood == "normal" else None
+    constant = factor_at(jnp.zeros_like(problem.y)) if problem.likelihood == "normal" else None
     start = jnp.where(model.filled, start, 0)
     values = dot(start, Phi)
     first = at(start, values, density(start, values)), jnp.ones((), Phi.dtype), jnp.int32(0)
@@ -463,35 +466,6 @@ def posterior(
     mean, values, value, factor, log_determinant, *_ = mode
     evidence = value + (jnp.sum(jnp.log(alpha)) - log_determinant) / 2
     return Posterior(mean, jnp.sum(jnp.square(factor), axis=0), values, evidence)
-
-
-def _curvatures(
-    problem: Problem, model: Model, values: Float[Array, " n"], likelihood: Likelihood
-) -> Float[Array, " n"]:
-    """Return minus the second derivative of each row's log likelihood, in the row's value."""
-    if likelihood == "normal":
-        return model.beta * problem.w
-    p = jax.nn.sigmoid(values)
-    return problem.w * p * (1 - p)
-
-
-def _slopes(
-    problem: Problem, model: Model, values: Float[Array, " n"], likelihood: Likelihood
-) -> Float[Array, " n"]:
-    """Return the derivative of each row's log likelihood, in the row's value."""
-    if likelihood == "normal":
-        return model.beta * problem.w * (problem.y - values)
-    return problem.w * problem.y * jax.nn.sigmoid(-problem.y * values)
-
-
-def _log_likelihood(
-    problem: Problem, model: Model, values: Float[Array, " n"], likelihood: Likelihood
-) -> Float[Array, ""]:
-    if likelihood == "normal":
-        errors = dot(problem.w, jnp.square(problem.y - values))
-        total = jnp.sum(problem.w)
-        return (total * jnp.log(model.beta / (2 * jnp.pi)) - model.beta * errors) / 2
-    return dot(problem.w, jax.nn.log_sigmoid(problem.y * values))
 
 
 def _with_noise_estimated(
@@ -506,7 +480,7 @@ def _with_noise_estimated(
     )
     beta = degrees_of_freedom / jnp.maximum(errors, float(jnp.finfo(errors.dtype).tiny))
     with_new_noise = model._replace(beta=beta)
-    after = posterior(problem, with_new_noise, before.mean, "normal")
+    after = posterior(problem, with_new_noise, before.mean)
     better = after.evidence > before.evidence
     select = functools.partial(jnp.where, better)
     return jax.tree.map(select, (with_new_noise, after), (model, before))
@@ -517,9 +491,7 @@ def _gains(
 ) -> tuple[Float[Array, " c"], Float[Array, " c"]]:
     """Return each change's gain and the precision it sets (Tipping and Faul, eq. 32-37).
 
-    Args:
-        squares: the products of each function with itself, weighted by the curvatures.
-        current: the model and its posterior.
+    `squares` are the products of each function with itself, weighted by the curvatures.
     """
     model, S, Q = current.model, current.unexplained, current.slopes
     k, p = len(model.columns), len(squares)
@@ -535,7 +507,7 @@ def _gains(
     # Adding a copy of a column in the model gains as much as estimating its precision again. The
     # discount prefers the estimate.
     added = jnp.where(addable, _DISCOUNT * _evidence_part(alpha_added, S, Q), 0)
-    # Remove a column from its own factors: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
+    # Without the column's own contribution: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
     alpha = model.alpha
     variance = jnp.sum(jnp.square(current.factor), axis=0)
     s = jnp.maximum(1 / variance - alpha, 0)
@@ -559,7 +531,7 @@ def _evidence_part(
 
 
 def _is_full(model: Model, p: int) -> Bool[Array, ""]:
-    """Return whether the model has as many functions as it may, the constant apart."""
+    """Return whether the model has the largest number of functions, without the constant."""
     count = jnp.sum(model.filled & (model.columns < p - 1), dtype=jnp.int32)
     return count >= len(model.columns) - 1
 

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from .._numerics import dot, unbatched_lapack
 from .._repr import short_repr
+from .definite import largest_eigenvalue
 
 _WIDTH = 32  # reflections that are applied together, by matrix products
 # Number of rows from which the first blocks are stored separately, because their vectors are short.
@@ -82,7 +83,7 @@ class Tridiagonal(NamedTuple):
 
     @property
     def largest(self) -> Float[Array, ""]:
-        """Estimate the largest eigenvalue from below, within a few per cent, by power steps."""
+        """Estimate the largest eigenvalue from below, within a few per cent."""
         # |T| has the same eigenvalues and its first eigenvector is non-negative, so a positive
         # start is never orthogonal to it.
         diagonal, below, above = (jnp.abs(a) for a in (self.diagonal, self.below, self._above))
@@ -90,14 +91,8 @@ class Tridiagonal(NamedTuple):
         def product(x: Float[Array, " p"]) -> Float[Array, " p"]:
             return diagonal * x + below * jnp.roll(x, 1) + above * jnp.roll(x, -1)
 
-        def step(_: Int[Array, ""], x: Float[Array, " p"]) -> Float[Array, " p"]:
-            image = product(x)
-            size = jnp.max(image)
-            return jnp.where(size > 0, image / jnp.where(size > 0, size, 1), x)
-
-        x = jax.lax.fori_loop(0, 16, step, jnp.ones_like(diagonal))
-        quotient = jnp.sum(x * product(x)) / jnp.sum(jnp.square(x))
-        return jnp.maximum(quotient, jnp.max(diagonal))
+        estimate = largest_eigenvalue(product, jnp.ones_like(diagonal))
+        return jnp.maximum(estimate, jnp.max(diagonal))
 
     def numerical_rank(self, noise: Float[Array, ""]) -> Int[Array, ""]:
         """Return the number of eigenvalues above `noise`: the positive pivots of `T - noise I`."""

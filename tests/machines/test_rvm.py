@@ -170,9 +170,9 @@ def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch)
     Phi = np.exp(-np.square(x[:, None] - np.repeat(x[: n // 2], 2)[None]))
     Phi = np.concatenate([Phi, np.ones((n, 1))], axis=1)
     y = np.sinc(x) + 0.1 * rng.standard_normal(n)
-    problem = sparse_bayes.Problem(*map(jnp.asarray, (Phi.T, y, np.ones(n))))
-    state = sparse_bayes.init(problem, n + 1, 10, "normal")
-    last, first = sparse_bayes._changes(problem, state, jnp.asarray(1e-6), "normal")
+    problem = sparse_bayes.Problem(*map(jnp.asarray, (Phi.T, y, np.ones(n))), "normal")
+    state = sparse_bayes.init(problem, n + 1, 10)
+    last, first = sparse_bayes._changes(problem, state, jnp.asarray(1e-6))
     model, filled = last.model, np.asarray(last.model.filled)
     assert int(first.number) < len(Phi.T)  # adds a function
     assert int(last.changes) > max(8, filled.sum())  # some changes added no function

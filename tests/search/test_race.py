@@ -44,7 +44,7 @@ class Errors:
 
     def race(self, best=None):
         wanted = first_folds(len(self.fold_scores), 100 * (self.weights > 0), CLEARLY_WORSE)
-        return race(SCDP(3), self(wanted), wanted, self, best or BestFolds()).scores
+        return race(SCDP(3), self(wanted), wanted, self, best or BestFolds())[1]
 
 
 def machines(*means, spread=0.0, k=1):
