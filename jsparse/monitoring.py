@@ -9,14 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._arguments import (
-    as_key,
-    check_finite,
-    finite_targets,
-    numbers_of_labels,
-    real,
-    whole_number,
-)
+from ._arguments import as_key, check_finite, finite_targets, numbers_of_labels, real, whole_number
 from ._blocks import rows_in_block, sum_row_blocks
 from ._numerics import as_float, dot, epsilon
 from ._programs import compiled

@@ -54,7 +54,7 @@ class KBP(Pursuit):
                 max_iterations=k,
                 lasso=False,
             )
-            path = scale.undone_of_single(path)
+            path = scale.unscaled_single(path)
             # The path ends before the first atom whose coefficients would be rounding noise.
             error = epsilon(b.dtype) * path.condition[1:]
             noise = error > 1

@@ -81,7 +81,7 @@ class KMP(Pursuit):
             path = conjugate.pursue(
                 columns, b, diagonal, rounded, none, zero, max_atoms=k, rule=rule
             )
-        path = scale.undone(path)
+        path = scale.unscaled(path)
         factors = factor[jnp.maximum(path.support, 0)]
         return path._replace(coefficients=path.coefficients * factors[:, None, :, None])
 
