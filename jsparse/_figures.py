@@ -16,11 +16,7 @@ GREY = "0.45"
 
 
 def figure(n: int, width: float, height: float) -> tuple[Any, list[Any]]:
-    """Return a figure that a notebook shows, and its `n` axes side by side; sizes in inches.
-
-    Raises:
-        ImportError: without matplotlib.
-    """
+    """Return a figure that a notebook shows, and its `n` axes side by side; sizes in inches."""
     try:
         from ._notebook_figure import NotebookAxes, NotebookFigure
     except ImportError as error:

@@ -51,7 +51,7 @@ def save_state(
     Args:
         path: the file to write. An existing file is replaced once the new file is complete.
         arrays: NumPy or JAX arrays of integers, floats or booleans, of any shape, by name.
-        document: values that JSON can hold, see the `metadata` of `save`.
+        document: values that JSON can hold, see the `metadata` of `serialization.save`.
         kind: the kind of contents; `load_state` must get an equal `kind`.
         mark: see `atomic_path`.
 

@@ -47,10 +47,8 @@ def sum_over_rows(
         *arrays: arrays with one entry for each row.
         axis: the axis of the rows in every array; 1 for rows laid out by folds.
 
-    Differentiable if the function is differentiable. Call it under `jit`.
-
-    Raises:
-        ValueError: if the mesh has axes of type Explicit.
+    Differentiable if the function is differentiable. Call it under `jit`. Raise ValueError if the
+    mesh has axes of type Explicit.
     """
     if mesh is None:
         return function(shared, weights, *arrays)

@@ -286,11 +286,17 @@ class KernelHead(eqx.Module):
 
 
 class PureHead(NamedTuple):
-    """A head as pure functions of a dictionary of parameters, for flax, haiku and plain JAX."""
+    """A head as pure functions of a dictionary of parameters, for flax, haiku and plain JAX.
 
-    init: Callable[..., dict[str, Any]]  # of key, features
-    loss: Callable[..., Float[Array, ""]]  # of params, features, targets, weights, prototypes
-    fit: Callable[..., HeadMachine]  # of params, features, targets, weights, prototypes
+    Attributes:
+        init: `init(key, features)` returns the parameters, a dictionary of arrays.
+        loss: `loss(params, features, targets, weights=None, prototypes=None)`.
+        fit: `fit(params, features, targets, weights=None, prototypes=None)` returns a machine.
+    """
+
+    init: Callable[..., dict[str, Any]]
+    loss: Callable[..., Float[Array, ""]]
+    fit: Callable[..., HeadMachine]
 
     __repr__ = short_repr
 

@@ -47,26 +47,26 @@ class Contents(NamedTuple):
 
 def write(path: PathLike, contents: Contents) -> None:
     """Write the fields of a model to one file; see `model_files.save`."""
-    model, arrays = contents, _conformal_arrays(contents.conformal)
-    if model.novelties is not None:
-        distances = {name: np.asarray(getattr(model.novelties, name)) for name in _DISTANCES}
-        arrays |= {f"{_NOVELTY}{name}": array for name, array in distances.items()}
-    if model.path is not None:
-        with jax.enable_x64(model.expansion.prototypes.dtype == np.float64):
-            arrays |= {f"{_PATH}{name}": a for name, a in family_arrays(model.path).items()}
+    arrays, labels, code = _conformal_arrays(contents.conformal), contents.labels, contents.code
+    novelties, temperatures = contents.novelties, contents.inverse_temperatures
+    if temperatures is not None:
+        temperatures = np.asarray(temperatures, float).tolist()
+    if novelties is not None:
+        arrays |= {f"{_NOVELTY}{name}": np.asarray(getattr(novelties, name)) for name in _DISTANCES}
+    if contents.path is not None:
+        with jax.enable_x64(contents.expansion.prototypes.dtype == np.float64):
+            arrays |= {f"{_PATH}{name}": a for name, a in family_arrays(contents.path).items()}
     document = {
-        "classes": None if model.labels is None else _json_labels(model.labels, model.label_dtype),
-        "class_dtype": model.label_dtype,
-        "code": None if model.code is None else np.asarray(model.code.matrix, float).tolist(),
-        "decoding": model.decoding,
-        "inverse_temperatures": None
-        if model.inverse_temperatures is None
-        else np.asarray(model.inverse_temperatures, float).tolist(),
-        "quantiles": list(model.quantiles),
-        "columns": None if model.columns is None else model.columns.to_json(),
-        "about": model.about,
+        "classes": None if labels is None else _json_labels(labels, contents.label_dtype),
+        "class_dtype": contents.label_dtype,
+        "code": None if code is None else np.asarray(code.matrix, float).tolist(),
+        "decoding": contents.decoding,
+        "inverse_temperatures": temperatures,
+        "quantiles": list(contents.quantiles),
+        "columns": None if contents.columns is None else contents.columns.to_json(),
+        "about": contents.about,
     }
-    serialization.save(path, model.expansion, document, arrays)
+    serialization.save(path, contents.expansion, document, arrays)
 
 
 def read(path: PathLike, dtype: str | None) -> Contents:

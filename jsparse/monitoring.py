@@ -143,7 +143,7 @@ def row_errors(model: Model, X: Any, y: Any) -> Float[np.ndarray, " n"]:
 
 
 def error_stream(model: Model, batches: Iterable[Any]) -> Iterator[float]:
-    """Yield the `row_errors` of batches one by one, as detectors of drift take them.
+    """Yield the `row_errors` of batches one by one, for detectors of drift.
 
     The detectors of river, such as `ADWIN` and `PageHinkley`, have a method `update` that takes one
     number; `DDM` and `EDDM` take 0 or 1.

@@ -30,9 +30,8 @@ def is_plain(kernel: Kernel) -> bool:
 def plain_kernel(kernel: Kernel, place: str = "kernel") -> plain_kernels.Kernel:
     """Return a kernel as a tree of named nodes; `place` is its name in messages.
 
-    Raises:
-        ValueError: for a kernel that is not one of this package's (a `Custom` kernel holds a
-            Python function), or a mixture without the number of each prototype's kernel.
+    Raise ValueError for a kernel that is not one of this package's, such as a `Custom` kernel, or
+    for a mixture without the number of each prototype's kernel.
     """
     name = type(kernel).__name__
     node = plain_kernels.KERNELS.get(name)

@@ -78,11 +78,8 @@ def relevance_of(
 
     For a linear metric `P'P` the inverse lengthscales are the roots of its diagonal, which state
     how fast the kernel falls along a column. `d` is the number of columns that the kernel takes. A
-    categorical column of a table may have several of them.
-
-    Raises:
-        ValueError: for a common lengthscale of all columns, a kernel without lengthscales, or
-            another number of names.
+    categorical column of a table may have several of them. Raise ValueError for a common
+    lengthscale of all columns, a kernel without lengthscales, or another number of names.
     """
     squares = _inverse_squares(kernel, d)
     if not _has_column_lengthscales(kernel):
@@ -137,7 +134,7 @@ def _inverse_squares(kernel: Kernel, d: int) -> Float[np.ndarray, " d"]:
         case Sum():
             parts = kernel.left, kernel.right
             weights = [_variance(part) for part in parts]
-            return np.average([_inverse_squares(part, d) for part in parts], 0, weights)
+            return np.average([_inverse_squares(part, d) for part in parts], axis=0, weights=weights)
     raise ValueError(
         "relevance: expected a kernel of distances, such as RBF, or sums, multiples and products "
         f"of such kernels, got {type(kernel).__name__}, which has no lengthscales"

@@ -20,14 +20,9 @@ def choose_rows(
 ) -> tuple[Int[np.ndarray, " m"], int]:
     """Choose `m` rows as prototypes, a share from each class; return their numbers and a stop code.
 
-    Args:
-        key: random key of the choice.
-        criterion: "renyi" (De Brabanter 2010, Algorithm 1) or "uniform".
-        X: standardised inputs, shape `n d`.
-        n_prototypes: number of prototypes `m`.
-        labels: class numbers, shape `n`; None to choose among all rows alike.
-        weights: row weights, shape `n`. Rows of weight 0 are never chosen.
-        n_rows: number of rows of `X` that are not padding.
+    `criterion` is "renyi" (De Brabanter 2010, Algorithm 1) or "uniform". `X` are standardised
+    inputs, of which the first `n_rows` rows are not padding. `labels` are class numbers, or None to
+    choose among all rows alike. Rows of weight 0 are never chosen.
     """
     w, m = weights[:n_rows], n_prototypes
     w = None if np.all(w == w[0]) else w

@@ -118,10 +118,8 @@ def allocate(
 
     The method is largest remainders. Each class gets the whole part of `m counts / n`, or one row
     if the whole part is zero. The remaining rows go to the largest remainders. If the minimum of
-    one row takes too many, the classes furthest above their quota give rows up.
-
-    Raises:
-        ValueError: if m > n, or m is less than the number of classes.
+    one row takes too many, the classes furthest above their quota give rows up. Raise ValueError if
+    m > n, or if m is less than the number of classes.
 
     Example:
         >>> import numpy as np

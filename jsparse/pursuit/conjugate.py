@@ -24,7 +24,7 @@ from .path import (
     residual_status,
     truncation_status,
 )
-from .system import Column, Columns, check_atoms, check_initial, check_nonnegative, system
+from .system import Column, Columns, check_atoms, check_initial, check_nonnegative, scaled_systems
 
 Rule = Literal["residual", "gain"]
 
@@ -247,7 +247,7 @@ def scdp(
         >>> path.support.tolist(), path.dense(3).round(3).tolist()
         ([1, 2], [0.0, 5.0, 1.0])
     """
-    systems = system(A, b, diagonal)
+    systems = scaled_systems(A, b, diagonal)
     D = systems.b.shape[1]
     max_atoms = check_atoms(max_atoms, D)
     check_nonnegative("tolerance", tolerance)

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 from .._numerics import dot, epsilon, is_concrete
 from .._programs import compiled
 from .._status import INDEFINITE, NOT_FINITE
-from .least_angle import AnglePath, factored, single
+from .least_angle import AnglePath, factored, single_system
 from .path import LOST, precision_status
 from .system import Column, Columns, check_atoms
 
@@ -46,7 +46,7 @@ def debiased(
         ValueError: for shapes that do not fit, or more nonzeros than `max_atoms`.
         TypeError: if `max_atoms` is not a whole number.
     """
-    systems = single(A, b, diagonal)
+    systems = single_system(A, b, diagonal)
     D = systems.b.shape[1]
     if path.coefficients.ndim != 2 or path.coefficients.shape[1] != D:
         raise ValueError(

@@ -15,7 +15,7 @@ from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .path import LOST, precision_status
-from .system import Column, Columns, System, check_atoms, check_nonnegative, system
+from .system import Column, Columns, System, check_atoms, check_nonnegative, scaled_systems
 
 # Size below which a pivot counts as noise, in units of epsilon. It is smaller than in `conjugate`,
 # because the correlation of a skipped atom may exceed the active correlations. On kernel columns
@@ -352,7 +352,7 @@ def _path(
     *,
     lasso: bool,
 ) -> AnglePath:
-    systems = single(A, b, diagonal)
+    systems = single_system(A, b, diagonal)
     max_atoms = check_atoms(max_atoms, systems.b.shape[1])
     check_nonnegative("tolerance", tolerance)
     path = run(
@@ -368,11 +368,11 @@ def _path(
     return systems.scale.unscaled_single(path)._replace(penalty=penalty)
 
 
-def single(
+def single_system(
     A: Float[ArrayLike, "D D"] | Column, b: Float[ArrayLike, " D"], diagonal: ArrayLike | None
 ) -> System:
     """Return the system; raise ValueError unless it is a single system with one right-hand side."""
-    systems = system(A, b, diagonal)
+    systems = scaled_systems(A, b, diagonal)
     if systems.batched or systems.several:
         raise ValueError("A, b: expected one system with one right-hand side")
     return systems

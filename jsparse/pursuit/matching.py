@@ -15,7 +15,7 @@ from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING, TRUNCATED
 from .._types import Key, ScalarLike
 from .path import Path, norm, residual_status
-from .system import Column, Columns, check_atoms, check_nonnegative, system
+from .system import Column, Columns, check_atoms, check_nonnegative, scaled_systems
 
 
 class State(NamedTuple):
@@ -203,7 +203,7 @@ def matching_pursuit(
     Raises:
         ValueError: for shapes that do not fit, more atoms than exist, or a shrinkage out of range.
     """
-    systems = system(A, b, diagonal)
+    systems = scaled_systems(A, b, diagonal)
     max_atoms = check_atoms(max_atoms, systems.b.shape[1])
     check_nonnegative("tolerance", tolerance)
     if is_concrete(shrinkage) and not 0 < float(shrinkage) <= 1:

@@ -89,9 +89,7 @@ def scattered(
 def directions_of(factor: Float[Array, "v k k"], size: Int[Array, " v"]) -> Float[Array, "v k k"]:
     """Return the directions `p_j` of the selected atoms, given `R` with `A_SS = R'R`.
 
-    Args:
-        factor: upper triangular `R`; entries beyond `size` are ignored.
-        size: number of selected atoms.
+    Entries of the upper triangular `factor` beyond `size`, the number of atoms, are ignored.
     """
     k = factor.shape[1]
     inside = jnp.arange(k, dtype=jnp.int32)[None, :] < size[:, None]

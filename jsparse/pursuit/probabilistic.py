@@ -15,7 +15,7 @@ from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import Key
 from .conjugate import NOISE
 from .path import Path, assemble, norm, residual_status, truncation_status
-from .system import Columns, check_atoms, system
+from .system import Columns, check_atoms, scaled_systems
 
 # With probability 0.95, the best of 59 random atoms is among the best 5 % of all atoms.
 SUBSET = 59
@@ -253,7 +253,7 @@ def scdpp(
     """
     if callable(A):
         raise TypeError("A: expected a matrix, got a function; the steps read single entries of A")
-    systems = system(A, b, None)
+    systems = scaled_systems(A, b, None)
     D = systems.b.shape[1]
     sizes = {
         "max_atoms": check_atoms(max_atoms, D),

@@ -150,7 +150,7 @@ def _scaled_sides(
     return scaled(Columns(None), b, diagonals)[1:]
 
 
-def system(
+def scaled_systems(
     A: Float[ArrayLike, "..."] | Column, b: Float[ArrayLike, "..."], diagonal: ArrayLike | None
 ) -> System:
     """Check the arguments of a pursuit of normal equations, and return the scaled batch."""
