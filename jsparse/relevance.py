@@ -133,8 +133,8 @@ def _inverse_squares(kernel: Kernel, d: int) -> Float[np.ndarray, " d"]:
             return _inverse_squares(kernel.left, d) + _inverse_squares(kernel.right, d)
         case Sum():
             parts = kernel.left, kernel.right
-            weights = [_variance(part) for part in parts]
-            return np.average([_inverse_squares(part, d) for part in parts], axis=0, weights=weights)
+            squares = [_inverse_squares(part, d) for part in parts]
+            return np.average(squares, axis=0, weights=[_variance(part) for part in parts])
     raise ValueError(
         "relevance: expected a kernel of distances, such as RBF, or sums, multiples and products "
         f"of such kernels, got {type(kernel).__name__}, which has no lengthscales"
