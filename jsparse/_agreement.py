@@ -30,9 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 Entries = dict[str, str]
-HEADER_BYTES = 32  # size of the first message; one program serves every comparison
-_LENGTH_BYTES = 8
-_ROOM_BYTES = 4096  # the second message is padded to a multiple, so that few programs serve all
+HEADER_BYTES = 32  # size of a digest or number to compare, for which one program is compiled
 _ROWS = ("X", "y", "labels", "weights", "folds")  # names of arguments to compare
 _SHOWN = 10  # number of differences that an error lists
 _DEEPEST = 12  # number of levels of nested objects that are compared
@@ -40,15 +38,10 @@ _DEEPEST = 12  # number of levels of nested objects that are compared
 
 @dataclasses.dataclass(frozen=True)
 class Checksum:
-    """The shape, dtype and hash of an array, which are compared instead of its values.
+    """The shape, dtype and hash of an array, which are compared instead of its values."""
 
-    Attributes:
-        form: shape and dtype in words.
-        digest: BLAKE2b of the bytes, in hexadecimal digits.
-    """
-
-    form: str
-    digest: str
+    form: str  # shape and dtype in words
+    digest: str  # BLAKE2b of the bytes, in hexadecimal digits
 
 
 @contextlib.contextmanager
@@ -72,7 +65,7 @@ def same_in_all_processes(mesh: Mesh | None) -> Iterator[dict[str, Any]]:
     try:
         yield compared
         entries = {k: v for name, value in compared.items() for k, v in described(name, value)}
-    except ProcessError:  # the processes cannot be told
+    except ProcessError:  # the other processes cannot be reached
         raise
     except Exception as error:
         _exchange(mesh, {}, f"{type(error).__name__}: {error}")
@@ -120,7 +113,7 @@ def same_rows(function: Callable[P, R]) -> Callable[P, R]:
 def summed_in_all_processes(
     mesh: Mesh | None, zeros: list[T], compute: Callable[[], list[T]]
 ) -> list[T]:
-    """Return the sums over the processes of what `compute` returns; raise if it fails in one.
+    """Sum the results of `compute` over the processes; raise if it fails in one.
 
     A process that failed takes part with zeros, so that no process waits for ever. There is a
     collective operation for each part of the result, so that one program serves any number of
@@ -167,17 +160,11 @@ def _exchange(
 ) -> dict[int, tuple[Entries, str | None]]:
     """Return the entries and the failure of every process, or nothing if all are equal."""
     text = json.dumps([entries, failure]).encode()
-    digest = hashlib.blake2b(text, digest_size=HEADER_BYTES - _LENGTH_BYTES).digest()
-    headers = gather_messages(mesh, digest + len(text).to_bytes(_LENGTH_BYTES, "big"))
-    if len(set(headers)) == 1:
+    digest = hashlib.blake2b(text, digest_size=HEADER_BYTES).digest()
+    if len(set(gather_messages(mesh, digest))) == 1:
         return {}
-    longest = max(int.from_bytes(header[-_LENGTH_BYTES:], "big") for header in headers)
-    room = -(-longest // _ROOM_BYTES) * _ROOM_BYTES
-    texts = gather_messages(mesh, text.ljust(room))
-    return {
-        process: tuple(json.loads(text))
-        for process, text in zip(processes_of(mesh), texts, strict=True)
-    }
+    reports = (tuple(json.loads(text)) for text in gather_texts(mesh, text))
+    return dict(zip(processes_of(mesh), reports, strict=True))
 
 
 def _differences(reports: Mapping[int, Entries]) -> list[str]:
@@ -285,15 +272,10 @@ def _update(digest: "hashlib.blake2b", array: np.ndarray) -> None:
 
 
 class BatchChecksums:
-    """Running checksums of the batches of a stream, for `same_in_all_processes`.
-
-    Attributes:
-        rows: number of rows read.
-        batches: number of batches read.
-    """
+    """Running checksums of the batches of a stream, for `same_in_all_processes`."""
 
     def __init__(self) -> None:
-        self.rows = self.batches = 0
+        self.rows = self.batches = 0  # numbers of rows and batches read so far
         self._forms: dict[str, str] = {}
         self._digests: dict[str, Any] = {}
 
@@ -312,9 +294,8 @@ class BatchChecksums:
 
     def compared(self) -> dict[str, Any]:
         """Return the values to compare, by name."""
-        forms = {name: self._forms.get(name, "none") for name in self._digests}
-        return {
-            "rows of the stream": self.rows,
-            "batches of the stream": self.batches,
-            **{name: Checksum(forms[name], d.hexdigest()) for name, d in self._digests.items()},
-        }
+        compared: dict[str, Any] = {"rows of the stream": self.rows}
+        compared["batches of the stream"] = self.batches
+        for name, digest in self._digests.items():
+            compared[name] = Checksum(self._forms.get(name, "none"), digest.hexdigest())
+        return compared

@@ -21,17 +21,9 @@ from .predictor.checks import real as real
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None, what: str = "") -> int:
-    """Return a whole number from Python, NumPy or JAX within bounds.
+    """Return a whole number of Python, NumPy or JAX; raise ValueError for a bool or out of bounds.
 
-    Args:
-        name: name of the argument, for the message.
-        value: value of the argument.
-        least: the lower bound.
-        most: the upper bound.
-        what: the upper bound in words, for the message.
-
-    Raises:
-        ValueError: if the value is no such number, or a bool.
+    The message names the argument `name`, and describes the bound `most` by `what`.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -44,10 +36,7 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None, wha
 
 
 def increasing(name: str, values: Any, most: int, what: str) -> tuple[int, ...]:
-    """Return increasing whole numbers from 1 to `most`; raise ValueError for other values.
-
-    `what` states the upper bound in words.
-    """
+    """Return increasing whole numbers from 1 to `most`; raise ValueError for other values."""
     if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
         raise ValueError(f"{name}: expected several numbers, got {values!r}")
     numbers = [whole_number(name, value, 1, most, what) for value in values]
@@ -66,9 +55,8 @@ def boolean(name: str, value: Any) -> bool:
 def column_names(name: str, names: Any) -> tuple[str, ...]:
     """Return names of columns as texts; `name` is the name of the argument.
 
-    Raises:
-        ValueError: for a single text, whose letters would count as names, or if `names` cannot be
-            iterated over.
+    Raise ValueError for a single text, whose letters would count as names, or if `names` cannot be
+    iterated over.
     """
     if isinstance(names, str | bytes):
         raise ValueError(
@@ -88,11 +76,7 @@ def check_flags(settings: Any) -> None:
 
 
 def as_key(key: KeyLike) -> Key:
-    """Return a key of `jax.random`, given a new-style or old-style key or an integer seed.
-
-    Raises:
-        ValueError: for other values.
-    """
+    """Return a key of `jax.random`, given a key of either style or an integer seed."""
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
         # JAX accepts a Python integer, but compiles another program for it.
         key = jax.random.key(as_array(np.int64(key) if isinstance(key, int) else key))
@@ -109,11 +93,7 @@ def as_key(key: KeyLike) -> Key:
 
 
 def numbers(name: str, values: Any) -> np.ndarray:
-    """Return real numbers of any shape as float64; booleans become 0 and 1.
-
-    Raises:
-        ValueError: for other values.
-    """
+    """Return real numbers or booleans of any shape as float64; raise ValueError for others."""
     check_held(name, values)
     try:
         array = np.asarray(values)
@@ -127,9 +107,8 @@ def numbers(name: str, values: Any) -> np.ndarray:
 def labels_of(name: str, values: Any) -> np.ndarray:
     """Return labels as a sortable array: all numbers, all texts, or all of another type.
 
-    Raises:
-        ValueError: if types are mixed, because NumPy would turn them into texts or could not sort
-            them; or if labels are missing.
+    Raise ValueError if labels are missing, or if types are mixed, because NumPy would turn them
+    into texts or could not sort them.
     """
     check_held(name, values)
     try:
@@ -212,11 +191,7 @@ def check_held(name: str, values: Any) -> None:
 
 
 def on_host(name: str, values: Any) -> np.ndarray:
-    """Return the values as a NumPy array.
-
-    Raises:
-        ValueError: for a JAX array that is traced, or spread over several processes.
-    """
+    """Return the values as a NumPy array; raise ValueError as `check_held`."""
     check_held(name, values)
     return np.asarray(values)
 

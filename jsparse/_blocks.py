@@ -70,7 +70,7 @@ def row_batches(n: int) -> Iterator[tuple[int, int, int]]:
     instead of one if they save more rows of padding than another call costs.
     """
     capacities = batch_capacities()
-    block, call = capacities[-1], capacities[-1] >> 4  # a call costs as much as these rows
+    block, call_cost = capacities[-1], capacities[-1] >> 4  # the cost of another call, in rows
     start = n // block * block
     yield from ((first, first + block, block) for first in range(0, start, block))
     rows = n - start
@@ -79,7 +79,7 @@ def row_batches(n: int) -> Iterator[tuple[int, int, int]]:
     least = min(c for c in capacities if c >= rows)
     full = max((c for c in capacities if c < rows), default=0)
     second = min(c for c in capacities if c >= rows - full)
-    if full > 0 and full + second + call < least:
+    if full > 0 and full + second + call_cost < least:
         yield start, start + full, full
         start, least = start + full, second
     yield start, n, least
@@ -106,12 +106,9 @@ def systems_at_once() -> int:
 def capacities(most: int, eighths: tuple[int, ...], least: int) -> tuple[int, ...]:
     """Return the sizes for which code for a system of a traced size is compiled; see `of_capacity`.
 
-    Args:
-        most: the largest size.
-        eighths: the sizes, in eighths of `most`, increasing; the last is 8.
-        least: the smallest size; a smaller system would save no time.
-
-    An accelerator has one size, because all branches are computed if systems are solved together.
+    `eighths` are the sizes in eighths of `most`, increasing; the last is 8. A system smaller than
+    `least` would save no time. An accelerator has one size, because all branches are computed if
+    systems are solved together.
     """
     if systems_at_once() > 1:
         return (most,)
@@ -132,12 +129,9 @@ def map_systems(function: Callable[[Any], T], systems: Any, at_least: int = 1) -
 
 
 def map_folds(function: Callable[[Any], T], folds: Any, at_once: int) -> T:
-    """Apply `function` to every fold: to all together, or in a loop if they have too many rows.
+    """Apply `function` to every fold: to all together up to `at_once` rows, else in a loop.
 
-    Args:
-        function: a function of the arrays of one fold.
-        folds: a pytree of arrays, whose first leaf has the leading axes `v r` of folds and rows.
-        at_once: the largest number of rows to treat together.
+    The first leaf of the pytree `folds` has the leading axes `v r` of folds and rows.
     """
     v, r = jax.tree.leaves(folds)[0].shape[:2]
     return jax.vmap(function)(folds) if v * r <= at_once else jax.lax.map(function, folds)

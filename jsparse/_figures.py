@@ -16,11 +16,7 @@ GREY = "0.45"
 
 
 def figure(n: int, width: float, height: float) -> tuple[Any, list[Any]]:
-    """Return a figure that a notebook shows, and its `n` axes side by side; sizes in inches.
-
-    Raises:
-        ImportError: without matplotlib.
-    """
+    """Return a figure that a notebook shows, and its `n` axes side by side; sizes in inches."""
     try:
         from ._notebook_figure import NotebookAxes, NotebookFigure
     except ImportError as error:
@@ -66,18 +62,14 @@ def _set(axis: Any, scale: str, low: float, high: float, ticks: Sequence[float])
 def label_at_right(axes: Any, labels: Sequence[tuple[str, Any, Any, Any]]) -> None:
     """Write labels in a column right of the axes, each with a thin line to its point.
 
-    The limits of the axes must be final. Labels are in the order of the heights of their points.
-    If points are near each other, their labels are moved apart.
-
-    Args:
-        axes: axes to label.
-        labels: text, x, y and colour of each label.
+    `labels` has the text, x, y and colour of each label. The limits of the axes must be final.
+    Labels are in the order of the heights of their points, and are moved apart where points are
+    near each other.
     """
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [float(to_axes.transform((x, y))[1]) for _, x, y, _ in labels]
     inches = axes.get_position().height * axes.get_figure().get_figheight()
-    # A line of text takes 1.2 font sizes; the layout may reduce the height of the axes by a
-    # quarter.
+    # A line of text takes 1.2 font sizes. The layout may reduce the height of the axes by 25 %.
     distance = 1.2 * LABEL / 72 / (0.75 * inches)
     places = spread_out(np.clip(heights, 0.0, 1.0), distance)
     for (text, x, y, colour), place in zip(labels, places, strict=True):
@@ -95,8 +87,8 @@ def spread_out(places: np.ndarray, apart: float) -> np.ndarray:
     """Move places, in order, so that neighbours are `apart` or more, by the least squared moves.
 
     The places stay between 0 and 1 if there is room for all; otherwise the last places exceed 1.
-    Neighbours that are too near are pooled and spread evenly about their mean. This method (pool
-    adjacent violators) minimises the sum of squared moves.
+    Neighbours that are too near are pooled and spread evenly about their mean (pool adjacent
+    violators).
     """
     order = np.argsort(places, kind="stable")
     # After subtracting steps of `apart`, places need only be non-decreasing.

@@ -16,13 +16,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from .predictor.files import DTYPES, FORMAT, FORMAT_VERSION, PathLike, checked_path, digest
+from .predictor.files import (
+    DTYPES,
+    FORMAT,
+    FORMAT_VERSION,
+    PathLike,
+    checked_path,
+    digest,
+    reason_of,
+)
 from .predictor.files import ModelFileError as ModelFileError
-from .predictor.files import check_arrays as check_arrays
-from .predictor.files import check_keys as check_keys
 from .predictor.files import load_state as load_state
 from .predictor.files import named as named
-from .predictor.files import reason_of as reason_of
 from .predictor.files import shown as shown
 
 # safetensors reads headers of up to 100 MB, in which the quotation marks of JSON count twice.
@@ -46,7 +51,7 @@ def save_state(
     Args:
         path: the file to write. An existing file is replaced once the new file is complete.
         arrays: NumPy or JAX arrays of integers, floats or booleans, of any shape, by name.
-        document: values that JSON can hold, see the `metadata` of `save`.
+        document: values that JSON can hold, see the `metadata` of `serialization.save`.
         kind: the kind of contents; `load_state` must get an equal `kind`.
         mark: see `atomic_path`.
 
@@ -67,14 +72,19 @@ def save_state(
         "sha256": digest(kind, text, contiguous),
     }
     data = _in_fixed_order(safetensors.numpy.save(contiguous, metadata=header))
+    write_bytes(path, data, mark)
+
+
+def write_bytes(path: PathLike, data: bytes, mark: str | None = None) -> None:
+    """Write a file completely or not at all; raise as `atomic_path`, which explains `mark`."""
     with atomic_path(path, mark) as temporary, writing(path):
         temporary.write_bytes(data)
 
 
 def _in_fixed_order(data: bytes) -> bytes:
-    """Return the bytes of a file with sorted metadata, whose order safetensors draws at random.
+    """Return the file with sorted metadata, so that equal models have equal bytes.
 
-    So equal models have equal files.
+    safetensors writes metadata in random order.
     """
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:end])
@@ -85,13 +95,10 @@ def _in_fixed_order(data: bytes) -> bytes:
 
 
 def check_writable(path: PathLike, mark: str | None = None) -> None:
-    """Check that a file can be written at `path`, before any work on its contents.
+    """Check that a file can be written at `path`, before any work; raise OutputError if not.
 
-    A temporary file in the same folder is created and removed; an existing file is not touched.
-    `mark` is as for `atomic_path`.
-
-    Raises:
-        OutputError: naming the path and the reason.
+    A temporary file in the folder is created and removed. An existing file is not touched. `mark`
+    is as for `atomic_path`.
     """
     target = _resolve(path)
     with writing(path):
@@ -141,11 +148,7 @@ def writing(path: PathLike) -> Iterator[None]:
 
 
 def _resolve(path: PathLike) -> Path:
-    """Return the file that `path` or its link refers to.
-
-    Raises:
-        OutputError: if no file can be written there.
-    """
+    """Return the file that `path` or its link refers to; raise OutputError if not writable."""
     target = os.path.realpath(checked_path(path, OutputError))
     if os.path.isdir(target):
         raise OutputError(f"{named(path)}: expected a file to write, but it is a folder")
@@ -196,11 +199,9 @@ def _encoded(document: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Convert a value to the types that JSON preserves.
+    """Convert a value to the types that JSON preserves; raise ValueError if that is not possible.
 
-    Raises:
-        ValueError: if JSON cannot hold a part of the value, naming its place in the document;
-            `where` is the place of the value itself.
+    `where` is the place of the value in the document, for the message.
     """
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         value = np.asarray(value).tolist()

@@ -47,10 +47,8 @@ def sum_over_rows(
         *arrays: arrays with one entry for each row.
         axis: the axis of the rows in every array; 1 for rows laid out by folds.
 
-    Differentiable if the function is differentiable. Call it under `jit`.
-
-    Raises:
-        ValueError: if the mesh has axes of type Explicit.
+    Differentiable if the function is differentiable. Call it under `jit`. Raise ValueError if the
+    mesh has axes of type Explicit.
     """
     if mesh is None:
         return function(shared, weights, *arrays)
@@ -152,17 +150,14 @@ def gather_messages(mesh: Mesh, message: bytes) -> list[bytes]:
         one_each, message_bytes, (process_mesh.size, message_bytes.shape[1])
     )
     with _naming_processes(mesh):
-        rows = jax.block_until_ready(jax.jit(_same, out_shardings=replicated)(shared))
-    rows = np.asarray(rows)
+        rows = np.asarray(jax.jit(_same, out_shardings=replicated)(shared))
     return [row.tobytes() for row in rows]
 
 
 def gather_texts(mesh: Mesh, text: bytes) -> list[bytes]:
     """Return the texts of all processes, which may differ in length; see `gather_messages`."""
-    lengths = [
-        int.from_bytes(length, "big")
-        for length in gather_messages(mesh, len(text).to_bytes(_LENGTH_BYTES, "big"))
-    ]
+    messages = gather_messages(mesh, len(text).to_bytes(_LENGTH_BYTES, "big"))
+    lengths = [int.from_bytes(length, "big") for length in messages]
     # Pad the texts to a multiple of `_ROOM_BYTES`, so that JAX compiles few programs.
     room = max(1, -(-max(lengths) // _ROOM_BYTES)) * _ROOM_BYTES
     texts = gather_messages(mesh, text.ljust(room, b"\0"))
@@ -194,7 +189,7 @@ def sum_over_processes(mesh: Mesh, tree: T) -> T:
 
 
 def from_first_process(mesh: Any, tree: T) -> T:
-    """Return the arrays of the first process of the mesh; without several processes, the same tree.
+    """Return the arrays of the mesh's first process; return `tree` without several processes.
 
     Processors of different kinds round differently. So every decision that all processes must make
     alike is made from such arrays.
@@ -215,7 +210,7 @@ def turn_of(mesh: Any) -> tuple[int, int]:
 def local_mesh(mesh: Mesh | None) -> Mesh | None:
     """Return the mesh of this process's devices, if the mesh spans several processes.
 
-    If that is the first device of the process alone, return None, as no mesh is needed.
+    If these devices are only the process's first, return None, as no mesh is needed.
     """
     if mesh is None or not spans_processes(mesh):
         return mesh

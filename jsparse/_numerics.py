@@ -49,10 +49,7 @@ _EPSILON_FOR_PRODUCTS = 1e-10
 
 
 def resolves_products(dtype: jnp.dtype) -> bool:
-    """Return whether sums of products of kernel columns keep enough digits to solve for weights.
-
-    They do in float64, but not in float32.
-    """
+    """Return whether sums of products of kernel columns keep enough digits to solve for weights."""
     return epsilon(dtype) < _EPSILON_FOR_PRODUCTS
 
 
@@ -62,8 +59,8 @@ def rank_cutoff(largest: Float[Array, "*b"]) -> Float[Array, "*b"]:
     Symmetric eigensolvers are backward stable, with an error of about eps times the largest
     eigenvalue. Independent rounding errors of the matrix entries change eigenvalues by less. The
     usual cutoff has the number of rows in place of 2 (`numpy.linalg.matrix_rank`), which drops too
-    many features of a kernel machine in float32. On the table magic (m = 500, lengthscale 10, C =
-    100) it keeps 48 of 500 features and costs a percentage point of test error against float64; 2
+    many features of a kernel machine in float32: on the table magic (m = 500, lengthscale 10, C =
+    100) it keeps 48 of 500 features and costs a percentage point of test error against float64. 2
     eps keeps 107 features and costs 0.2 points.
     """
     return 2.0 * epsilon(largest.dtype) * jnp.maximum(largest, 0)
@@ -242,8 +239,7 @@ def as_array(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
 def as_float(x: ArrayLike) -> Array:
     """Return `x` as a JAX array of floats; integers and booleans become the default float.
 
-    Raises:
-        ValueError: for complex numbers, whose imaginary parts would be lost.
+    Raise ValueError for complex numbers, whose imaginary parts would be lost.
     """
     starting()
     if np.iscomplexobj(x):
@@ -265,11 +261,8 @@ def present_rows(
     derivatives in their weights depend on their values. Harmful rows become copies of a row with
     weight, and so do the derivatives in their weights.
 
-    Args:
-        X: inputs.
-        w: row weights.
-        apart: whether each row is processed separately. If not, a distant row moves the centre of
-            the distances and costs other rows digits, so distant rows are replaced too.
+    Unless `apart`, which says that each row is processed separately, distant rows are replaced too:
+    they would move the centre of the distances and cost other rows digits.
     """
     values = jax.lax.stop_gradient(X)
     heaviest_row = values[jnp.argmax(w)]

@@ -43,8 +43,8 @@ def jax_started() -> bool:
 def check_fork() -> None:
     """Raise UnusableJaxError in a process forked after JAX had started, see `jax_started`.
 
-    In such a process making an array may never end. Only starts after the import of this module are
-    known.
+    In such a process making an array may never end. A start of JAX before the import of this module
+    is not known.
     """
     if _started_in not in (None, os.getpid()):
         raise UnusableJaxError(
@@ -62,19 +62,16 @@ def starting() -> None:
 
 
 def check_runtime() -> None:
-    """Raise unless JAX can be used here; the result is cached.
+    """Raise UnusableJaxError in a process forked after JAX had started, or if jaxlib miscompiles.
 
-    Raises:
-        UnusableJaxError: in a process forked after JAX had started, or if this jaxlib miscompiles
-            on a CPU.
+    The result for jaxlib is cached.
     """
     global _seen_right
     check_fork()
     if _seen_right:
         return
     for name, computed, expected in canary() if _cpus() else ():
-        # In sums of positive numbers float32 errs by about 1e-6, the miscompilation by at least
-        # 1e-3.
+        # In sums of positive numbers float32 errs by about 1e-6, miscompilation by 1e-3 or more.
         if not np.allclose(computed, expected, rtol=1e-4):
             raise UnusableJaxError(
                 f"jaxlib {JAXLIB} miscompiles on this CPU: {name} is wrong by "

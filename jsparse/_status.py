@@ -77,8 +77,8 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
     """Raise on failure, warn of lost precision and exhaustion; on the host, outside `jit`.
 
     Args:
-        status: one code or an array of codes. Each kind of bad status is reported, with the number
-            of codes of this kind and the indices of the first three.
+        status: one code or an array of codes. The message has the number of codes of each bad
+            kind, and the indices of the first three.
         what: name of the computation, for the message.
 
     Raises:

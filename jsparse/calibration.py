@@ -18,18 +18,17 @@ def fit_inverse_temperatures(
     """Return for each predicted class the slope that maximises the likelihood of the softmax.
 
     This is Platt's scaling (1999) with a slope for each predicted class: the probabilities are
-    `softmax(slope * scores)`. There is no intercept, because it would move the decision. Targets
-    are smoothed as by Platt: a row's target is its label mixed with the uniform distribution, as if
-    one more row had the uniform target. This keeps the slope finite if scores separate the classes.
-    The slope of a class is shrunk to the common slope by `PRIOR_ROWS` rows that have the
-    probabilities of the common slope.
+    `softmax(slope * scores)`. There is no intercept, because it would move the decision. As by
+    Platt, labels are mixed with the uniform distribution, as if one more row had the uniform
+    target, which keeps the slope finite if scores separate the classes. The slope of a class is
+    shrunk to the common slope by `PRIOR_ROWS` rows with the probabilities of the common slope.
 
     Args:
         scores: held-out scores, shape `n` for two classes, positive for the second, else `n k`.
         numbers: class numbers, shape `n`.
         weights: row weights, shape `n`.
     """
-    gaps, decided = gaps_and_decisions(scores.astype(float))
+    gaps, predicted = gaps_and_decisions(scores.astype(float))
     k = gaps.shape[1]
     w = np.ones(len(gaps)) if weights is None else weights
     one_hot = np.eye(k)[numbers]
@@ -43,8 +42,10 @@ def fit_inverse_temperatures(
     common = slope(w > 0, uniform, 1.0)
     prior_weight = 1 / k + PRIOR_ROWS
     prior = (uniform / k + PRIOR_ROWS * _softmax(common * gaps)) / prior_weight
-    groups = [(decided == c) & (w > 0) for c in range(k)]
-    return np.array([slope(g, prior, prior_weight) if g.any() else common for g in groups])
+    rows_of_class = [(predicted == c) & (w > 0) for c in range(k)]
+    return np.array(
+        [slope(rows, prior, prior_weight) if rows.any() else common for rows in rows_of_class]
+    )
 
 
 def _softmax(gaps: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:

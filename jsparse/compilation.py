@@ -60,9 +60,9 @@ def _limit_instructions() -> None:
     44565; 0.11 skips them). A true mismatch is still printed.
     """
     flags = os.environ.get("XLA_FLAGS", "")
-    mistaken = JAXLIB.startswith("0.10.") and platform.machine().lower() in ("x86_64", "amd64")
+    affected = JAXLIB.startswith("0.10.") and platform.machine().lower() in ("x86_64", "amd64")
     # After the start of JAX the flag would change only the names of the files.
-    if mistaken and "xla_cpu_max_isa" not in flags and not jax_started():
+    if affected and "xla_cpu_max_isa" not in flags and not jax_started():
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_max_isa=AVX2".lstrip()
 
 

@@ -36,12 +36,8 @@ class ConformalScores(eqx.Module):
     """The errors of machines on held-out rows.
 
     Attributes:
-        errors: for numbers the distances between target and value, shape `q` or `q c`; for several
-            quantiles of a number the distance from the target to the band between the outermost,
-            shape `q`, negative inside; for classes the `margin_deficit` of the row's class, shape
-            `q`.
-        fold: number of the machine in `machines` that gave the error, shape `q`; None without
-            machines.
+        errors: the `errors_of_numbers`, shape `q` or `q c`, or the `errors_of_classes`, shape `q`.
+        fold: number of the fold whose machine gave the error, shape `q`; None without machines.
         machines: one for each fold, as an expansion with a column for each fold and each output of
             the model, fold by fold. Its inputs are scaled like the model's inputs.
         counts: number of rows that each error represents, shape `q`. No such row had a larger
@@ -59,10 +55,10 @@ class ConformalScores(eqx.Module):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the guarantee of intervals and sets rests on.
+        """Return the rows on which the guarantee of intervals and sets is based.
 
-        - "held out": on rows that the model was not fitted to.
-        - "folds": on the machines of the folds, each fitted without its fold.
+        - "held out": rows that the model was not fitted to.
+        - "folds": the folds, of which each has a machine fitted without it.
         - "none": nothing is guaranteed.
         """
         if self.held_out:
@@ -71,11 +67,7 @@ class ConformalScores(eqx.Module):
 
     @property
     def n_rows(self) -> int:
-        """The number of rows whose errors are known.
-
-        Raises:
-            ValueError: while the model's arrays are traced.
-        """
+        """Return the number of rows whose errors are known; raise ValueError for a traced model."""
         if self.counts is None:
             return len(self.errors)
         if not is_concrete(self.counts):
@@ -131,13 +123,7 @@ def kept_errors(
 
     The next larger quantile replaces each other error. So intervals and sets are never smaller than
     with all errors, and the guarantee still holds. Up to 99 rows, of each fold if there are
-    machines, all errors are kept.
-
-    Args:
-        errors: errors of all rows.
-        fold: number of the machine that gave the error of a row; None without machines.
-        machines: see `ConformalScores`.
-        held_out: see `ConformalScores`.
+    machines, all errors are kept. `ConformalScores` describes the arguments.
     """
     machine_numbers = np.zeros(len(errors), np.int32) if fold is None else fold
     order = np.argsort(machine_numbers, kind="stable")
@@ -147,20 +133,17 @@ def kept_errors(
         ranks = np.array(kept_ranks(len(part)), np.int32)
         parts.append(np.sort(part, axis=0)[ranks - 1])
         counts.append(np.diff(ranks, prepend=np.int32(0)))
-    quantile_fold = np.repeat(numbers, [len(part) for part in parts]).astype(np.int32)
-    quantiles, represented = np.concatenate(parts), np.concatenate(counts)
-    return ConformalScores(
-        quantiles, None if fold is None else quantile_fold, machines, represented, held_out
-    )
+    if fold is not None:
+        fold = np.repeat(numbers, [len(part) for part in parts]).astype(np.int32)
+    return ConformalScores(np.concatenate(parts), fold, machines, np.concatenate(counts), held_out)
 
 
 def plain_scores(
     conformal: ConformalScores | None, machine: Machine
 ) -> plain_conformal.ConformalScores | None:
-    """Return errors on held-out rows; the inputs of the folds' machines are scaled as `machine`'s.
+    """Convert conformal scores to NumPy; the folds' machines scale their inputs as `machine` does.
 
-    Raises:
-        ValueError: as `plain_kernel`.
+    Raises as `plain_kernel`.
     """
     if conformal is None:
         return None
@@ -177,7 +160,7 @@ def plain_scores(
 def jax_scores(
     conformal: plain_conformal.ConformalScores | None, cast: Cast
 ) -> ConformalScores | None:
-    """Convert conformal scores from NumPy to JAX; their machines take inputs already scaled."""
+    """Convert conformal scores from NumPy to JAX; their machines take inputs in scaled units."""
     if conformal is None:
         return None
     errors = np.asarray(cast("conformal.errors", conformal.errors))

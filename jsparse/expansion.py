@@ -1,7 +1,6 @@
 """The model that every learner returns: `f(x) = sum_j beta_j k(z_j, x) + b`."""
 
 import functools
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -22,7 +21,6 @@ class KernelExpansion(eqx.Module):
     """A sparse kernel machine, `f(x) = sum_j coefficients_j k(prototypes_j, s(x)) + intercept`.
 
     `s` is `scaling`, or the identity: the inputs are raw, and the prototypes are in scaled units.
-    Calling the expansion evaluates it in blocks of rows, so memory is bounded by `block_rows * m`.
     It is a pytree that may pass through `jit` and `vmap`, differentiable in `X` and in every
     floating leaf in both modes. NumPy rows are padded to six capacities, each of which has one
     program. JAX arrays have a program for each number of rows.
@@ -60,7 +58,7 @@ class KernelExpansion(eqx.Module):
         *,
         block_rows: int | None = None,
     ) -> Float[Array, "..."]:
-        """Return the values of the expansion at the rows of `X`, shape `n` or `n c`.
+        """Return the values at the rows of `X`, shape `n` or `n c`, in blocks of rows.
 
         Args:
             X: inputs in raw units, shape `n d`, which are cast to the model's dtype. One row of
@@ -82,12 +80,12 @@ class KernelExpansion(eqx.Module):
             )
         if not isinstance(X, np.ndarray) or len(X) == 0 or block_rows is not None:
             return self._in_one_program(X, block_rows)
-        if is_traced(self) or _is_spread(self):
+        arrays = [leaf for leaf in jax.tree.leaves(self) if isinstance(leaf, jax.Array)]
+        if is_traced(self) or any(len(a.sharding.device_set) > 1 for a in arrays):
             return self._in_one_program(X, block_rows)
         with np.errstate(over="ignore"):
             rows = X.astype(self.prototypes.dtype)
-        leaves = [leaf for leaf in jax.tree.leaves(self) if isinstance(leaf, jax.Array)]
-        device = next((leaf.sharding for leaf in leaves if leaf.committed), None)
+        device = next((a.sharding for a in arrays if a.committed), None)
         return jax.device_put(map_row_batches(self._in_one_program, rows), device)
 
     def _in_one_program(
@@ -97,12 +95,6 @@ class KernelExpansion(eqx.Module):
         return _evaluate(self, X, rows_in_block(block_rows))
 
 
-def _is_spread(tree: Any) -> bool:
-    """Return whether an array of a pytree lies on several devices."""
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
-    return any(len(leaf.sharding.device_set) > 1 for leaf in leaves)
-
-
 @functools.partial(compiled, static_argnames="block_rows")
 def _evaluate(
     expansion: KernelExpansion, X: Float[Array, "n d"], block_rows: int
@@ -110,9 +102,8 @@ def _evaluate(
     def block(rows: Float[Array, "r d"]) -> Float[Array, " r *c"]:
         if expansion.scaling is not None:
             rows = expansion.scaling.apply(rows)
-        values = dot(
-            expansion.kernel.cross_gram(rows, expansion.prototypes), expansion.coefficients
-        )
+        features = expansion.kernel.cross_gram(rows, expansion.prototypes)
+        values = dot(features, expansion.coefficients)
         return values + jnp.broadcast_to(expansion.intercept, values.shape)
 
     return map_row_blocks(block, X, block_rows)

@@ -16,6 +16,7 @@ from jax.tree_util import KeyPath
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from ._arguments import check_finite, whole_number
+from ._blocks import to_blocks
 from ._numerics import as_array, as_float, is_concrete
 from ._repr import short_repr
 from ._types import KeyLike
@@ -242,10 +243,8 @@ class KernelHead(eqx.Module):
             ValueError: see `loss`; also for more prototypes than rows.
         """
         features, y, Z = self._problem(features, targets, weights, prototypes)
-        machine = fixed_size.fit(self.kernel, Z, jnp.exp(self.log_C), features, y, weights)
-        return HeadMachine(
-            machine.expansion, self._inverse_temperature, machine.status, self.classes
-        )
+        fit = fixed_size.fit(self.kernel, Z, jnp.exp(self.log_C), features, y, weights)
+        return HeadMachine(fit.expansion, self._inverse_temperature, fit.status, self.classes)
 
     @property
     def _inverse_temperature(self) -> Float[Array, ""]:
@@ -312,7 +311,8 @@ def pure_head(n_prototypes: int, kernel: Kernel | None = None, **settings: Any) 
     example = KernelHead(np.zeros((1, 1), np.float32), kernel or RBF(1.0), **settings)
 
     def head_of(params: dict[str, Any]) -> KernelHead:
-        return eqx.tree_at(_parameters, example, tuple(params[name] for name in _NAMES))
+        values = tuple(params[name] for name in _NAMES)
+        return eqx.tree_at(lambda h: tuple(getattr(h, name) for name in _NAMES), example, values)
 
     def init(key: KeyLike, features: Float[ArrayLike, "n d"]) -> dict[str, Any]:
         head = KernelHead.from_features(features, n_prototypes, key=key, kernel=kernel, **settings)
@@ -329,10 +329,6 @@ def pure_head(n_prototypes: int, kernel: Kernel | None = None, **settings: Any) 
 
 _OF_ANY_SIGN = ("offset", "matrix", "params")  # attributes of kernels
 _NAMES = ("prototypes", "log_C", "kernel_parameters", "log_inverse_temperature")
-
-
-def _parameters(head: KernelHead) -> tuple[Any, ...]:
-    return tuple(getattr(head, name) for name in _NAMES)
 
 
 def _is_floating(leaf: Any) -> bool:
@@ -361,6 +357,4 @@ def _distance_of_rows(Y: Float[Array, "n d"]) -> Float[Array, ""]:
 
 def _in_parts(a: Float[Array, " n *c"], n_folds: int) -> Float[Array, "v r *c"]:
     """Return rows as `Parts`: row `i` in fold `i mod n_folds`."""
-    rows = -(-len(a) // n_folds)
-    padding = [(0, rows * n_folds - len(a)), *[(0, 0)] * (a.ndim - 1)]
-    return jnp.moveaxis(jnp.pad(a, padding).reshape(rows, n_folds, *a.shape[1:]), 1, 0)
+    return jnp.swapaxes(to_blocks(a, -(-len(a) // n_folds), n_folds), 0, 1)

@@ -15,12 +15,7 @@ from ._compilations import Compiled, count_compilations
 from ._files import PathLike
 from ._numerics import as_array, is_concrete, is_traced
 from ._repr import few_lines
-from .conformal import (
-    ConformalScores,
-    errors_of_classes,
-    errors_of_numbers,
-    kept_errors,
-)
+from .conformal import ConformalScores, errors_of_classes, errors_of_numbers, kept_errors
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .machines.family import Family
@@ -125,10 +120,9 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         return dataclasses.replace(model, inverse_temperatures=self.inverse_temperatures)
 
     def __call__(self, X: Float[Array, "*n d"] | Float[np.ndarray, "*n d"]) -> Float[Array, "..."]:
-        """Return the values at raw inputs, shape `n` or `n c`; differentiable.
+        """Return the expansion's values, shape `n` or `n c`; quantiles are sorted in each row.
 
-        They are the expansion's values; several quantiles are sorted in each row. One row of shape
-        `d` gives values without the axis of rows.
+        Differentiable. One row of shape `d` gives values without the axis of rows.
         """
         values = self.expansion(X)
         return jnp.sort(values, axis=-1) if self._sorts_quantiles else values
@@ -217,14 +211,13 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         return dataclasses.replace(self, novelties=calibration(self.expansion, inputs))
 
     def novelty(self, X: Any) -> Novelty:
-        """Return how novel rows are: far, in feature space, from the span of the prototypes.
+        """Return how far rows are, in feature space, from the span of the prototypes.
 
         The p-value is the share of the rows of `with_novelty` that are at least as novel. It is
-        valid if the new rows are exchangeable with these rows. If these rows include prototypes
-        that were chosen for their distance from others, as by entropy, it is too large. A call
-        factorises the prototypes' Gram matrix, in time `m^3 / 3`, and takes
-        `m^2` operations for each row. Rounding limits distances to the root of epsilon: 1e-8, and
-        3e-4 in float32.
+        valid if the new rows are exchangeable with the rows of `with_novelty`. It is too large if
+        prototypes among the latter were chosen for their distance from others, as by entropy. A
+        call factorises the prototypes' Gram matrix, in time `m^3 / 3`, and takes `m^2` operations
+        for each row. Rounding limits distances to the root of epsilon: 1e-8, and 3e-4 in float32.
 
         Args:
             X: raw inputs or a table, see `decision_function`. The distances are differentiable.
@@ -243,10 +236,7 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         return Novelty(*(a[0, ...] for a in result)) if single else result
 
     def standardised(self, X: Any) -> Float[Array, "n d"]:
-        """Return rows in the units of the kernel and the prototypes, as a JAX array.
-
-        See `decision_function` for the arguments.
-        """
+        """Return rows in the units of the prototypes, as a JAX array; see `decision_function`."""
         inputs, _ = (traced_inputs if is_traced(self, X) else inputs_of)(self, X)
         scaling = self.expansion.scaling
         with jax.enable_x64(self.dtype == np.float64):
@@ -286,7 +276,7 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         name_row: NameRow = row_index,
         by_fold: bool = False,
     ) -> np.ndarray:
-        """Return the scores of an array of finite inputs, shape `n *k`.
+        """Return the scores of raw, finite inputs, shape `n *k`.
 
         Args:
             inputs: raw inputs.
@@ -302,12 +292,7 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
             ValueError: see `jsparse.save`.
             OutputError: if the file cannot be written.
         """
-        contents = Contents(
-            self.expansion, self.path, self.inverse_temperatures, self.conformal, self.novelties,
-            self.code, self.decoding, self.labels, self.label_dtype, self.quantiles, self.columns,
-            self.about,
-        )  # fmt: skip
-        write(path, contents)
+        write(path, Contents(*(getattr(self, name) for name in Contents._fields)))
 
     def __repr__(self) -> str:
         d = self.expansion.prototypes.shape[1]

@@ -26,9 +26,8 @@ from .predictor.conformal import in_blocks
 class ModelAnswers(Answers):
     """The predictions of `Model`, a subclass that has the fields.
 
-    Within JAX's transformations they are JAX's arrays. Outside, the model's program computes them.
-    On a CPU, NumPy predicts few rows, because calling a program takes longer. Both agree to
-    rounding.
+    Within JAX's transformations they are JAX's arrays. Otherwise a compiled program computes them,
+    or for few rows on a CPU NumPy, which is faster. Both agree to rounding.
     """
 
     @staticmethod
@@ -104,8 +103,7 @@ def inputs_of(model: Any, X: Any) -> tuple[np.ndarray, bool]:
 def targets_of(model: Any, X: Any, y: Any) -> np.ndarray:
     """Return the targets of rows: `y`, or the column of the table `X` that has the name `y`.
 
-    Raises:
-        ValueError: for a name, unless rows and training rows are tables.
+    Raise ValueError for a name, unless rows and training rows are tables.
     """
     if not isinstance(y, str):
         return on_host("y", y)
@@ -137,19 +135,13 @@ def _suits_numpy(model: Any) -> bool:
 
 
 def _jax_labels(classes: np.ndarray) -> jax.Array:
-    """Return labels as a JAX array.
-
-    Raises:
-        ValueError: if they are not numbers, or JAX's dtypes do not hold them.
-    """
-    labels = None
+    """Return labels as a JAX array; raise ValueError unless they are numbers that JAX can hold."""
     if classes.dtype.kind in "biuf":
         held = classes.astype(jax.dtypes.canonicalize_dtype(classes.dtype))
-        labels = jnp.asarray(held) if np.array_equal(held, classes) else None
-    if labels is None:
-        raise ValueError(
-            f"predict: expected labels that JAX's arrays hold, as it is traced by jit, vmap, grad "
-            f"or jax.export, got labels of dtype {classes.dtype}; use decision_function or "
-            "predict_proba there, and Model.classes outside"
-        )
-    return labels
+        if np.array_equal(held, classes):
+            return jnp.asarray(held)
+    raise ValueError(
+        "predict: expected labels that JAX's arrays hold, as it is traced by jit, vmap, grad or "
+        f"jax.export, got labels of dtype {classes.dtype}; use decision_function or "
+        "predict_proba there, and Model.classes outside"
+    )

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from . import serialization
-from ._files import PathLike, check_arrays, named
+from ._files import PathLike, named
 from ._repr import short_repr
 from ._runtime import check_fork
 from .conformal import ConformalScores, jax_scores
@@ -22,13 +22,8 @@ from .kernels import Mixture
 from .machines.family import Family
 from .multiclass import Code, Decoding, output_code
 from .plain import jax_expansion
-from .predictor.contents import (
-    LONGEST_LABEL,
-    complete,
-    load_machine,
-    machine_arrays,
-    predictor_of,
-)
+from .predictor.contents import LONGEST_LABEL, complete, load_machine, machine_arrays, predictor_of
+from .predictor.files import check_arrays
 
 
 class Contents(NamedTuple):
@@ -51,36 +46,31 @@ class Contents(NamedTuple):
 
 
 def write(path: PathLike, contents: Contents) -> None:
-    """Write the fields of a model to one file; raises as `model_files.save`."""
-    model, arrays = contents, _conformal_arrays(contents.conformal)
-    if model.novelties is not None:
-        distances = {name: np.asarray(getattr(model.novelties, name)) for name in _DISTANCES}
-        arrays |= {f"{_NOVELTY}{name}": array for name, array in distances.items()}
-    if model.path is not None:
-        with jax.enable_x64(model.expansion.prototypes.dtype == np.float64):
-            arrays |= {f"{_PATH}{name}": a for name, a in family_arrays(model.path).items()}
+    """Write the fields of a model to one file; see `model_files.save`."""
+    arrays, labels, code = _conformal_arrays(contents.conformal), contents.labels, contents.code
+    novelties, temperatures = contents.novelties, contents.inverse_temperatures
+    if temperatures is not None:
+        temperatures = np.asarray(temperatures, float).tolist()
+    if novelties is not None:
+        arrays |= {f"{_NOVELTY}{name}": np.asarray(getattr(novelties, name)) for name in _DISTANCES}
+    if contents.path is not None:
+        with jax.enable_x64(contents.expansion.prototypes.dtype == np.float64):
+            arrays |= {f"{_PATH}{name}": a for name, a in family_arrays(contents.path).items()}
     document = {
-        "classes": None if model.labels is None else _json_labels(model.labels, model.label_dtype),
-        "class_dtype": model.label_dtype,
-        "code": None if model.code is None else np.asarray(model.code.matrix, float).tolist(),
-        "decoding": model.decoding,
-        "inverse_temperatures": None
-        if model.inverse_temperatures is None
-        else np.asarray(model.inverse_temperatures, float).tolist(),
-        "quantiles": list(model.quantiles),
-        "columns": None if model.columns is None else model.columns.to_json(),
-        "about": model.about,
+        "classes": None if labels is None else _json_labels(labels, contents.label_dtype),
+        "class_dtype": contents.label_dtype,
+        "code": None if code is None else np.asarray(code.matrix, float).tolist(),
+        "decoding": contents.decoding,
+        "inverse_temperatures": temperatures,
+        "quantiles": list(contents.quantiles),
+        "columns": None if contents.columns is None else contents.columns.to_json(),
+        "about": contents.about,
     }
-    serialization.save(path, model.expansion, document, arrays)
+    serialization.save(path, contents.expansion, document, arrays)
 
 
 def read(path: PathLike, dtype: str | None) -> Contents:
-    """Read the fields of a model from a file that `write` wrote; raises as `model_files.load`.
-
-    Args:
-        path: the file.
-        dtype: "float32" or "float64" to convert all floats; None to keep the dtype of the file.
-    """
+    """Read the fields of a model from a file that `write` wrote; see `model_files.load`."""
     check_fork()
     machine, document, arrays = load_machine(path)
     with complete(path):
@@ -137,8 +127,7 @@ def family_arrays(family: Family) -> dict[str, np.ndarray]:
 def _family(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Family:
     """Return the family that a file's arrays hold; its kernel and outputs are the expansion's.
 
-    Raises:
-        ValueError: if names, dtypes, shapes or values do not describe a family.
+    Raise ValueError if names, dtypes, shapes or values do not describe a family.
     """
     kernel, outputs = expansion.kernel, expansion.intercept.shape
     several = isinstance(kernel, Mixture)
@@ -184,21 +173,18 @@ def _novelties(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Confo
 
 
 def _conformal_arrays(conformal: ConformalScores | None) -> dict[str, np.ndarray]:
-    """Return the arrays of errors on unseen rows by name.
+    """Return the arrays of errors on held-out rows by name.
 
     The prefix of the names is "held_out" if no machine was fitted to the rows, else "conformal".
     """
     if conformal is None:
         return {}
-    counts = (
-        np.ones(len(conformal.errors), np.int32) if conformal.counts is None else conformal.counts
-    )
-    arrays = {"errors": conformal.errors, "counts": counts}
-    if conformal.machines is not None:
+    errors, counts, machines = conformal.errors, conformal.counts, conformal.machines
+    counts = np.ones(len(errors), np.int32) if counts is None else counts
+    arrays: dict[str, Any] = {"errors": errors, "counts": counts}
+    if machines is not None:
         parts = ("prototypes", "coefficients", "intercept")
-        arrays |= {name: getattr(conformal.machines, name) for name in parts} | {
-            "fold": conformal.fold
-        }
+        arrays |= {name: getattr(machines, name) for name in parts} | {"fold": conformal.fold}
     prefix = "held_out" if conformal.held_out else "conformal"
     return {f"{prefix}.{name}": np.asarray(array) for name, array in arrays.items()}
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ._files import PathLike, atomic_path, writing
+from ._files import PathLike, write_bytes
 from .conformal import plain_scores
 from .export.c import c_header
 from .export.stablehlo import FUNCTIONS, stablehlo_bytes
@@ -31,7 +31,7 @@ class ModelExports:
     def to_numpy(self) -> Predictor:
         """Return the model as arrays of NumPy that predict without JAX, see `jsparse.predictor`.
 
-        The predictor has this size alone: for another size, convert `model.at(size)`.
+        The predictor has one size: for another size, convert `model.at(size)`.
 
         Raises:
             ValueError: for a kernel that is not one of this package's, such as a `Custom` kernel,
@@ -72,7 +72,7 @@ class ModelExports:
         Equal models give equal files, byte for byte.
 
         Args:
-            path: the file to write; an existing one is replaced once the new one is complete.
+            path: the file to write. An existing file is replaced once the new file is complete.
             prefix: begins every name in the header.
             dtype: "float32" for `float`, "float64" for `double`; by default the model's dtype.
             coverage: coverage of the intervals (see `interval`) or prediction sets (see
@@ -84,7 +84,7 @@ class ModelExports:
             OutputError: if the file cannot be written.
         """
         text = c_header(self.to_numpy(), prefix=prefix, dtype=dtype, coverage=coverage)
-        _write_bytes(path, text.encode("ascii"))
+        write_bytes(path, text.encode("ascii"))
 
     def to_stablehlo(self, path: PathLike, function: str = "decision_function") -> None:
         """Write one function of the model to a file that JAX runs without jsparse.
@@ -109,7 +109,7 @@ class ModelExports:
         if function not in FUNCTIONS:
             raise ValueError(f"function: expected one of {', '.join(FUNCTIONS)}, got {function!r}")
         columns = self.expansion.prototypes.shape[1]
-        _write_bytes(path, stablehlo_bytes(getattr(self, function), columns, self.dtype))
+        write_bytes(path, stablehlo_bytes(getattr(self, function), columns, self.dtype))
 
     def to_onnx(
         self,
@@ -160,9 +160,4 @@ class ModelExports:
             from .export.onnx import onnx_bytes
         except ImportError as error:
             raise ImportError("ONNX files need onnx: pip install 'jsparse[onnx]'") from error
-        _write_bytes(path, onnx_bytes(self.to_numpy(), outputs, coverage))
-
-
-def _write_bytes(path: PathLike, data: bytes) -> None:
-    with atomic_path(path) as temporary, writing(path):
-        temporary.write_bytes(data)
+        write_bytes(path, onnx_bytes(self.to_numpy(), outputs, coverage))

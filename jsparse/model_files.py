@@ -17,21 +17,21 @@ def save(
 
     A file holds what the model needs to predict. It includes these parts of the training data:
 
-    - prototypes, which of most methods are training rows, in standardised units, with the means and
-      standard deviations of the columns; of the method in the dual all rows with weight;
-    - of machines of several sizes the points that any of them uses, which are training rows, too;
-      a model from `Model.at` has one size, and its file holds the prototypes of this size alone;
-    - the labels of the classes; of tables the names of columns and target, categories, and what is
-      filled in for missing values;
-    - some hundred quantiles of the errors on unseen rows, the largest one included, and where the
-      machines of the folds are kept their prototypes;
+    - prototypes in standardised units, with the means and standard deviations of the columns. In
+      most methods prototypes are training rows; in the method `Dual` they are all rows with weight;
+    - the prototypes of all sizes. A model from `Model.at` has one size, and its file holds only the
+      prototypes of this size;
+    - the labels of the classes; for a table also the names of columns and target, categories, and
+      the values that replace missing values;
+    - some hundred quantiles of the errors on held-out rows, with the largest error, and the
+      prototypes of the folds' machines if the model keeps these;
     - after `Model.with_novelty`, some hundred quantiles of the novelty of rows;
     - `about`: method, metric, error, `C` and the number of rows.
 
-    Its size does not grow with the number of rows otherwise.
+    Otherwise the size of the file does not grow with the number of rows.
 
     Args:
-        path: the file to write; an existing one is replaced once the new one is complete.
+        path: the file to write. An existing file is replaced once the new file is complete.
         model: a model, or an expansion alone, as the pure functions give it.
         metadata: further facts about the model, values that JSON can hold; loaded as `Model.about`.
 
@@ -58,17 +58,16 @@ def load(path: PathLike, *, dtype: str | None = None) -> Model:
 
     Args:
         path: the file.
-        dtype: "float32" or "float64", to which every array is cast. By default the model keeps
-            the dtype it was trained in; should that be float64 while JAX's float64 is switched
-            off, it is cast to float32 and a `PrecisionWarning` says so (`dtype="float32"` casts it
-            without the warning).
+        dtype: "float32" or "float64", to which every array is cast. By default the model keeps its
+            dtype. If this is float64 while JAX's float64 is switched off, the model is cast to
+            float32 with a `PrecisionWarning`; `dtype="float32"` casts it without the warning.
 
     Raises:
         ModelFileError: if the file is missing, empty, cut, altered, not a jsparse model, of a newer
             format, or its contents are not a model: unknown parts, shapes that do not fit together,
             numbers that are not finite.
-        ValueError: if float64 is asked for while it is switched off, or a value does not fit
-            into the dtype asked for.
+        ValueError: if `dtype` is float64 while it is switched off in JAX, or a value is too large
+            for `dtype`.
         UnusableJaxError: in a process forked after JAX had started.
     """
     contents = read(path, dtype)

@@ -9,14 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._arguments import (
-    as_key,
-    check_finite,
-    finite_targets,
-    numbers_of_labels,
-    real,
-    whole_number,
-)
+from ._arguments import as_key, check_finite, finite_targets, numbers_of_labels, real, whole_number
 from ._blocks import rows_in_block, sum_row_blocks
 from ._numerics import as_float, dot, epsilon
 from ._programs import compiled
@@ -150,7 +143,7 @@ def row_errors(model: Model, X: Any, y: Any) -> Float[np.ndarray, " n"]:
 
 
 def error_stream(model: Model, batches: Iterable[Any]) -> Iterator[float]:
-    """Yield the `row_errors` of batches one by one, as detectors of drift take them.
+    """Yield the `row_errors` of batches one by one, for detectors of drift.
 
     The detectors of river, such as `ADWIN` and `PageHinkley`, have a method `update` that takes one
     number; `DDM` and `EDDM` take 0 or 1.

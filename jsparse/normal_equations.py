@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from ._agreement import same_rows
 from ._arguments import on_host
-from ._blocks import map_folds, rows_in_block, sum_row_blocks
+from ._blocks import map_folds, padded, rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
 from ._numerics import (
     as_array,
@@ -257,7 +257,8 @@ def accumulate_groups(
         valid = (g < n_groups) & (places < last_row[g_safe])
         in_block = order[jnp.clip(places, 0, n - 1)]
         w = jnp.where(valid, weights[in_block], 0)
-        sums = _sums(feature_map, X[in_block], y[in_block], w)
+        gram = _block_gram(feature_map, X[in_block], y[in_block], w)
+        sums = _unpacked(gram, feature_map.n_features, y.shape[1:])
         return jax.tree.map(lambda t, s: t.at[g_safe].add(s), total, sums), None
 
     zero = zeros(feature_map.n_features, y.shape[1:], X.dtype)
@@ -323,14 +324,13 @@ def accumulate_batches(
             continue
         # Pad with the last row: a user's kernel may not be finite at zero.
         v = 1 if n_folds is None else n_folds
-        place = np.arange(-(-capacity // v) * v)
-        rows = np.minimum(place, n - 1)
-        padded = X[rows], y[rows], np.where(place < n, w[rows], 0).astype(X.dtype)
+        size = -(-capacity // v) * v
+        rows = padded(X, size), padded(y, size), padded(w.astype(X.dtype), size, "constant")
         if n_folds is None:
-            total = total + accumulate(feature_map, *padded, block_rows=block_rows)
+            total = total + accumulate(feature_map, *rows, block_rows=block_rows)
         else:
             # Round robin: position i of a batch is row start + i of the stream.
-            per_fold = [_round_robin(a, start, v) for a in padded]
+            per_fold = [_round_robin(a, start, v) for a in rows]
             total = total + _accumulate_folds_jit(feature_map, *per_fold, block_rows=block_rows)
         start += n
     if total is None:
@@ -373,27 +373,17 @@ def _block_gram(
 
 
 def _unpacked(gram: Float[Array, "*v q q"], p: int, outputs: tuple[int, ...]) -> NormalEquations:
+    """Return the sums that `_gram` holds, for `p` features and targets of shape `n *outputs`."""
     lead = gram.shape[:-2]
+    target_squares = jnp.diagonal(gram[..., p:-1, p:-1], axis1=-2, axis2=-1)
     return NormalEquations(
         gram=gram[..., :p, :p],
         cross=gram[..., :p, p:-1].reshape(*lead, p, *outputs),
-        target_square=jnp.diagonal(gram[..., p:-1, p:-1], axis1=-2, axis2=-1).reshape(
-            *lead, *outputs
-        ),
+        target_square=target_squares.reshape(*lead, *outputs),
         feature_sum=gram[..., :p, -1],
         target_sum=gram[..., p:-1, -1].reshape(*lead, *outputs),
         weight_sum=gram[..., -1, -1],
     )
-
-
-def _sums(
-    feature_map: FeatureMap,
-    X: Float[Array, "n d"],
-    y: Float[Array, " n *c"],
-    w: Float[Array, " n"],
-) -> NormalEquations:
-    gram = _block_gram(feature_map, X, y, w)
-    return _unpacked(gram, feature_map.n_features, y.shape[1:])
 
 
 def _floating(a: ArrayLike) -> np.ndarray:

@@ -40,22 +40,15 @@ class Novelty(NamedTuple):
 
 
 class Span(eqx.Module):
-    """The span of prototypes in the feature space of a kernel.
-
-    Attributes:
-        kernel: kernel of two points.
-        prototypes: points in scaled units, shape `m d`.
-        scaling: map of raw inputs to scaled units, or None.
-        factor: lower Cholesky factor of the prototypes' Gram matrix with a shifted diagonal, shape
-            `m m`. The shift, a few units of rounding, admits linearly dependent prototypes.
-        own_distance: distance of each prototype from the span of the other prototypes, shape `m`.
-    """
+    """The span of prototypes in the feature space of a kernel."""
 
     kernel: Kernel
-    prototypes: Float[Array, "m d"]
-    scaling: Scaling | None
+    prototypes: Float[Array, "m d"]  # in scaled units
+    scaling: Scaling | None  # map of raw inputs to scaled units
+    # Lower Cholesky factor of the prototypes' Gram matrix. Its diagonal is shifted by a few units
+    # of rounding, which admits linearly dependent prototypes.
     factor: Float[Array, "m m"]
-    own_distance: Float[Array, " m"]
+    distance_to_others: Float[Array, " m"]  # of each prototype from the span of the others
 
     def distances(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
         """Return `Novelty.distance` of raw inputs, by blocks of rows; differentiable in `X`."""
@@ -79,7 +72,8 @@ class Span(eqx.Module):
             squares = self.kernel.diagonal(self.prototypes)[None] - 2 * cross
             nearest = jnp.argmin(squares, axis=1)
             is_prototype = _equal(rows, self.prototypes[nearest])
-            return jnp.where(is_prototype, self.own_distance[nearest], self._distances(rows, cross))
+            others = self.distance_to_others[nearest]
+            return jnp.where(is_prototype, others, self._distances(rows, cross))
 
         return map_row_blocks(block, X, rows_in_block(None))
 
@@ -107,12 +101,9 @@ def _share(part: Float[Array, " n"], total: Float[Array, " n"]) -> Float[Array, 
 
 @compiled
 def span_of(expansion: KernelExpansion) -> Span:
-    """Return the span of a machine's prototypes in feature space.
+    """Return the span of a machine's prototypes in feature space, from an `m m` Cholesky factor.
 
-    It takes the time and the memory of a Cholesky factor of the Gram matrix, shape `m m`.
-
-    Raises:
-        ValueError: for a `Mixture` of kernels, which has no common feature space.
+    Raise ValueError for a `Mixture` of kernels, which has no common feature space.
     """
     kernel, prototypes = expansion.kernel, expansion.prototypes
     gram = kernel.gram(prototypes)
@@ -122,8 +113,8 @@ def span_of(expansion: KernelExpansion) -> Span:
     # The squared distance of a prototype from the span of the others is the Schur complement of its
     # diagonal entry in the Gram matrix: the reciprocal of the diagonal entry of the inverse matrix.
     complement = 1 / jnp.sum(jnp.square(inverse), axis=0) - shift
-    own_distance = _share(complement, jnp.diagonal(gram))
-    return Span(kernel, prototypes, expansion.scaling, factor, own_distance)
+    distance_to_others = _share(complement, jnp.diagonal(gram))
+    return Span(kernel, prototypes, expansion.scaling, factor, distance_to_others)
 
 
 _distances = compiled(Span.distances)
@@ -133,10 +124,8 @@ _distances_without_self = compiled(Span.distances_without_self)
 def calibration(expansion: KernelExpansion, X: Float[np.ndarray, "n d"]) -> ConformalScores:
     """Return a few hundred quantiles of the distances of rows, see `conformal.kept_errors`.
 
-    Args:
-        expansion: the machine.
-        X: raw inputs on the host, training rows or later rows. A row that is a prototype counts
-            with its distance from the other prototypes, as if it had been held out.
+    `X` are raw inputs on the host, of training rows or later rows. A row that is a prototype counts
+    with its distance from the other prototypes, as if it had been held out.
     """
     return kept_errors(_on_host(expansion, X, _distances_without_self))
 
@@ -147,13 +136,9 @@ def novelty(
     X: Float[np.ndarray, "n d"] | Float[Array, "n d"],
     xp: Any = np,
 ) -> Novelty:
-    """Return the novelty of raw inputs.
+    """Return the novelty of raw inputs, which are on the host if `xp` is `numpy`.
 
-    Args:
-        expansion: the machine.
-        calibrated: result of `calibration`.
-        X: raw inputs, on the host for `numpy`.
-        xp: `numpy` or `jax.numpy`, which is traceable.
+    With `jax.numpy` as `xp` the function is traceable. `calibrated` comes from `calibration`.
     """
     if isinstance(X, np.ndarray) and xp is np:
         distance = _on_host(expansion, X, _distances)

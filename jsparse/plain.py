@@ -28,15 +28,10 @@ def is_plain(kernel: Kernel) -> bool:
 
 
 def plain_kernel(kernel: Kernel, place: str = "kernel") -> plain_kernels.Kernel:
-    """Return a kernel as a tree of named nodes.
+    """Return a kernel as a tree of named nodes; `place` is its name in messages.
 
-    Args:
-        kernel: the kernel.
-        place: its name in messages, such as "kernel.left".
-
-    Raises:
-        ValueError: for a kernel that is not one of this package's (a `Custom` kernel holds a
-            Python function), or a mixture without the number of each prototype's kernel.
+    Raise ValueError for a kernel that is not one of this package's, such as a `Custom` kernel, or
+    for a mixture without the number of each prototype's kernel.
     """
     name = type(kernel).__name__
     node = plain_kernels.KERNELS.get(name)
@@ -85,10 +80,7 @@ def plain_expansion(expansion: KernelExpansion) -> plain_machine.Machine:
 def jax_kernel(node: plain_kernels.Kernel, cast: Cast, place: str = "kernel") -> Kernel:
     """Return the kernel that a tree of nodes stands for; its constructor checks the numbers.
 
-    Args:
-        node: the root of the tree.
-        cast: converts an array of NumPy, given its name in messages, to JAX.
-        place: name of the kernel in messages.
+    `place` is the name of the kernel in messages.
     """
     values: dict[str, Any] = {}
     for field in dataclasses.fields(node):

@@ -1,8 +1,8 @@
 """Figures of trained models, with matplotlib.
 
-Each function draws on the given axes, or on axes of a new figure, and returns the axes. If they are
-the last line of a notebook's cell, the notebook shows their figure. pyplot does not know the
-figure. `axes.figure.savefig("file.png")` writes it to a file.
+Each function draws on the given axes, or on axes of a new figure, and returns the axes. A notebook
+shows the figure of axes that are the last line of a cell. pyplot does not know the figure.
+`axes.figure.savefig("file.png")` writes it to a file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,16 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ._arguments import whole_number
-from ._figures import (
-    GREY,
-    LABEL,
-    figure,
-    label_at_right,
-    linear_axis,
-    log_axis,
-    note_above,
-    shades,
-)
+from ._figures import GREY, LABEL, figure, label_at_right, linear_axis, log_axis, note_above, shades
 from ._repr import short_repr
 from ._ticks import error_top
 from .machines.method import METRIC_NAMES, Metric
@@ -241,9 +232,8 @@ def relevance(
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     hidden = len(values) - len(shown)
-    axes.set_xlabel(
-        "relevance" + (f" ({hidden} less relevant columns not shown)" if hidden else "")
-    )
+    note = f" ({hidden} less relevant columns not shown)" if hidden else ""
+    axes.set_xlabel("relevance" + note)
     return axes
 
 

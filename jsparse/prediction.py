@@ -22,22 +22,16 @@ from .predictor.checks import NameRow, check_scores, row_index
 
 
 class Scorer(NamedTuple):
-    """Scores of the classes, or values of a regression, by one or several machines.
+    """Scores of the classes, or values of a regression, by one or several machines."""
 
-    Attributes:
-        expansion: the machines, which take raw inputs.
-        matrix: matrix of the code, shape `k l`; None for two classes or a regression.
-        decoding: name of the distance that turns the values of the problems into scores.
-        outputs: shape of one machine's values if the expansion has the columns of several machines,
-            machine by machine; None for one machine.
-        in_order: whether to sort the values of a row, which are quantiles of one target, so that
-            they never cross (Chernozhukov, Fernandez-Val and Galichon 2010).
-    """
-
-    expansion: KernelExpansion
+    expansion: KernelExpansion  # the machines, which take raw inputs
+    # matrix of the code; None for two classes or a regression
     matrix: Float[Array, "k l"] | Float[np.ndarray, "k l"] | None
-    decoding: Decoding = "loss"
+    decoding: Decoding = "loss"  # the distance that turns the values of the problems into scores
+    # shape of one machine's values if the expansion has the columns of several machines
     outputs: tuple[int, ...] | None = None
+    # whether to sort the values of a row, which are quantiles of one target, so that they never
+    # cross (Chernozhukov, Fernandez-Val and Galichon 2010)
     in_order: bool = False
 
     __repr__ = short_repr
@@ -57,10 +51,9 @@ class Scorer(NamedTuple):
     def on_host(
         self, X: Float[np.ndarray, "n d"], *, name_row: NameRow = row_index
     ) -> Float[np.ndarray, "n ..."]:
-        """Return the scores of NumPy rows. Rows are padded to one of six batch sizes.
+        """Return the scores of NumPy rows, which are padded to one of six batch sizes.
 
-        Raises:
-            NumericalError: if a score is not finite. The message names the row by `name_row`.
+        Raise NumericalError, naming the row by `name_row`, if a score is not finite.
         """
         check_runtime()
         shared = self._padded()
@@ -82,9 +75,8 @@ class Scorer(NamedTuple):
     def _padded(self) -> "Scorer":
         """Pad with prototypes of coefficient 0, so that models of similar size share programs."""
         expansion = self.expansion
-        dtype = np.dtype(expansion.prototypes.dtype)
         prototypes, coefficients = map(np.asarray, (expansion.prototypes, expansion.coefficients))
-        m, kernel = capacity(len(prototypes)), expansion.kernel
+        m, kernel, dtype = capacity(len(prototypes)), expansion.kernel, prototypes.dtype
         with jax.enable_x64(dtype == np.float64):
             if isinstance(kernel, Mixture):
                 which = as_array(padded(np.asarray(kernel.which), m))
@@ -119,9 +111,7 @@ def scores_of(
 ) -> np.ndarray:
     """Return the scores of the classes from the values of the machine.
 
-    Raises:
-        NumericalError: if a value is not finite, or too large to be compared with a code. The
-            message names the row.
+    Raise NumericalError, naming the row, if a value is not finite or too large for a code.
     """
     scores = values
     if code is not None:

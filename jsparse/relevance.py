@@ -44,54 +44,42 @@ class Relevance(dict[str, float]):
     def separate(self) -> tuple[str, ...]:
         """Return columns whose lengthscale no other column has, the most relevant first."""
         not_separate = {*self.switched_off, *(name for group in self.shared for name in group)}
-        return tuple(
-            sorted((name for name in self if name not in not_separate), key=lambda n: -self[n])
-        )
+        separate = (name for name in self if name not in not_separate)
+        return tuple(sorted(separate, key=lambda name: -self[name]))
 
     def lines(self) -> list[str]:
         """Return the separate, shared and switched-off columns in words, a line for each group."""
         lines = []
         if self.separate:
-            first = [f"{name} {self[name]:.2g}" for name in self.separate[:MOST_NAMES]]
-            lines.append(_listed(first, len(self.separate)))
+            lines.append(_listed([f"{name} {self[name]:.2g}" for name in self.separate]))
         for group in self.shared:
             values = sorted({f"{self[name]:.2g}" for name in group})
-            names = _listed(group[:MOST_NAMES], len(group))
             lines.append(
                 f"{' or '.join(values[:3])} for {len(group)} columns that share one "
-                f"lengthscale: {names}"
+                f"lengthscale: {_listed(group)}"
             )
         if self.switched_off:
-            off = self.switched_off
-            lines.append(f"0, switched off: {_listed(off[:MOST_NAMES], len(off))}")
+            lines.append(f"0, switched off: {_listed(self.switched_off)}")
         return lines
 
     def __repr__(self) -> str:
         return few_lines([f"Relevance of {len(self)} columns", *(f"  {s}" for s in self.lines())])
 
 
-def _listed(first: Sequence[str], count: int) -> str:
-    more = f" and {count - len(first)} more" if count > len(first) else ""
-    return ", ".join(first) + more
+def _listed(names: Sequence[str]) -> str:
+    hidden = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def relevance_of(
     kernel: Kernel, d: int, columns: Schema | None = None, names: Sequence[Any] | None = None
 ) -> Relevance:
-    """Return the inverse lengthscale of each column, divided by the largest.
+    """Return the inverse lengthscale of each column, divided by the largest; see `Model.relevance`.
 
     For a linear metric `P'P` the inverse lengthscales are the roots of its diagonal, which state
-    how fast the kernel falls along a column.
-
-    Args:
-        kernel: a kernel of distances, or sums, multiples and products of such kernels.
-        d: number of columns that the kernel takes.
-        columns: columns of the table, whose categories may have a column of the kernel each.
-        names: names of the `d` columns; by default the names in `columns`, or x0, x1, ..
-
-    Raises:
-        ValueError: for a common lengthscale of all columns, a kernel without lengthscales, or
-            another number of names.
+    how fast the kernel falls along a column. `d` is the number of columns that the kernel takes. A
+    categorical column of a table may have several of them. Raise ValueError for a common
+    lengthscale of all columns, a kernel without lengthscales, or another number of names.
     """
     squares = _inverse_squares(kernel, d)
     if not _has_column_lengthscales(kernel):
@@ -144,10 +132,9 @@ def _inverse_squares(kernel: Kernel, d: int) -> Float[np.ndarray, " d"]:
         case Product():  # the product of two RBF kernels is an RBF kernel with these values
             return _inverse_squares(kernel.left, d) + _inverse_squares(kernel.right, d)
         case Sum():
-            parts = [_inverse_squares(part, d) for part in (kernel.left, kernel.right)]
-            return np.average(
-                parts, axis=0, weights=[_variance(kernel.left), _variance(kernel.right)]
-            )
+            parts = kernel.left, kernel.right
+            squares = [_inverse_squares(part, d) for part in parts]
+            return np.average(squares, axis=0, weights=[_variance(part) for part in parts])
     raise ValueError(
         "relevance: expected a kernel of distances, such as RBF, or sums, multiples and products "
         f"of such kernels, got {type(kernel).__name__}, which has no lengthscales"

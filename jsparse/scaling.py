@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from ._numerics import as_float, epsilon, is_concrete
 from ._programs import compiled
@@ -113,27 +113,22 @@ def normal_scores(
     for column in X.T:
         values, inverse = np.unique(column, return_inverse=True)
         mass = np.bincount(inverse, w)
-        middle = (
-            np.cumsum(mass) - mass / 2
-        ) / mass.sum()  # mean rank of equal values, as a fraction
+        mean_rank = (np.cumsum(mass) - mass / 2) / mass.sum()  # of equal values, as a fraction
         smallest = 0.5 / len(X)
-        scores = ndtri(np.clip(middle, smallest, 1 - smallest))
+        scores = ndtri(np.clip(mean_rank, smallest, 1 - smallest))
         places = np.arange(len(values))
         if len(values) > n_knots:
             even_scores = np.linspace(scores[0], scores[-1], n_knots)
-            places = np.unique(
-                np.append(np.searchsorted(scores, even_scores[:-1]), len(values) - 1)
-            )
+            inner = np.searchsorted(scores, even_scores[:-1])
+            places = np.unique(np.append(inner, len(values) - 1))
         all_scores = np.interp(column, values[places], scores[places])
         mean = np.average(all_scores, weights=w)
         spread = np.sqrt(np.average(np.square(all_scores - mean), weights=w))
         scores = (scores[places] - mean) / (spread if spread > 0 else 1)
         padding = (0, n_knots - len(places))
         columns.append((np.pad(values[places], padding, "edge"), np.pad(scores, padding, "edge")))
-    knots, scores = (
-        np.stack(parts, axis=1).astype(X.dtype) for parts in zip(*columns, strict=True)
-    )
-    return NormalScores(*jax.device_put((knots, scores)))
+    knots_and_scores = [np.stack(p, axis=1).astype(X.dtype) for p in zip(*columns, strict=True)]
+    return NormalScores(*jax.device_put(knots_and_scores))
 
 
 def standardize(
@@ -186,9 +181,12 @@ def _standardize(X: Float[Array, "n d"], weights: Float[Array, " n"]) -> Standar
     # Centred about one row, a constant column is exactly zero.
     first = X[jnp.argmax(weights)]
     deviations = jnp.where(used, X - _rows_like(first, X), 0)
-    constant = _is_constant(X, deviations, used)
     # The largest deviation keeps squares in range; the result does not depend on it.
     spread = jax.lax.stop_gradient(jnp.max(jnp.abs(deviations), axis=0))
+    # A column is constant up to two units of rounding, because a value computed in two ways differs
+    # by about one. The range decides, not the variance, so that one row in a million counts.
+    magnitude = jnp.max(jnp.where(used, jnp.abs(X), 0), axis=0)
+    constant = spread <= 2 * epsilon(X.dtype) * magnitude
     spread = jnp.where(spread > 0, spread, 1)
     deviations = deviations / _rows_like(spread, X)
     middle = mean(deviations)
@@ -201,18 +199,6 @@ def _standardize(X: Float[Array, "n d"], weights: Float[Array, " n"]) -> Standar
     return Standardization(shift, jnp.where(usable, deviation, 1))
 
 
-def _is_constant(
-    X: Float[Array, "n d"], deviations: Float[Array, "n d"], used: Bool[Array, "n d"]
-) -> Bool[Array, " d"]:
-    """Return whether a column's values differ by no more than the rounding of their magnitude.
-
-    The limit is two units of rounding, because a value computed in two ways differs by about one.
-    The range decides, not the variance, so that one different row in a million counts.
-    """
-    magnitude = jnp.max(jnp.where(used, jnp.abs(X), 0), axis=0)
-    spread = jnp.max(jnp.abs(deviations), axis=0)
-    return spread <= 2 * epsilon(X.dtype) * magnitude
-
-
 def _rows_like(row: Float[Array, " d"], X: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+    """Repeat a row in the shape and dtype of `X`."""
     return jnp.broadcast_to(row.astype(X.dtype), X.shape)

@@ -82,7 +82,6 @@ def load(
 
 
 def _version(package: str) -> str:
-    """Return the version of an installed package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -94,7 +93,7 @@ def caster(
 ) -> Callable[[str, np.ndarray], jax.Array]:
     """Return a function of name and array that returns a JAX array.
 
-    It converts floats to `dtype`, or to float32 with a warning if JAX has no float64; other arrays
+    It converts floats to `dtype`, or to float32 with a warning if JAX has no float64. Other arrays
     keep their dtype. Error messages begin with `where`.
     """
     if dtype not in (None, "float32", "float64"):

@@ -46,7 +46,7 @@ class KBP(Pursuit):
             columns, targets, squares, scale = scaled(Columns(unit.A), b[None, :, None], diagonal)
             target, limits = targets[0, :, 0], {"max_atoms": k, "max_iterations": k}
             path = least_angle.run(columns, target, squares[0], zero, **limits, lasso=False)
-            path = scale.undone_of_single(path)
+            path = scale.unscaled_single(path)
             # The path ends before the first atom whose coefficients would be rounding noise.
             error = epsilon(b.dtype) * path.condition[1:]
             noise = error > 1

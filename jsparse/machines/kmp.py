@@ -70,7 +70,7 @@ class KMP(Pursuit):
                 columns, b, diagonal, zero + 1, zero, draws, max_atoms=k, max_iterations=_STEPS * k,
                 subset=subset,
             )  # fmt: skip
-            path = scale.undone(path)
+            path = scale.unscaled(path)
         else:
             owner = jnp.zeros(c, jnp.int32)  # all targets share one matrix
             path = scdp_system.select(

@@ -99,7 +99,7 @@ def select(
     else:
         none, zero = jnp.zeros(0, jnp.int32), jnp.zeros((), b.dtype)
         path = conjugate.pursue(*system, none, zero, max_atoms=max_prototypes, rule=rule)
-    return scale.undone(path)
+    return scale.unscaled(path)
 
 
 def intercept_path(

@@ -1,9 +1,10 @@
 """Checks of arguments that all selections of prototypes take."""
 
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arguments import check_finite, whole_number
-from .._numerics import as_float
+from .._arguments import check_finite, numbers, whole_number
+from .._numerics import as_float, is_concrete
 
 
 def check_table(X: ArrayLike) -> Float[Array, "n d"]:
@@ -18,3 +19,27 @@ def check_table(X: ArrayLike) -> Float[Array, "n d"]:
 def check_count(m: int, n: int) -> int:
     """Return `m` as an int; raise ValueError unless it is between 1 and `n`."""
     return whole_number("n_prototypes", m, 1, n, "the number of rows")
+
+
+def positive_weights(weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
+    """Check that weights are not negative and not all 0; return them as a NumPy array."""
+    if not is_concrete(weights):
+        raise ValueError("weights: expected an array of values, got a traced one")
+    w = numbers("weights", weights)
+    if w.shape != (n,) or not np.all((w >= 0) & np.isfinite(w)) or not w.any():
+        raise ValueError(f"weights: expected {n} finite weights >= 0, some above 0")
+    return w
+
+
+def check_weighted(
+    m: int, X: Float[Array, "n d"], weights: Array | None
+) -> tuple[int, Float[Array, " n"] | None]:
+    """Check `m` and the weights, which may be traced; return the weights in the dtype of `X`."""
+    n = len(X)
+    if weights is None:
+        return check_count(m, n), None
+    if weights.shape != (n,):
+        raise ValueError(f"weights: expected shape ({n},), got {weights.shape}")
+    if is_concrete(weights):
+        n = int(np.count_nonzero(positive_weights(weights, n)))
+    return check_count(m, n), weights.astype(X.dtype)

@@ -44,7 +44,7 @@ RULES = {
 Method = Literal["auto", "exact", "binned"]
 Spread = Literal["std", "robust"]
 
-_EXACT_ROWS = 512  # number of rows up to which the double sum takes a few milliseconds per column
+_EXACT_ROWS = 512  # largest number of rows for which "auto" computes double sums, in milliseconds
 _GRID = 2**15  # number of bins
 _STEP = float(np.log(0.8))  # of log h, in the descent to the largest root
 _STEPS = 64  # limit of descending steps
@@ -91,8 +91,7 @@ def normal_reference_bandwidth(
     Raises:
         ValueError: if `X` has no rows or (outside `jit`) is not finite.
     """
-    X = check_table(X)
-    return _normal_reference(X, spread)
+    return _normal_reference(check_table(X), spread)
 
 
 def plug_in_bandwidth(
@@ -115,8 +114,8 @@ def plug_in_bandwidth(
     bandwidth (weighted by the Gaussian) are exact ties, the column gets the normal reference rule,
     and `rule` is `TIES`.
 
-    Columns are centred and scaled first. The result is therefore scale equivariant and invariant to
-    shifts and the order of rows, in float32 and in float64.
+    Columns are centred and scaled first. The result is therefore scale equivariant, and invariant
+    to shifts and the order of rows, in float32 and in float64.
 
     Args:
         X: inputs, shape `n d`.
@@ -130,8 +129,7 @@ def plug_in_bandwidth(
         n_columns: number of columns that count; later columns are constant padding.
 
     Returns:
-        Bandwidths, their rules, and statuses, all of shape `d`. Under differentiation they are
-        constants.
+        `Bandwidth`. Under differentiation it is constant.
 
     Raises:
         ValueError: if `X` has no rows, a name is unknown, or (outside `jit`) `X` is not finite.
@@ -148,11 +146,13 @@ def plug_in_bandwidth(
 
 
 def counts_pairs(rows: int) -> bool:
-    """Return whether the method "auto" computes the double sums for a table of so many rows."""
+    """Return whether the method "auto" computes the exact double sums for this number of rows."""
     return rows <= _EXACT_ROWS
 
 
 class _Column(NamedTuple):
+    """A column in units of its standard deviation."""
+
     z: Float[Array, " n"]  # (x - mean) / unit; padding repeats the first row
     share: Float[Array, " n"]  # 1 / n; 0 for padding
     n: Scalar
@@ -179,9 +179,8 @@ def _unit_column(x: Float[Array, " n"], n_rows: Int[Array, ""], spread: Spread) 
     z = z / deviation
     sigma = jnp.ones((), x.dtype)
     if spread == "robust":
-        quartiles = _quantiles(
-            jnp.where(present, z, jnp.inf), n, jnp.asarray([0.25, 0.75], x.dtype)
-        )
+        quarters = jnp.asarray([0.25, 0.75], x.dtype)
+        quartiles = _quantiles(jnp.where(present, z, jnp.inf), n, quarters)
         robust = (quartiles[1] - quartiles[0]) / 1.349
         sigma = jnp.where(robust > 0, jnp.minimum(robust, 1), 1)
     return _Column(z, share, n, jnp.where(constant, 0, largest_deviation * deviation), sigma)
@@ -224,14 +223,14 @@ def _plug_in(
     def of_column(i: Array, bandwidths: Bandwidth) -> Bandwidth:
         column = _unit_column(columns[i], n_rows, spread)
         new = _plug_in_column(column, use_exact)
-        return jax.tree.map(lambda a, b: a.at[i].set(b), bandwidths, Bandwidth(*new))
+        return jax.tree.map(lambda a, b: a.at[i].set(b), bandwidths, new)
 
     rule, status = (jnp.full(len(columns), code, jnp.int32) for code in (CONSTANT, CONVERGED))
     padding = Bandwidth(jnp.zeros(len(columns), X.dtype), rule, status)
     return jax.lax.fori_loop(0, n_columns, of_column, padding)
 
 
-def _plug_in_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:
+def _plug_in_column(column: _Column, use_exact: bool) -> Bandwidth:
     z, share, sigma, n = column.z, column.share, column.sigma, column.n
     # Eq. 16 and 17 give h_1 and h_2 of a normal density.
     h1 = float((16 * np.sqrt(2) / 5) ** (1 / 7)) * n ** (-1 / 7) * sigma
@@ -256,7 +255,7 @@ def _plug_in_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Ar
     h = jnp.where(constant, 0, jnp.where(finite, h * column.unit, jnp.nan))
     rule = jnp.where(constant, CONSTANT, rule).astype(jnp.int32)
     status = jnp.where((rule == UNRESOLVED) & exhausted, EXHAUSTED, CONVERGED)
-    return h, rule, jnp.where(finite, status, NOT_FINITE).astype(jnp.int32)
+    return Bandwidth(h, rule, jnp.where(finite, status, NOT_FINITE).astype(jnp.int32))
 
 
 def _pilot(log_h: Float[Array, "*k"], log_a: Scalar) -> Float[Array, "*k"]:
@@ -274,10 +273,10 @@ def _solve(
     smoothing, h descends by factors of 0.8 until the excess changes its sign. Then false position
     finds log h to eps^(2/3), far below the statistical error.
 
-    For a density of variance v the optimal bandwidth is at most `1.144 v^(1/2) n^(-1/5)`, that of
-    maximal smoothing (Terrell 1990). `psi_4(g)` is the integral of the squared second derivative of
-    a density estimate of variance at most `1 + g^2 / 2`. Above the bound for this variance the
-    excess is positive, so the descent skips these h.
+    For a density of variance v the optimal bandwidth is at most `1.144 v^(1/2) n^(-1/5)`, the
+    bandwidth of maximal smoothing (Terrell 1990). `psi_4(g)` is the integral of the squared second
+    derivative of a density estimate of variance at most `1 + g^2 / 2`. Above the bound for this
+    variance the excess is positive, so the descent skips these h.
     """
     dtype = log_a.dtype
     offset = float(np.log(2 * np.sqrt(np.pi))) + jnp.log(n)
@@ -307,7 +306,7 @@ def _solve(
     log_h, value, steps = jax.lax.while_loop(descending, descend, start)
     has_root = (value <= 0) & (steps > 0)
     tolerance = float(epsilon(dtype) ** (2 / 3))
-    root, moved, _ = _false_position(excess, (log_h, log_h - _STEP), value, tolerance)
+    root, moved = _false_position(excess, (log_h, log_h - _STEP), value, tolerance)
     converged = has_root & (moved <= tolerance)
     exhausted = (has_root & ~converged) | ((value > 0) & (steps >= _STEPS))
     return jnp.where(converged, root, log_h), converged, exhausted
@@ -318,17 +317,12 @@ def _false_position(
     bracket: tuple[Scalar, Scalar],
     value: Scalar,
     tolerance: float,
-) -> tuple[Scalar, Scalar, Array]:
-    """Return the root of a function, the last step, and the number of steps.
+) -> tuple[Scalar, Scalar]:
+    """Return the root of a function, and the length of the last step, at most `tolerance`.
 
-    False position with the Illinois modification (Dowell and Jarratt 1971): the value at an end
-    that stays twice is halved.
-
-    Args:
-        function: at most 0 at the first end of the bracket, and positive at the second.
-        bracket: the ends.
-        value: the function at the first end.
-        tolerance: stop at a step of at most this size.
+    The function is at most 0 at the first end of the bracket, where it is `value`, and positive at
+    the second end. The method is false position with the Illinois modification (Dowell and Jarratt
+    1971): the value at an end that stays twice is halved.
     """
 
     def going(carry):
@@ -347,5 +341,5 @@ def _false_position(
     low, high = bracket
     moved = jnp.where(value > 0, 0, jnp.inf).astype(low.dtype)  # without a bracket take no step
     start = ((high, function(high)), (low, value), moved, jnp.int32(0))
-    _, (root, _), moved, steps = jax.lax.while_loop(going, step, start)
-    return root, moved, steps
+    _, (root, _), moved, _ = jax.lax.while_loop(going, step, start)
+    return root, moved

@@ -5,18 +5,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from .._arguments import as_key, whole_number
 from .._blocks import default_block_rows, map_row_blocks
-from .._numerics import dot, exponents, is_concrete, present_rows, times_power
+from .._numerics import dot, exponents, present_rows, times_power
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, KeyLike
-from ._validate import check_count, check_table
-from .uniform import positive_weights, uniform
+from ._validate import check_table, check_weighted
+from .uniform import uniform
 
 _FOLDED = 64  # number of rows of X over which the first maximum is taken
 _COLUMNS = 16  # number of columns of X whose squares are added without a loop
@@ -71,7 +70,7 @@ def k_center(
 
     Args:
         key: random key of the first row.
-        X: shape `n d`, in units that make distances comparable, such as standardised columns.
+        X: shape `n d`, in comparable units, such as standardised columns.
         n_prototypes: number of rows `m` (static).
         weights: rows of weight 0 are left out; other weights have no effect.
 
@@ -80,9 +79,8 @@ def k_center(
     Raises:
         ValueError: unless 1 <= m <= n, or if X is concrete and not finite.
     """
-    X = check_table(X)
-    key = as_key(key)
-    m, weights = _check(n_prototypes, X, weights)
+    X, key = check_table(X), as_key(key)
+    m, weights = check_weighted(n_prototypes, X, weights)
     return _k_center(key, X, m, weights)
 
 
@@ -134,19 +132,6 @@ def _k_center(
     return KCenterResult(indices, times_power(radius[None], exponent)[0])
 
 
-def _check(
-    m: int, X: Float[Array, "n d"], weights: Array | None
-) -> tuple[int, Float[Array, " n"] | None]:
-    """Check the arguments; return `m`, and the weights in the precision of `X`."""
-    n = X.shape[0]
-    if weights is not None and weights.shape != (n,):
-        raise ValueError(f"weights: expected shape ({n},), got {weights.shape}")
-    if weights is not None and is_concrete(weights):
-        n = int(np.count_nonzero(positive_weights(weights, n)))
-    m = check_count(m, n)
-    return m, None if weights is None else weights.astype(X.dtype)
-
-
 class _Means(NamedTuple):
     centres: Float[Array, "m d"]
     nearest: Int[Array, " n"]
@@ -169,7 +154,7 @@ def k_means(
 
     Args:
         key: random key of the first centres.
-        X: shape `n d`, in units that make distances comparable, such as standardised columns.
+        X: shape `n d`, in comparable units, such as standardised columns.
         n_prototypes: number of centres `m` (static).
         weights: row weights, shape `n`, at least 0.
         max_iterations: limit of moves of the centres (static).
@@ -177,9 +162,8 @@ def k_means(
     Raises:
         ValueError: unless 1 <= m <= n, or if X is concrete and not finite.
     """
-    X = check_table(X)
-    key = as_key(key)
-    m, weights = _check(n_prototypes, X, weights)
+    X, key = check_table(X), as_key(key)
+    m, weights = check_weighted(n_prototypes, X, weights)
     return _k_means(key, X, m, weights, whole_number("max_iterations", max_iterations, 1))
 
 
@@ -211,9 +195,6 @@ def _k_means(
         squares = jnp.sum(jnp.square(U), axis=1) + 2 * nearest[:, 1]
         return nearest[:, 0].astype(jnp.int32), jnp.maximum(squares, 0)
 
-    def running(state: _Means) -> Bool[Array, ""]:
-        return state.status == RUNNING
-
     def step(state: _Means) -> _Means:
         mass = jnp.zeros(m, X.dtype).at[state.nearest].add(w)
         sums = jnp.zeros_like(state.centres).at[state.nearest].add(w[:, None] * U)
@@ -229,14 +210,9 @@ def _k_means(
 
     start = U[_k_center(key, X, m, weights).indices]
     nearest, squares = assign(start)
-    initial = _Means(
-        start,
-        nearest,
-        jnp.sum(w * squares),
-        jnp.zeros((), jnp.int32),
-        jnp.full((), RUNNING, jnp.int32),
-    )
-    final = jax.lax.while_loop(running, step, initial)
+    zero, running = jnp.zeros((), jnp.int32), jnp.full((), RUNNING, jnp.int32)
+    initial = _Means(start, nearest, jnp.sum(w * squares), zero, running)
+    final = jax.lax.while_loop(lambda state: state.status == RUNNING, step, initial)
     centres = times_power(final.centres[None], exponent)[0] + middle
     inertia = times_power(final.inertia[None], 2 * exponent)[0]
     return KMeansResult(centres, inertia, final.steps, final.status)

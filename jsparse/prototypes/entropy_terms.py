@@ -85,8 +85,8 @@ def binned(
     (Wand 1994). Linear binning multiplies c by a squared sinc, which is divided out.
 
     Args:
-        z: the column, of unit scale; padding holds the value of a row.
-        share: share of each row, 1 / n; 0 for padding.
+        z: see `exact`; padding holds the value of a row.
+        share: see `exact`.
         grid: number of bins, a power of two.
         margin: empty space beyond the data. If h is at most a fifth of the margin, the period has
             no effect.

@@ -5,17 +5,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._arguments import as_key
-from .._numerics import dot, epsilon, is_concrete
+from .._numerics import dot, epsilon
 from .._programs import compiled
 from .._repr import short_repr
 from .._types import Key, KeyLike
 from ..kernels import Kernel
-from ._validate import check_count, check_table
-from .uniform import positive_weights
+from ._validate import check_table, check_weighted
 
 
 class PivotedCholeskyResult(NamedTuple):
@@ -61,13 +59,9 @@ def pivoted_cholesky(
         ValueError: unless 1 <= m <= n, or if X is concrete and not finite.
     """
     X, key = check_table(X), as_key(key)
-    n = len(X)
-    if weights is not None and weights.shape != (n,):
-        raise ValueError(f"weights: expected shape ({n},), got {weights.shape}")
-    if weights is not None and is_concrete(weights):
-        n = int(np.count_nonzero(positive_weights(weights, n)))
-    w = jnp.ones(len(X), X.dtype) if weights is None else weights.astype(X.dtype)
-    return _pivoted_cholesky(key, kernel, X, check_count(n_prototypes, n), w)
+    m, weights = check_weighted(n_prototypes, X, weights)
+    w = jnp.ones(len(X), X.dtype) if weights is None else weights
+    return _pivoted_cholesky(key, kernel, X, m, w)
 
 
 @functools.partial(compiled, static_argnames="m")

@@ -15,12 +15,12 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, KeyLike, ScalarLike
-from ._validate import check_count, check_table
+from ._validate import check_count, check_table, positive_weights
 from .bandwidth import GIVEN, Bandwidth, plug_in_bandwidth
-from .uniform import Draws, draws_of, encode, first_draw, positive_weights
+from .uniform import Draws, draws_of, encode, first_draw
 
 # Number of points tried in a step. Up to 32 the time of a step grows less than its gain of entropy,
-# and from there on in proportion (measured on a CPU, m = 200 to 1000).
+# and then in proportion (measured on a CPU, m = 200 to 1000).
 CANDIDATES = 32
 MOST_STEPS = 512  # in a sweep
 # Number of kernel values in a block when the sums are recomputed.
@@ -132,16 +132,10 @@ def renyi(
         raise ValueError(f"tolerance: expected at least 0, got {tolerance}")
     w = None if weights is None else positive_weights(weights, n)
     resolved = _bandwidth(bandwidth, *_present(X, n, w))
-    class_numbers, counts = np.zeros(n, np.int32), np.array([n])
-    if labels is not None:
-        class_numbers, counts = encode(labels)
-    if len(class_numbers) != n:
-        raise ValueError(
-            f"labels: expected shape ({n},), one per row of X, got {class_numbers.shape}"
-        )
-    if w is not None:
-        check_count(m, int(np.sum(w > 0)))
-    draws = draws_of(class_numbers, counts, m, rows, w, stratify=labels is not None)
+    codes = np.zeros(n, np.int32) if labels is None else encode(labels)
+    if len(codes) != n:
+        raise ValueError(f"labels: expected shape ({n},), one per row of X, got {codes.shape}")
+    draws = draws_of(codes, m, rows, w, stratify=labels is not None)
     indices, key_run = _start(key, draws, m)
     state = _run(key_run, X, indices, resolved.h, draws, tolerance, max_trials, candidates)
     return RenyiResult(
@@ -164,10 +158,10 @@ def select(
     Args:
         key: random key of the run.
         X: inputs, shape `n d`.
-        draws: the rows that count, from `draws_of`.
+        draws: the rows to choose from, see `draws_of`.
         m: the capacity of the working set (static).
         count: the number of prototypes; later slots hold -1.
-        n_columns: the number of columns that count; later columns are constant.
+        n_columns: the number of columns that are not padding.
     """
     bandwidth = plug_in_bandwidth(X, n_rows=draws.n_rows, n_columns=n_columns)
     indices, key_run = _start(key, draws, m)
@@ -188,17 +182,11 @@ def init(
     tolerance: ScalarLike = 1e-3,
     max_trials: int | Int[Array, ""] | None = None,
 ) -> RenyiState:
-    """Return the state before the first swap, from a working set of different rows.
+    """Return the state before the first swap.
 
-    Args:
-        key: random key of the run.
-        X: inputs, shape `n d`.
-        indices: the first working set, shape `m`. An index of -1 is an empty slot, so that working
-            sets of similar size share a compiled program.
-        h: bandwidths, shape `d`; 0 leaves a column out.
-        codes: stratum of every row, shape `n`; all 0 without strata.
-        tolerance: stop when a sweep raises the entropy by at most this number of nats.
-        max_trials: limit of points tried, by default 400 for each point of the working set.
+    `indices` is the first working set, of different rows. An index of -1 is an empty slot, so that
+    working sets of similar size share a compiled program. A bandwidth `h` of 0 leaves a column out.
+    `codes` is the stratum of every row, all 0 without strata. For the other arguments see `renyi`.
     """
     filled = indices >= 0
     size = jnp.sum(filled, dtype=X.dtype)
@@ -265,14 +253,7 @@ def step(
     Step 9: stop when a sweep raises the entropy by at most `tolerance`. A swap must raise it by
     more than `tolerance` divided by the number of steps.
 
-    Args:
-        state: from `init` or `step`.
-        X: inputs, shape `n d`.
-        codes: stratum of every row, shape `n`.
-        cumulative: sums of the weights with which rows are drawn, see `Draws`; None for equal
-            weights.
-        n_rows: number of rows to draw from; None for all rows.
-        candidates: number of trials in each step (static).
+    Rows are drawn from the first `n_rows` with equal weights, or by `cumulative`, see `Draws`.
     """
     n = X.shape[0] if n_rows is None else n_rows
     most = min(max(len(state.indices) // 4, 8), MOST_STEPS)
@@ -283,9 +264,8 @@ def step(
         draws = jax.random.randint(key, (most, candidates), 0, n, jnp.int32)
     else:
         # The first row whose cumulative weight exceeds a uniform number never has weight 0.
-        draws = jnp.searchsorted(
-            cumulative, jax.random.uniform(key, (most, candidates), jnp.float32), side="right"
-        ).astype(jnp.int32)
+        levels = jax.random.uniform(key, (most, candidates), jnp.float32)
+        draws = jnp.searchsorted(cumulative, levels, side="right").astype(jnp.int32)
     entropy_before = state.entropy
     state = jax.lax.fori_loop(0, steps, lambda t, s: _swap(s, X, codes, draws[t]), state)
     state = _with_sums(state)

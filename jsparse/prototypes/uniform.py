@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._arguments import as_key, labels_of, numbers, whole_number
+from .._arguments import as_key, labels_of, whole_number
 from .._blocks import padded
 from .._numerics import is_concrete
 from .._programs import compiled
 from .._repr import short_repr
 from .._types import Key, KeyLike
-from ._validate import check_count
+from ._validate import check_count, positive_weights
 
 
 def uniform(
@@ -57,22 +57,11 @@ def stratified(
         ValueError: if `labels` is traced or not of shape `n`, m > n, or m is less than the number
             of classes.
     """
-    key = as_key(key)
-    codes, counts = encode(labels)
-    m = check_count(n_prototypes, len(codes))
-    if weights is None:
-        return draw_strata(key, codes, places_in_strata(allocate(counts, m)))
-    w = positive_weights(weights, len(codes))
-    places = places_in_strata(shares_of_weight(codes, counts, m, w))
-    return draw_strata(key, codes, places, w.astype(np.float32))
-
-
-def shares_of_weight(
-    codes: Int[np.ndarray, " n"], counts: Int[np.ndarray, " c"], m: int, w: Float[np.ndarray, " n"]
-) -> Int[np.ndarray, " c"]:
-    """Divide `m` rows among the classes in proportion to the weights of the classes."""
-    class_rows = np.bincount(codes[w > 0], minlength=len(counts))
-    return allocate(class_rows, m, np.bincount(codes, w, len(counts)))
+    key, codes = as_key(key), encode(labels)
+    n = len(codes)
+    m = check_count(n_prototypes, n)
+    w = None if weights is None else positive_weights(weights, n)
+    return first_draw(key, draws_of(codes, m, n, w, stratify=True), m)
 
 
 def interleaved(
@@ -93,11 +82,11 @@ def interleaved(
     order = np.asarray(_permutation(key, m))
     if labels is None:
         return order
-    codes, counts = encode(labels)
+    codes = encode(labels)
     if len(codes) != m:
         raise ValueError(f"labels: expected {m}, one for each row, got {len(codes)}")
     place = np.empty(m)
-    for code, count in enumerate(counts):
+    for code, count in enumerate(np.bincount(codes)):
         place[order[codes[order] == code]] = np.arange(count) / count
     return np.argsort(place, kind="stable")
 
@@ -107,18 +96,8 @@ def _permutation(key: Key, m: int) -> Int[Array, " m"]:
     return jax.random.permutation(key, m)
 
 
-def positive_weights(weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
-    """Check the weights, and return them as a NumPy array."""
-    if not is_concrete(weights):
-        raise ValueError("weights: expected an array of values, got a traced one")
-    w = numbers("weights", weights)
-    if w.shape != (n,) or not np.all((w >= 0) & np.isfinite(w)) or not w.any():
-        raise ValueError(f"weights: expected {n} finite weights >= 0, some above 0")
-    return w
-
-
-def encode(labels: ArrayLike) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " c"]]:
-    """Return class numbers 0..c-1 in the sorted order of the labels, and the rows per class."""
+def encode(labels: ArrayLike) -> Int[np.ndarray, " n"]:
+    """Return the class number of each row; the sorted labels have the numbers 0..c-1."""
     if not is_concrete(labels):
         raise ValueError(
             "labels: expected an array of values, got a traced one; each class's number of "
@@ -127,8 +106,7 @@ def encode(labels: ArrayLike) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " 
     labels = labels_of("labels", labels)
     if labels.ndim != 1 or labels.size == 0:
         raise ValueError(f"labels: expected shape (n,) with at least one row, got {labels.shape}")
-    _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    return codes.astype(np.int32), counts
+    return np.unique(labels, return_inverse=True)[1].astype(np.int32)
 
 
 def allocate(
@@ -140,10 +118,8 @@ def allocate(
 
     The method is largest remainders. Each class gets the whole part of `m counts / n`, or one row
     if the whole part is zero. The remaining rows go to the largest remainders. If the minimum of
-    one row takes too many, the classes furthest above their quota give rows up.
-
-    Raises:
-        ValueError: if m > n, or m is less than the number of classes.
+    one row takes too many, the classes furthest above their quota give rows up. Raise ValueError if
+    m > n, or if m is less than the number of classes.
 
     Example:
         >>> import numpy as np
@@ -172,17 +148,11 @@ def allocate(
 
 
 class Places(NamedTuple):
-    """For each prototype its class, and its place in the random order of the rows of the class.
+    """The class of each prototype, and its rank in the random order of the rows of the class."""
 
-    Attributes:
-        classes: the numbers of all classes, shape `c`.
-        of_prototype: the class of each prototype, class after class, shape `m`.
-        rank: the place of each prototype within its class, shape `m`.
-    """
-
-    classes: Int[np.ndarray, " c"] | Int[Array, " c"]
-    of_prototype: Int[np.ndarray, " m"] | Int[Array, " m"]
-    rank: Int[np.ndarray, " m"] | Int[Array, " m"]
+    classes: Int[np.ndarray, " c"] | Int[Array, " c"]  # the numbers of all classes
+    of_prototype: Int[np.ndarray, " m"] | Int[Array, " m"]  # the class, class after class
+    rank: Int[np.ndarray, " m"] | Int[Array, " m"]  # the rank within the class, from 0
 
     __repr__ = short_repr
 
@@ -200,7 +170,7 @@ def places_in_strata(shares: Int[np.ndarray, " c"]) -> Places:
 class Draws(NamedTuple):
     """The rows that prototypes are drawn from, padded to `n` rows; arrays of NumPy or JAX."""
 
-    n_rows: Any  # number of rows that count; later rows are padding
+    n_rows: Any  # number of rows that are not padding
     codes: Any  # class of each row, shape `n`; -1 for padding, all 0 without classes
     places: Places | None  # None to draw from all rows alike
     mass: Any  # row weights, shape `n`; 0 for padding, None if all are equal
@@ -211,7 +181,6 @@ class Draws(NamedTuple):
 
 def draws_of(
     codes: Int[np.ndarray, " n"],
-    counts: Int[np.ndarray, " c"],
     m: int,
     rows: int,
     weights: Float[np.ndarray, " n"] | None,
@@ -222,7 +191,6 @@ def draws_of(
 
     Args:
         codes: the class of each row; all 0 without classes.
-        counts: the number of rows of each class.
         m: number of prototypes.
         rows: number of rows to pad to.
         weights: row weights; None if all are equal.
@@ -232,9 +200,11 @@ def draws_of(
     with_padding = padded(codes, rows)
     with_padding[n:] = -1  # padding belongs to no class
     if weights is None:
-        places = places_in_strata(allocate(counts, m)) if stratify else None
+        places = places_in_strata(allocate(np.bincount(codes), m)) if stratify else None
         return Draws(np.int32(n), with_padding, places, None, None)
-    places = places_in_strata(shares_of_weight(codes, counts, m, weights))
+    class_weights = np.bincount(codes, weights)
+    class_rows = np.bincount(codes[weights > 0], minlength=len(class_weights))
+    places = places_in_strata(allocate(class_rows, m, class_weights))
     cumulative = padded((np.cumsum(weights) / np.sum(weights)).astype(np.float32), rows)
     mass = padded(weights.astype(np.float32), rows, "constant")
     return Draws(np.int32(n), with_padding, places, mass, cumulative)

@@ -15,15 +15,16 @@ from .._repr import short_repr
 from .._runtime import on_cpu
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
-from .path import Path, assemble, directions_of, ended, norm, passed_over, take
-from .system import (
-    Column,
-    Columns,
-    check_atoms,
-    check_initial,
-    check_nonnegative,
-    system,
+from .path import (
+    Path,
+    assemble,
+    best_free_atom,
+    directions_of,
+    norm,
+    residual_status,
+    truncation_status,
 )
+from .system import Column, Columns, check_atoms, check_initial, check_nonnegative, scaled_systems
 
 Rule = Literal["residual", "gain"]
 
@@ -61,7 +62,7 @@ def init(
 ) -> State:
     """Return the state without atoms, `w = 0`."""
     v, D, c = b.shape
-    rows = -(-max_atoms // _rows(max_atoms)) * _rows(max_atoms)
+    rows = -(-max_atoms // _rows_in_block(max_atoms)) * _rows_in_block(max_atoms)
     start = norm(b)
     return State(
         images=jnp.zeros((v, rows, D), b.dtype),
@@ -73,7 +74,7 @@ def init(
         residual_norm=jnp.broadcast_to(start[:, None], (v, max_atoms + 1)),
         size=jnp.zeros(v, jnp.int32),
         step=jnp.zeros((), jnp.int32),
-        status=ended(start, start, tolerance),
+        status=residual_status(start, start, tolerance),
     )
 
 
@@ -106,7 +107,7 @@ def step(
     score = jnp.sum(jnp.square(state.residual), axis=2)
     if rule == "gain":
         score = score / jnp.where(free, state.remaining, 1)
-    atom = take(free, score)
+    atom = best_free_atom(free, score)
     if initial.shape[0] > 0:
         # Take the first initial atom that is neither selected nor spanned by the selected atoms.
         usable = free[:, initial]
@@ -131,7 +132,7 @@ def step(
     new_norm = norm(residual)
     size = state.size + adds.astype(jnp.int32)
 
-    status = ended(new_norm, state.residual_norm[:, 0], tolerance)
+    status = residual_status(new_norm, state.residual_norm[:, 0], tolerance)
     status = jnp.where((status == RUNNING) & (size >= max_atoms), COMPLETED, status)
     # If the selected atoms span all others, the least-squares solution is reached.
     status = jnp.where((status < NOT_FINITE) & ~any_left, CONVERGED, status)
@@ -157,38 +158,29 @@ def step(
 
 
 @functools.partial(compiled, static_argnames=("max_atoms", "rule"))
-def run(
-    state: State,
+def pursue(
     columns: Columns,
-    rounded: Float[Array, "v D"],
-    initial: Int[Array, " i"],
-    tolerance: Float[Array, ""],
-    until: Int[Array, ""],
-    *,
-    max_atoms: int,
-    rule: Rule = "residual",
-) -> State:
-    """Step until every pursuit has ended, or `until` steps are made; arguments as for `pursue`."""
-
-    def running(state: State) -> Bool[Array, ""]:
-        return jnp.any(state.status == RUNNING) & (state.step < until)
-
-    options = {"max_atoms": max_atoms, "rule": rule}
-    return jax.lax.while_loop(
-        running, lambda state: step(state, columns, rounded, initial, tolerance, **options), state
-    )
-
-
-@functools.partial(compiled, static_argnames="max_atoms")
-def path(
-    state: State,
     b: Float[Array, "v D c"],
     diagonal: Float[Array, "v D"],
     rounded: Float[Array, "v D"],
+    initial: Int[Array, " i"],
+    tolerance: Float[Array, ""],
     *,
     max_atoms: int,
+    rule: Rule = "residual",
 ) -> Path:
-    """Return the solutions of every size reached so far; arguments as for `pursue`."""
+    """Return the paths of a batch of systems `A w = b`, which step together; see `scdp`.
+
+    `columns` gives columns of A, and `diagonal` is the diagonal of A, with a rounding error of some
+    `eps rounded`. If A is the difference of two matrices, as after centring, `rounded` is the
+    diagonal of the first matrix. Otherwise it is `diagonal`.
+    """
+    options = {"max_atoms": max_atoms, "rule": rule}
+    state = jax.lax.while_loop(
+        lambda state: jnp.any(state.status == RUNNING),
+        lambda state: step(state, columns, rounded, initial, tolerance, **options),
+        init(b, diagonal, tolerance, max_atoms=max_atoms),
+    )
     support, along = state.support[:, :max_atoms], state.along[:, :max_atoms]
     dependent = state.free & (state.remaining <= NOISE * epsilon(b.dtype) * rounded)
     explained = jnp.sum(jnp.square(along), axis=(1, 2))
@@ -201,33 +193,8 @@ def path(
         jnp.take_along_axis(diagonal, atoms, axis=1),
         state.residual_norm,
         state.size,
-        passed_over(state.status, dependent, state.residual, b, rounded, explained),
+        truncation_status(state.status, dependent, state.residual, b, rounded, explained),
     )
-
-
-def pursue(
-    columns: Columns,
-    b: Float[Array, "v D c"],
-    diagonal: Float[Array, "v D"],
-    rounded: Float[Array, "v D"],
-    initial: Int[Array, " i"],
-    tolerance: Float[Array, ""],
-    *,
-    max_atoms: int,
-    rule: Rule = "residual",
-) -> Path:
-    """Pursue the solutions of a batch of systems `A x = b`; see `scdp`.
-
-    The `Path` has a solution of every number of nonzero coefficients. `columns` gives columns of A,
-    and `diagonal` is the diagonal of A, with a rounding error of some `eps rounded`. If A is the
-    difference of two matrices, as after centring, `rounded` is the diagonal of the first matrix.
-    Otherwise it is `diagonal`.
-    """
-    state = init(b, diagonal, tolerance, max_atoms=max_atoms)
-    until = jnp.asarray(max_atoms, jnp.int32)
-    options = {"max_atoms": max_atoms, "rule": rule}
-    state = run(state, columns, rounded, initial, tolerance, until, **options)
-    return path(state, b, diagonal, rounded, max_atoms=max_atoms)
 
 
 def scdp(
@@ -254,7 +221,7 @@ def scdp(
         b: shape `D`, or `D c` for several right-hand sides, after the axis `v` of a batch. Several
             right-hand sides select together, by the Euclidean norm of their residuals.
         max_atoms: length of the path (static).
-        tolerance: end when `|b - A w| <= tolerance |b|`, or when the residual is only rounding.
+        tolerance: end when `|b - A w| <= tolerance |b|`, or when the residual is rounding error.
         initial: atoms to select first, in this order (static). An atom in the span of earlier
             atoms is skipped.
         diagonal: of A, shape `D`, if A is given by columns.
@@ -280,19 +247,20 @@ def scdp(
         >>> path.support.tolist(), path.dense(3).round(3).tolist()
         ([1, 2], [0.0, 5.0, 1.0])
     """
-    systems = system(A, b, diagonal)
+    systems = scaled_systems(A, b, diagonal)
     D = systems.b.shape[1]
     max_atoms = check_atoms(max_atoms, D)
     check_nonnegative("tolerance", tolerance)
     if rule not in ("residual", "gain"):
         raise ValueError(f"rule: expected 'residual' or 'gain', got {rule!r}")
     initial_atoms = check_initial(initial, D, max_atoms)
-    limit = jnp.asarray(tolerance, systems.b.dtype)
+    tolerance = jnp.asarray(tolerance, systems.b.dtype)
     matrices = systems.columns, systems.b, systems.diagonal, systems.diagonal
-    return systems.own(pursue(*matrices, initial_atoms, limit, max_atoms=max_atoms, rule=rule))
+    path = pursue(*matrices, initial_atoms, tolerance, max_atoms=max_atoms, rule=rule)
+    return systems.in_caller_units(path)
 
 
-def _rows(max_atoms: int) -> int:
+def _rows_in_block(max_atoms: int) -> int:
     return min(_ROWS, max_atoms) if on_cpu() else max_atoms
 
 
@@ -300,7 +268,7 @@ def _combine(
     images: Float[Array, "v K D"], weights: Float[Array, "v K"], filled: Int[Array, ""]
 ) -> Float[Array, "v D"]:
     """Return `sum_j weights_j images_j` over the filled rows; the other rows are zero."""
-    rows = _rows(images.shape[1])
+    rows = _rows_in_block(images.shape[1])
 
     def block(i: Int[Array, ""], total: Float[Array, "v D"]) -> Float[Array, "v D"]:
         part = jax.lax.dynamic_slice_in_dim(images, i * rows, rows, axis=1)
@@ -315,4 +283,5 @@ def _put(rows: Array, row: Array, place: Int[Array, ""]) -> Array:
 
 
 def _at(values: Array, atom: Int[Array, " v"]) -> Array:
+    """Return each system's value at its atom."""
     return jnp.take_along_axis(values, atom[:, None], axis=1)[:, 0]

@@ -10,8 +10,8 @@ from jaxtyping import Array, ArrayLike, Float
 from .._numerics import dot, epsilon, is_concrete
 from .._programs import compiled
 from .._status import INDEFINITE, NOT_FINITE
-from .least_angle import AnglePath, factored, lost_if, single
-from .path import LOST
+from .least_angle import AnglePath, factored, single_system
+from .path import LOST, precision_status
 from .system import Column, Columns, check_atoms
 
 
@@ -46,7 +46,7 @@ def debiased(
         ValueError: for shapes that do not fit, or more nonzeros than `max_atoms`.
         TypeError: if `max_atoms` is not a whole number.
     """
-    systems = single(A, b, diagonal)
+    systems = single_system(A, b, diagonal)
     D = systems.b.shape[1]
     if path.coefficients.ndim != 2 or path.coefficients.shape[1] != D:
         raise ValueError(
@@ -61,7 +61,7 @@ def debiased(
             f"max_atoms: expected at least {largest_count}, the nonzeros; got {max_atoms}"
         )
     fitted = _debias(path, systems.columns, systems.b[0, :, 0], max_atoms=size)
-    return systems.scale.undone_of_single(fitted)
+    return systems.scale.unscaled_single(fitted)
 
 
 @functools.partial(compiled, static_argnames="max_atoms")
@@ -84,7 +84,7 @@ def _debias(
         norm = jnp.sqrt(jnp.where(square == 0, 1, square))  # 0 has no finite gradient
         dense = jnp.zeros(D, b.dtype).at[atoms].add(weights, mode="drop")
         condition = jnp.maximum(jnp.sum(filled).astype(b.dtype) * inverse, 1)
-        status = lost_if(epsilon(b.dtype) * condition > LOST)
+        status = precision_status(epsilon(b.dtype) * condition > LOST)
         status = jnp.where(jnp.isfinite(square), status, jnp.where(finite, INDEFINITE, NOT_FINITE))
         return dense, jnp.where(square == 0, 0, norm), dot(b + residual, dense), condition, status
 

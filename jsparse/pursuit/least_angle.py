@@ -12,25 +12,10 @@ from .._arguments import whole_number
 from .._numerics import dot, epsilon, times_power
 from .._programs import compiled
 from .._repr import short_repr
-from .._status import (
-    COMPLETED,
-    CONVERGED,
-    EXHAUSTED,
-    INDEFINITE,
-    NOT_FINITE,
-    PRECISION_LOST,
-    RUNNING,
-)
+from .._status import COMPLETED, CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
-from .path import LOST
-from .system import (
-    Column,
-    Columns,
-    System,
-    check_atoms,
-    check_nonnegative,
-    system,
-)
+from .path import LOST, precision_status
+from .system import Column, Columns, System, check_atoms, check_nonnegative, scaled_systems
 
 # Size below which a pivot counts as noise, in units of epsilon. It is smaller than in `conjugate`,
 # because the correlation of a skipped atom may exceed the active correlations. On kernel columns
@@ -181,8 +166,10 @@ def step(
     outside = outside.at[jnp.where(inside, active, D)].set(False, mode="drop")
     signed = jnp.stack([state.correlation, -state.correlation])
     speed = 1 - jnp.stack([slope, -slope])  # of atoms towards the active correlations
-    entry = jnp.min(_time(level - signed, speed, outside[None] & (speed > noise)), axis=0)
-    departure = _time(state.weights * sign, -direction * sign, inside & (direction * sign < 0))
+    approaching = outside[None] & (speed > noise)
+    entry = jnp.min(_time_to_close(level - signed, speed, approaching), axis=0)
+    shrinkage = -direction * sign  # of the magnitudes of the active coefficients
+    departure = _time_to_close(state.weights * sign, shrinkage, inside & (shrinkage > 0))
     first = jnp.argmin(departure).astype(jnp.int32)
     gamma = jnp.min(entry, initial=level)
     leaves = advances & (departure[first] <= gamma) if lasso else jnp.zeros((), bool)
@@ -273,10 +260,9 @@ def run(
         init(b, diagonal, max_atoms=max_atoms, max_iterations=max_iterations),
     )
     path, eps = state.path, epsilon(b.dtype)
-    lost = (eps * jnp.max(path.condition) > LOST) | (
-        state.violation > float(np.sqrt(eps)) * path.penalty[0]
-    )
-    return path._replace(status=jnp.maximum(path.status, lost_if(lost)))
+    violated = state.violation > float(np.sqrt(eps)) * path.penalty[0]
+    lost = (eps * jnp.max(path.condition) > LOST) | violated
+    return path._replace(status=jnp.maximum(path.status, precision_status(lost)))
 
 
 def lars(
@@ -366,7 +352,7 @@ def _path(
     *,
     lasso: bool,
 ) -> AnglePath:
-    systems = single(A, b, diagonal)
+    systems = single_system(A, b, diagonal)
     max_atoms = check_atoms(max_atoms, systems.b.shape[1])
     check_nonnegative("tolerance", tolerance)
     path = run(
@@ -379,14 +365,14 @@ def _path(
         lasso=lasso,
     )
     penalty = times_power(path.penalty[None], systems.scale.b)[0]
-    return systems.scale.undone_of_single(path)._replace(penalty=penalty)
+    return systems.scale.unscaled_single(path)._replace(penalty=penalty)
 
 
-def single(
+def single_system(
     A: Float[ArrayLike, "D D"] | Column, b: Float[ArrayLike, " D"], diagonal: ArrayLike | None
 ) -> System:
     """Return the system; raise ValueError unless it is a single system with one right-hand side."""
-    systems = system(A, b, diagonal)
+    systems = scaled_systems(A, b, diagonal)
     if systems.batched or systems.several:
         raise ValueError("A, b: expected one system with one right-hand side")
     return systems
@@ -403,11 +389,6 @@ def factored(
     return factor, jnp.sum(jnp.square(inverse) * diagonal[None, :])
 
 
-def lost_if(lost: Bool[Array, ""]) -> Int[Array, ""]:
-    """Return `PRECISION_LOST` if the condition holds, else 0."""
-    return jnp.where(lost, PRECISION_LOST, 0).astype(jnp.int32)
-
-
-def _time(gap: Array, speed: Array, moving: Array) -> Array:
+def _time_to_close(gap: Array, speed: Array, moving: Array) -> Array:
     """Return the step length that closes a gap: 0 if it is closed, infinity if it never closes."""
     return jnp.where(moving, jnp.maximum(gap, 0) / jnp.where(moving, speed, 1), jnp.inf)

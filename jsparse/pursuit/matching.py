@@ -12,18 +12,10 @@ from .._arguments import whole_number
 from .._numerics import epsilon, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
-from .._status import (
-    COMPLETED,
-    CONVERGED,
-    EXHAUSTED,
-    INDEFINITE,
-    NOT_FINITE,
-    RUNNING,
-    TRUNCATED,
-)
+from .._status import COMPLETED, CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING, TRUNCATED
 from .._types import Key, ScalarLike
-from .path import Path, ended, norm
-from .system import Column, Columns, check_atoms, check_nonnegative, system
+from .path import Path, norm, residual_status
+from .system import Column, Columns, check_atoms, check_nonnegative, scaled_systems
 
 
 class State(NamedTuple):
@@ -57,7 +49,7 @@ def init(b: Float[Array, "v D c"], tolerance: Float[Array, ""], *, max_atoms: in
         explained=jnp.zeros((v, k + 1), b.dtype),
         size=jnp.zeros(v, jnp.int32),
         step=jnp.zeros((), jnp.int32),
-        status=ended(start, start, tolerance),
+        status=residual_status(start, start, tolerance),
     )
 
 
@@ -103,11 +95,11 @@ def step(
     gain = jnp.sum(2 * beta * atom_residual, axis=1) - square * jnp.sum(jnp.square(beta), axis=1)
     explained = jnp.max(state.explained, axis=1) + gain
 
-    status = ended(new_norm, state.residual_norm[:, 0], tolerance)
+    status = residual_status(new_norm, state.residual_norm[:, 0], tolerance)
     limit = jnp.where(state.step + 1 >= max_iterations, EXHAUSTED, status)
     # The pursuit cannot go on if only atoms of length zero, in this precision, have a residual.
     usable_norm = norm(jnp.where((diagonal > 0)[:, :, None], residual, 0))
-    stuck = ended(usable_norm, state.residual_norm[:, 0], tolerance) == CONVERGED
+    stuck = residual_status(usable_norm, state.residual_norm[:, 0], tolerance) == CONVERGED
     limit = jnp.where(stuck, TRUNCATED, jnp.where(full, COMPLETED, limit))
     status = jnp.where(status == RUNNING, limit, status)
     # In a positive semi-definite matrix a_ij^2 <= a_ii a_jj.
@@ -211,7 +203,7 @@ def matching_pursuit(
     Raises:
         ValueError: for shapes that do not fit, more atoms than exist, or a shrinkage out of range.
     """
-    systems = system(A, b, diagonal)
+    systems = scaled_systems(A, b, diagonal)
     max_atoms = check_atoms(max_atoms, systems.b.shape[1])
     check_nonnegative("tolerance", tolerance)
     if is_concrete(shrinkage) and not 0 < float(shrinkage) <= 1:
@@ -220,9 +212,7 @@ def matching_pursuit(
         raise ValueError("key, subset: expected both (random subsets) or none")
     if subset is not None:
         subset = check_atoms(subset, systems.b.shape[1], "subset")
-    if max_iterations is None:
-        max_iterations = 20 * max_atoms
-    max_iterations = whole_number("max_iterations", max_iterations, 1)
+    max_iterations = 20 * max_atoms if max_iterations is None else max_iterations
     dtype = systems.b.dtype
     path = run(
         systems.columns,
@@ -232,7 +222,7 @@ def matching_pursuit(
         jnp.asarray(tolerance, dtype),
         key,
         max_atoms=max_atoms,
-        max_iterations=max_iterations,
+        max_iterations=whole_number("max_iterations", max_iterations, 1),
         subset=subset,
     )
-    return systems.own(path)
+    return systems.in_caller_units(path)

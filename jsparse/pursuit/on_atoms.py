@@ -14,7 +14,7 @@ from .._repr import short_repr
 _GUARD = 256
 
 
-class Small(NamedTuple):
+class SmallProblem(NamedTuple):
     """A least-squares problem on some atoms, reduced to small matrices."""
 
     matrix: Float[Array, "q p"]  # R of the atoms, or their bordered normal equations
@@ -27,7 +27,7 @@ class Rows(NamedTuple):
     """A dictionary. Orthogonal transformations solve its least-squares problems."""
 
     X: Float[Array, "n D"]
-    y: Float[Array, "n c"]
+    target: Float[Array, "n c"]  # y, the residual without atoms
     ridge: Float[Array, ""]
 
     __repr__ = short_repr
@@ -37,13 +37,9 @@ class Rows(NamedTuple):
         """Return D, the number of atoms."""
         return self.X.shape[1]
 
-    def start(self) -> Float[Array, "n c"]:
-        """Return the residual without atoms."""
-        return self.y
-
     def residual(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "n c"]:
         """Return the residual `y - X w`."""
-        return self.y - dot(self.X[:, slots], w)
+        return self.target - dot(self.X[:, slots], w)
 
     def score(
         self, residual: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
@@ -59,22 +55,20 @@ class Rows(NamedTuple):
         """Return the objective."""
         return jnp.sum(jnp.square(residual)) + self.ridge * jnp.sum(jnp.square(w))
 
-    def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> Small:
+    def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> SmallProblem:
         """Reduce the problem by a QR decomposition of the atoms and y."""
         columns = jnp.where(inside[None, :], self.X[:, slots], 0)
-        R = _triangular_factor(jnp.concatenate([columns, self.y], axis=1))
-        return Small(R[:, : len(slots)], R[:, len(slots) :])
+        R = _triangular_factor(jnp.concatenate([columns, self.target], axis=1))
+        return SmallProblem(R[:, : len(slots)], R[:, len(slots) :])
 
-    def solve(self, small: Small) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
+    def solve(self, small: SmallProblem) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
         """Return `X_T^+ y` and the rank of `X_T`.
 
         A singular value counts as rounding below epsilon times the largest singular value times the
         larger dimension. This is the rule of MATLAB's pseudo-inverse, which the paper uses.
         """
         U, s, V = _svd(small.matrix)
-        eps = epsilon(s.dtype)
-        cut = max(self.X.shape[0], small.matrix.shape[1]) * eps * s[0]
-        resolved = s > cut
+        resolved = s > max(self.X.shape[0], small.matrix.shape[1]) * epsilon(s.dtype) * s[0]
         filtered = jnp.where(resolved, s / jnp.where(resolved, jnp.square(s) + self.ridge, 1), 0)
         w = dot(V.T, filtered[:, None] * dot(U.T, small.target))
         return w, jnp.sum(resolved).astype(jnp.int32)
@@ -84,7 +78,7 @@ class Gram(NamedTuple):
     """Normal equations. The cost of a step does not depend on the number of rows."""
 
     bordered: Float[Array, "D1 D1"]  # [[A, b, 0], [b', 0, 0], [0, 0, 0]]
-    b: Float[Array, "D c"]
+    target: Float[Array, "D c"]  # b, the residual without atoms
     ridge: Float[Array, ""]
 
     __repr__ = short_repr
@@ -99,19 +93,15 @@ class Gram(NamedTuple):
     @property
     def n_atoms(self) -> int:
         """Return D, the number of atoms."""
-        return len(self.b)
-
-    def start(self) -> Float[Array, "D c"]:
-        """Return the residual without atoms."""
-        return self.b
+        return len(self.target)
 
     def residual(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "D c"]:
         """Return the residual `b - A w`."""
         # The additional row of zeros keeps XLA from fusing a single row and the look-up into one
         # slow loop.
-        c = w.shape[1]
-        fitted = dot(jnp.pad(w.T, ((0, 1), (0, 0))), self.bordered[slots])[:c, : len(self.b)].T
-        return _less_ridge((self.b - fitted).T, slots, w, self.ridge).T
+        D, c = self.target.shape
+        fitted = dot(jnp.pad(w.T, ((0, 1), (0, 0))), self.bordered[slots])[:c, :D].T
+        return _less_ridge((self.target - fitted).T, slots, w, self.ridge).T
 
     def score(
         self, residual: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
@@ -123,17 +113,17 @@ class Gram(NamedTuple):
         self, residual: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, ""]:
         """Return the objective less `|y|^2`: `w'A w - 2 b'w`."""
-        return -jnp.sum((self.b[slots] + residual[slots]) * w)
+        return -jnp.sum((self.target[slots] + residual[slots]) * w)
 
-    def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> Small:
+    def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> SmallProblem:
         """Return `[[A, b], [b', 0]]` of the atoms."""
-        D, c = self.b.shape
-        indices = jnp.concatenate(
-            [jnp.where(inside, slots, D + c), jnp.arange(D, D + c, dtype=jnp.int32)]
-        )
-        return Small(self.bordered[indices[:, None], indices[None, :]], self.b[slots])
+        D, c = self.target.shape
+        borders = jnp.arange(D, D + c, dtype=jnp.int32)
+        indices = jnp.concatenate([jnp.where(inside, slots, D + c), borders])
+        matrix = self.bordered[indices[:, None], indices[None, :]]
+        return SmallProblem(matrix, self.target[slots])
 
-    def solve(self, small: Small) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
+    def solve(self, small: SmallProblem) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
         """Return `A_TT^+ b_T` and the rank, both in the precision of squared singular values.
 
         A guard is added to the diagonal, and the matrix is factorised by Cholesky. As the guard

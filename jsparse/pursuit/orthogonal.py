@@ -15,8 +15,8 @@ from .._repr import short_repr
 from .._runtime import check_runtime
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
-from .path import Path, assemble, directions_of, ended, norm, take, unbatched
-from .system import check_atoms, check_nonnegative, dictionary_system
+from .path import Path, assemble, best_free_atom, directions_of, norm, residual_status, unbatched
+from .system import check_atoms, check_nonnegative, dictionary_system, rescaled
 
 
 class State(NamedTuple):
@@ -62,7 +62,7 @@ def init(
         residual_norm=jnp.broadcast_to(start[:, None], (v, k + 1)),
         size=jnp.zeros(v, jnp.int32),
         stage=jnp.zeros(v, jnp.int32),
-        status=ended(start, start, tolerance),
+        status=residual_status(start, start, tolerance),
     )
 
 
@@ -85,9 +85,7 @@ def step(
     else:
         begins = running & ~jnp.any(pending & state.free, axis=1)
         fresh = jax.lax.cond(
-            jnp.any(begins),
-            lambda: _correlate(X, state.residual),
-            lambda: state.correlation,
+            jnp.any(begins), lambda: _correlate(X, state.residual), lambda: state.correlation
         )
         correlation = jnp.where(begins[:, None, None], fresh, correlation)
         # The threshold is stated for unscaled columns of length 1.
@@ -98,7 +96,7 @@ def step(
     pending = pending & state.free
     too_many_stages = stage > max_stages
     has_atom = jnp.any(pending, axis=1) & ~too_many_stages
-    atom = take(pending, jnp.sum(jnp.square(correlation), axis=2))
+    atom = best_free_atom(pending, jnp.sum(jnp.square(correlation), axis=2))
 
     lane = jnp.arange(X.shape[0], dtype=jnp.int32)
     x = X[lane, :, atom]
@@ -106,10 +104,8 @@ def step(
     remainder = x - _combine(state.basis, first)
     second = _project(state.basis, remainder)
     remainder = remainder - _combine(state.basis, second)
-    length, square = (
-        jnp.sqrt(jnp.sum(jnp.square(remainder), axis=1)),
-        jnp.sum(jnp.square(x), axis=1),
-    )
+    length = jnp.sqrt(jnp.sum(jnp.square(remainder), axis=1))
+    square = jnp.sum(jnp.square(x), axis=1)
     # Skip the atom if, up to rounding, the selected atoms span it.
     independent = length > 16 * epsilon(x.dtype) * jnp.sqrt(square)
     adds = running & has_atom & independent
@@ -122,11 +118,10 @@ def step(
     atoms = jnp.arange(D, dtype=jnp.int32)[None, :]
     examined = (running & has_atom)[:, None] & (atoms == atom[:, None])
     slot = jnp.where(adds, state.size, k)  # k is dropped
-    column = jnp.where(
-        jnp.arange(k, dtype=jnp.int32)[None, :] == slot[:, None], length[:, None], first + second
-    )
+    on_diagonal = jnp.arange(k, dtype=jnp.int32)[None, :] == slot[:, None]
+    column = jnp.where(on_diagonal, length[:, None], first + second)
     after = jnp.arange(k + 1, dtype=jnp.int32)[None, :] > state.size[:, None]
-    status = ended(new_norm, state.residual_norm[:, 0], tolerance)
+    status = residual_status(new_norm, state.residual_norm[:, 0], tolerance)
     limit = jnp.where(too_many_stages & jnp.any(pending, axis=1), EXHAUSTED, status)
     limit = jnp.where(size >= k, COMPLETED, limit)
     status = jnp.where(status == RUNNING, limit, status)
@@ -150,34 +145,6 @@ def step(
     )
 
 
-@functools.partial(compiled, static_argnames=("max_atoms", "max_stages"))
-def run(
-    X: Float[Array, "v n D"],
-    y: Float[Array, "v n c"],
-    tolerance: Float[Array, ""],
-    threshold: Float[Array, " v"] | None,
-    *,
-    max_atoms: int,
-    max_stages: int,
-) -> Path:
-    """Step until every pursuit has ended."""
-    state = jax.lax.while_loop(
-        lambda state: jnp.any(state.status == RUNNING),
-        lambda state: step(state, X, tolerance, threshold, max_stages),
-        init(X, y, tolerance, max_atoms=max_atoms),
-    )
-    return assemble(
-        state.support,
-        directions_of(state.factor, state.size),
-        state.along,
-        state.square,
-        state.residual_norm,
-        state.size,
-        state.status,
-        on_rows=True,
-    )
-
-
 def omp(
     X: Float[ArrayLike, "..."],
     y: Float[ArrayLike, "..."],
@@ -194,8 +161,7 @@ def omp(
     product with the selected atoms. Atoms in the span of the selected atoms are skipped.
 
     Args:
-        X: dictionary, one atom per column, shape `n D`, or `v n D` for a batch; `n` may be larger
-            or smaller than `D`.
+        X: dictionary, one atom per column, shape `n D`, or `v n D` for a batch.
         y: shape `n`, or `n c` for several right-hand sides that select together; after the axis `v`
             of a batch.
         max_atoms: length of the path, at most n and D (static).
@@ -282,22 +248,26 @@ def _path(
     batched, several = X.ndim == 3, y.ndim == X.ndim
     y = y if several else y[..., None]
     X, y = (X, y) if batched else (X[None], y[None])
-    of_X, of_y = exponents(X), exponents(y)
+    X_exponent, y_exponent = exponents(X), exponents(y)
+    X, y = times_power(X, -X_exponent), times_power(y, -y_exponent)
     if threshold is not None:
-        threshold = times_power(jnp.broadcast_to(threshold, of_X.shape), -of_X)
-    path = run(
-        times_power(X, -of_X),
-        times_power(y, -of_y),
-        tolerance,
-        threshold,
-        max_atoms=max_atoms,
-        max_stages=max_stages,
+        threshold = times_power(jnp.broadcast_to(threshold, X_exponent.shape), -X_exponent)
+    state = jax.lax.while_loop(
+        lambda state: jnp.any(state.status == RUNNING),
+        lambda state: step(state, X, tolerance, threshold, max_stages),
+        init(X, y, tolerance, max_atoms=max_atoms),
     )
-    path = path._replace(
-        coefficients=times_power(path.coefficients, of_y - of_X),
-        residual_norm=times_power(path.residual_norm, of_y),
-        explained=times_power(path.explained, 2 * of_y),
+    path = assemble(
+        state.support,
+        directions_of(state.factor, state.size),
+        state.along,
+        state.square,
+        state.residual_norm,
+        state.size,
+        state.status,
+        on_rows=True,
     )
+    path = rescaled(path, y_exponent - X_exponent, y_exponent, 2 * y_exponent)
     return unbatched(path, batched, several)
 
 

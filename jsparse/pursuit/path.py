@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,33 +58,38 @@ class Path(NamedTuple):
                 f"n_atoms: expected at least {last + 1}, as atom {last} is on the path; "
                 f"got {n_atoms}"
             )
-        return _dense(
-            self.support, self.coefficients, operator.index(n_atoms), operator.index(size)
-        )
+        n_atoms, size = operator.index(n_atoms), operator.index(size)
+        return _dense_of_size(self.support, self.coefficients, n_atoms, size)
 
 
 @functools.partial(compiled, static_argnames=("n_atoms", "size"))
-def _dense(
+def _dense_of_size(
     support: Int[Array, "*v k"], coefficients: Float[Array, "..."], n_atoms: int, size: int
 ) -> Float[Array, "..."]:
-    batched = support.ndim == 2
-    rows = coefficients if batched else coefficients[None]
-    weights = rows[:, size - 1] if size > 0 else jnp.zeros_like(rows[:, 0])
+    row, axis = max(size - 1, 0), support.ndim - 1
+    weights = jax.lax.index_in_dim(coefficients, row, axis, keepdims=False)
+    return scattered(support, weights if size > 0 else jnp.zeros_like(weights), n_atoms)
+
+
+@functools.partial(compiled, static_argnames="n_atoms")
+def scattered(
+    support: Int[Array, "*v k"], weights: Float[Array, "..."], n_atoms: int
+) -> Float[Array, "..."]:
+    """Return the coefficients of all atoms, given `weights` at `support`; -1 is no atom."""
 
     def scatter(support: Int[Array, " k"], weights: Float[Array, " k *c"]) -> Float[Array, " D *c"]:
         dense = jnp.zeros((n_atoms, *weights.shape[1:]), weights.dtype)
         return dense.at[jnp.where(support < 0, n_atoms, support)].add(weights, mode="drop")
 
-    dense = jax.vmap(scatter)(support if batched else support[None], weights)
-    return dense if batched else dense[0]
+    for _ in range(support.ndim - 1):
+        scatter = jax.vmap(scatter)
+    return scatter(support, weights)
 
 
 def directions_of(factor: Float[Array, "v k k"], size: Int[Array, " v"]) -> Float[Array, "v k k"]:
     """Return the directions `p_j` of the selected atoms, given `R` with `A_SS = R'R`.
 
-    Args:
-        factor: upper triangular `R`; entries beyond `size` are ignored.
-        size: number of selected atoms.
+    Entries of the upper triangular `factor` beyond `size`, the number of atoms, are ignored.
     """
     k = factor.shape[1]
     inside = jnp.arange(k, dtype=jnp.int32)[None, :] < size[:, None]
@@ -104,12 +109,12 @@ def assemble(
     status: Int[Array, " v"],
     on_rows: bool = False,
 ) -> Path:
-    """Assemble the path.
+    """Return the path, with the solution and the condition number of each size.
 
     Args:
         support: atoms, -1 from `size` on.
         directions: row j is `p_j`, over the first j + 1 atoms, with `p_i'A p_j = (i == j)`.
-        along: the solution along each direction, `p_j'b`.
+        along: `p_j'b`, the coefficient of direction j in the solution.
         diagonal: the diagonal of `A` at the support.
         residual_norm: norms with 0 to k atoms.
         size: number of selected atoms.
@@ -129,7 +134,7 @@ def assemble(
     condition = inverse * count.astype(inverse.dtype)
     condition = jnp.where(size[:, None] > 0, condition, 1)
     error = epsilon(directions.dtype) * (jnp.sqrt(condition) if on_rows else condition)
-    lost = jnp.max(error, axis=1) > LOST
+    lost = precision_status(jnp.max(error, axis=1) > LOST)
     explained = jnp.cumsum(jnp.sum(jnp.square(along), axis=2), axis=1)
     return Path(
         support=support,
@@ -138,15 +143,20 @@ def assemble(
         explained=jnp.pad(explained, ((0, 0), (1, 0))),
         condition=condition,
         size=size,
-        status=jnp.maximum(status, jnp.where(lost, PRECISION_LOST, 0).astype(jnp.int32)),
+        status=jnp.maximum(status, lost),
     )
 
 
-def unbatched(path: Path, batched: bool, several: bool) -> Path:
-    """Return the path without the axes that the caller's arrays lack."""
+def precision_status(lost: Bool[Array, "*v"]) -> Int[Array, "*v"]:
+    """Return `PRECISION_LOST` where `lost`, else 0."""
+    return jnp.where(lost, PRECISION_LOST, 0).astype(jnp.int32)
+
+
+def unbatched(result: Any, batched: bool, several: bool) -> Any:
+    """Return the result of a pursuit without the axes that the caller's arrays lack."""
     if not several:
-        path = path._replace(coefficients=path.coefficients[..., 0])
-    return path if batched else Path(*(a[0] for a in path))
+        result = result._replace(coefficients=result.coefficients[..., 0])
+    return result if batched else type(result)(*(a[0] for a in result))
 
 
 def norm(residual: Float[Array, "v r c"]) -> Float[Array, " v"]:
@@ -154,7 +164,7 @@ def norm(residual: Float[Array, "v r c"]) -> Float[Array, " v"]:
     return jnp.sqrt(jnp.sum(jnp.square(residual), axis=(1, 2)))
 
 
-def ended(
+def residual_status(
     norm: Float[Array, " v"], start: Float[Array, " v"], tolerance: Float[Array, ""]
 ) -> Int[Array, " v"]:
     """Return the status of a pursuit, from the norms of its residual now and at the start."""
@@ -165,7 +175,7 @@ def ended(
     return jnp.where(finite, status, NOT_FINITE).astype(jnp.int32)
 
 
-def passed_over(
+def truncation_status(
     status: Int[Array, " v"],
     dependent: Bool[Array, "v D"],
     residual: Float[Array, "v D c"],
@@ -175,17 +185,17 @@ def passed_over(
 ) -> Int[Array, " v"]:
     """Return `TRUNCATED` if atoms that look dependent in this precision still have a residual.
 
-    In exact arithmetic an atom in the span of the selected atoms has no residual.
+    In exact arithmetic an atom in the span of the selected atoms has no residual. Otherwise, and if
+    `status` is worse, return `status`.
     """
     # The rounding error of `b_i - a_i'w` is relative to the sizes of its two terms.
     squared_size = jnp.sum(jnp.square(b), axis=2) + diagonal * explained[:, None]
-    significant = (
-        jnp.sum(jnp.square(residual), axis=2) > (_ROUNDING * epsilon(b.dtype)) ** 2 * squared_size
-    )
+    squared_error = (_ROUNDING * epsilon(b.dtype)) ** 2 * squared_size
+    significant = jnp.sum(jnp.square(residual), axis=2) > squared_error
     truncated = jnp.any(dependent & significant, axis=1) & (status < TRUNCATED)
     return jnp.where(truncated, TRUNCATED, status).astype(jnp.int32)
 
 
-def take(free: Bool[Array, "v D"], score: Float[Array, "v D"]) -> Int[Array, " v"]:
+def best_free_atom(free: Bool[Array, "v D"], score: Float[Array, "v D"]) -> Int[Array, " v"]:
     """Return the free atom with the largest score, the first if several are equal."""
     return jnp.argmax(jnp.where(free, score, -jnp.inf), axis=1).astype(jnp.int32)

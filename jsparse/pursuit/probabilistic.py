@@ -14,8 +14,8 @@ from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import Key
 from .conjugate import NOISE
-from .path import Path, assemble, ended, norm, passed_over
-from .system import Columns, check_atoms, system
+from .path import Path, assemble, norm, residual_status, truncation_status
+from .system import Columns, check_atoms, scaled_systems
 
 # With probability 0.95, the best of 59 random atoms is among the best 5 % of all atoms.
 SUBSET = 59
@@ -41,7 +41,7 @@ def init(b: Float[Array, "v D c"], diagonal: Float[Array, "v D"], *, max_atoms: 
     """Return the state without atoms, `w = 0`."""
     v, D, c = b.shape
     start = norm(b)
-    status = ended(start, start, jnp.zeros((), b.dtype))
+    status = residual_status(start, start, jnp.zeros((), b.dtype))
     finite = jnp.all(jnp.isfinite(diagonal), axis=1)
     return State(
         directions=jnp.zeros((v, max_atoms, max_atoms), b.dtype),
@@ -87,16 +87,14 @@ def draw(state: State, key: Key, *, subset: int) -> tuple[Float[Array, "v r"], I
     """Draw `subset` random atoms out of the free atoms; return their priorities and their numbers.
 
     Every free atom has a random priority of at least 0, and the atoms with the largest priorities
-    are drawn. If fewer than `subset` atoms are free, atoms that are not free fill the draw, with
-    priority -1. `State.free` says which atoms are free.
+    are drawn. If fewer than `subset` atoms are free, other atoms fill the draw, with priority -1.
 
     The priorities depend only on the key and the step. All systems of a batch (folds, or values of
     the hyper-parameters) therefore draw equal subsets as long as they have equal free atoms
     (Karsmakers 2011, Remark 8).
     """
-    uniform = jax.random.uniform(
-        jax.random.fold_in(key, state.step), state.free.shape[1:], jnp.float32
-    )
+    key_of_step = jax.random.fold_in(key, state.step)
+    uniform = jax.random.uniform(key_of_step, state.free.shape[1:], jnp.float32)
     priorities, atoms = jax.lax.top_k(jnp.where(state.free, uniform[None, :], -1.0), subset)
     return priorities, atoms
 
@@ -116,10 +114,7 @@ class Choice(NamedTuple):
 def choose(
     priorities: Float[Array, "v r"], atoms: Int[Array, "v r"], residual: Float[Array, "v r c"]
 ) -> Choice:
-    """Return the drawn atom with the largest residual among the free atoms of the draw.
-
-    `priorities` and `atoms` come from `draw`.
-    """
+    """Return the free atom with the largest residual, given `priorities` and `atoms` of `draw`."""
     scores = jnp.where(priorities >= 0, jnp.sum(jnp.square(residual), axis=2), -jnp.inf)
     place = jnp.argmax(scores, axis=1).astype(jnp.int32)
     pursuits = jnp.arange(len(place), dtype=jnp.int32)
@@ -139,14 +134,10 @@ def advance(
     square: Float[Array, " v"],
     rounded: Float[Array, " v"],
 ) -> State:
-    """Select the atom of `choice`, and move along its direction.
+    """Select the atom s of `choice`, and move along its direction.
 
-    Args:
-        state: the state before the step.
-        choice: the atom s.
-        shares: `p_j'A e_s` of the directions so far, 0 for unused places.
-        square: `a_ss`.
-        rounded: the magnitude relative to which `a_ss` was rounded; see `conjugate.pursue`.
+    `shares` are `p_j'A e_s` of the directions so far, 0 for unused places. `square` is `a_ss`, with
+    a rounding error of some `eps rounded`; see `conjugate.pursue`.
     """
     running = state.status == RUNNING
     v, k = state.support.shape
@@ -195,7 +186,7 @@ def run(
     max_atoms: int,
     subset: int,
 ) -> Path:
-    """Pursue the solutions of a batch of systems `A x = b`; return paths with their residual norms.
+    """Return the paths of a batch of systems `A w = b`, which step together.
 
     Each step examines `subset` random columns of A. The other arguments are as for
     `conjugate.pursue`.
@@ -225,7 +216,9 @@ def run(
     selected = jnp.where(state.support < 0, b.shape[1], state.support)
     # An atom that is neither free nor selected was found to be in the span of selected atoms.
     dependent = (~state.free).at[pursuits, selected].set(False, mode="drop")
-    status = passed_over(path.status, dependent, residual[:, -1], b, rounded, path.explained[:, -1])
+    status = truncation_status(
+        path.status, dependent, residual[:, -1], b, rounded, path.explained[:, -1]
+    )
     return path._replace(residual_norm=norms, status=status)
 
 
@@ -260,15 +253,14 @@ def scdpp(
     """
     if callable(A):
         raise TypeError("A: expected a matrix, got a function; the steps read single entries of A")
-    systems = system(A, b, None)
+    systems = scaled_systems(A, b, None)
     D = systems.b.shape[1]
     sizes = {
         "max_atoms": check_atoms(max_atoms, D),
         "subset": min(SUBSET, D) if subset is None else check_atoms(subset, D, "subset"),
     }
-    return systems.own(
-        run(systems.columns, systems.b, systems.diagonal, systems.diagonal, key, **sizes)
-    )
+    matrices = systems.columns, systems.b, systems.diagonal, systems.diagonal
+    return systems.in_caller_units(run(*matrices, key, **sizes))
 
 
 def _images(rows: Float[Array, "k D"], weights: Float[Array, "k k c"]) -> Float[Array, "k D c"]:

@@ -19,7 +19,8 @@ from .._runtime import check_runtime, on_cpu
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import CountLike, ScalarLike
 from .on_atoms import Gram, Rows
-from .system import check_atoms, check_nonnegative, dictionary_system, square_system
+from .path import scattered, unbatched
+from .system import check_atoms, check_nonnegative, dictionary_system, rescaled, square_system
 
 # Sizes of the least-squares problems for which code is compiled, in eighths of the largest.
 _EIGHTHS = (1, 2, 3, 4, 6, 8)
@@ -49,24 +50,7 @@ class Subspace(NamedTuple):
 
     def dense(self, n_atoms: int) -> Float[Array, "..."]:
         """Return the coefficients of all atoms, including zeros, shape `n_atoms`."""
-        return _dense(self.support, self.coefficients, operator.index(n_atoms))
-
-
-@functools.partial(compiled, static_argnames="n_atoms")
-def _dense(
-    support: Int[Array, "*v k"], coefficients: Float[Array, "..."], n_atoms: int
-) -> Float[Array, "..."]:
-    several = coefficients.ndim > support.ndim
-    columns = coefficients if several else coefficients[..., None]
-
-    def scatter(support: Int[Array, " k"], weights: Float[Array, "k c"]) -> Float[Array, "D c"]:
-        dense = jnp.zeros((n_atoms, weights.shape[1]), weights.dtype)
-        return dense.at[jnp.where(support < 0, n_atoms, support)].add(weights, mode="drop")
-
-    for _ in range(support.ndim - 1):
-        scatter = jax.vmap(scatter)
-    dense = scatter(support, columns)
-    return dense if several else dense[..., 0]
+        return scattered(self.support, self.coefficients, operator.index(n_atoms))
 
 
 class State(NamedTuple):
@@ -85,13 +69,12 @@ class State(NamedTuple):
 
 def init(form: Rows | Gram, *, max_atoms: int) -> State:
     """Return the state without atoms; the first step selects the `T_0` of Algorithm 1."""
-    start = form.start()
-    zero, count = jnp.zeros((), start.dtype), jnp.zeros((), jnp.int32)
+    dtype, count = form.target.dtype, jnp.zeros((), jnp.int32)
     return State(
         support=jnp.zeros(max_atoms, jnp.int32),
-        weights=jnp.zeros((max_atoms, start.shape[1]), start.dtype),
-        residual=start,
-        loss=zero + jnp.inf,
+        weights=jnp.zeros((max_atoms, form.target.shape[1]), dtype),
+        residual=form.target,
+        loss=jnp.full((), jnp.inf, dtype),
         rank=count,
         iterations=count - 1,
         status=count + RUNNING,
@@ -110,14 +93,8 @@ def step(
 ) -> State:
     """Make one iteration of Algorithm 1; end if the loss does not fall.
 
-    Args:
-        state: the state before the iteration.
-        form: the system.
-        n_kept: K, the number of atoms to keep.
-        tolerance: see `subspace_pursuit`.
-        start: `|y|^2`, or `|b|^2`.
-        max_iterations: limit of iterations.
-        rule: "subspace" or "cosamp" (static).
+    `n_kept` is K, the number of atoms to keep, and `start` is `|y|^2`, or `|b|^2`. For the other
+    arguments see `subspace_pursuit_gram`.
     """
     after = _exchange(state, form, n_kept, rule=rule)
     falls = after.loss < state.loss
@@ -156,9 +133,8 @@ def _exchange(state: State, form: Rows | Gram, n_kept: Int[Array, ""], *, rule: 
     max_candidates = min((factor + 1) * k, D)
     candidates = jnp.sort(jnp.where(repeated, D, candidates))[:max_candidates]
     fit = functools.partial(_fitted, form, n_kept)
-    start = Fit(
-        candidates, jnp.zeros((max_candidates, state.weights.shape[1]), score.dtype), state.rank
-    )
+    no_weights = jnp.zeros((max_candidates, state.weights.shape[1]), score.dtype)
+    start = Fit(candidates, no_weights, state.rank)
 
     def unchanged(fitted: Fit) -> Bool[Array, ""]:
         return (state.iterations >= 0) & jnp.all(fitted.atoms[:k] == present)
@@ -221,9 +197,8 @@ def _fitted(form: Rows | Gram, n_kept: Int[Array, ""], candidates: Fit) -> Fit:
     # Sorting makes equal sets equal arrays.
     places = jnp.sort(jnp.where(inside & _largest(squared, n_kept), numbers, t))
     filled, places = places < t, jnp.minimum(places, t - 1)
-    return Fit(
-        jnp.where(filled, slots[places], D), jnp.where(filled[:, None], weights[places], 0), rank
-    )
+    weights = jnp.where(filled[:, None], weights[places], 0)
+    return Fit(jnp.where(filled, slots[places], D), weights, rank)
 
 
 def pursue(
@@ -236,7 +211,7 @@ def pursue(
     rule: Rule,
 ) -> Subspace:
     """Iterate one pursuit until it ends; see `subspace_pursuit`."""
-    start = jnp.sum(jnp.square(form.start()))
+    start = jnp.sum(jnp.square(form.target))
     tolerance = jnp.maximum(tolerance, 4 * epsilon(start.dtype))  # residual that rounding leaves
     final = jax.lax.while_loop(
         lambda state: state.status == RUNNING,
@@ -245,7 +220,7 @@ def pursue(
     )
     # A product propagates NaN and infinity, in a third of the time of testing every number.
     ones = jnp.ones((1, len(form[0])), start.dtype)
-    finite = jnp.all(jnp.isfinite(dot(ones, form[0]))) & jnp.all(jnp.isfinite(form[1]))
+    finite = jnp.all(jnp.isfinite(dot(ones, form[0]))) & jnp.all(jnp.isfinite(form.target))
     squared_target = start if isinstance(form, Rows) else jnp.zeros_like(start)
     inside = jnp.arange(max_atoms, dtype=jnp.int32) < n_atoms
     return Subspace(
@@ -438,52 +413,36 @@ def _solutions(
     target = target if several else target[..., None]
     matrix, matrix_exponent = _scaled(matrix, batched)
     target, target_exponent = _scaled(target, batched)
-    squares = matrix_exponent if gram else 2 * matrix_exponent
+    ridges = jnp.full(len(matrix_exponent), ridge, matrix.dtype)
     solutions = run(
         matrix,
         target,
         counts,
-        times_power(jnp.full(len(matrix_exponent), ridge, matrix.dtype), -squares),
+        times_power(ridges, -matrix_exponent if gram else -2 * matrix_exponent),
         jnp.asarray(tolerance, matrix.dtype),
         jnp.asarray(max_iterations, jnp.int32),
         max_atoms=limit,
         rule=rule,
         gram=gram,
     )
-    squares_exponent = 2 * target_exponent - matrix_exponent if gram else 2 * target_exponent
-    return _in_caller_units(
-        solutions,
-        target_exponent - matrix_exponent,
-        target_exponent,
-        squares_exponent,
-        batched=batched,
-        several=several,
-        single_count=single_count,
-    )
+    squares = 2 * target_exponent - matrix_exponent if gram else 2 * target_exponent
+    exponents_of_fields = target_exponent - matrix_exponent, target_exponent, squares
+    return _in_caller_units(solutions, exponents_of_fields, batched, several, single_count)
 
 
-@functools.partial(compiled, static_argnames=("batched", "several", "single_count"))
+@functools.partial(compiled, static_argnums=(2, 3, 4))
 def _in_caller_units(
     result: Subspace,
-    coefficients_exponent: Int[Array, " v"],
-    target_exponent: Int[Array, " v"],
-    squares_exponent: Int[Array, " v"],
-    *,
+    exponents_of_fields: tuple[Int[Array, " v"], Int[Array, " v"], Int[Array, " v"]],
     batched: bool,
     several: bool,
     single_count: bool,
 ) -> Subspace:
     """Return a result in the caller's units, without axes that the caller's arrays lack."""
-    result = result._replace(
-        coefficients=times_power(result.coefficients, coefficients_exponent),
-        residual_norm=times_power(result.residual_norm, target_exponent),
-        explained=times_power(result.explained, squares_exponent),
-    )
-    if not several:
-        result = result._replace(coefficients=result.coefficients[..., 0])
+    result = rescaled(result, *exponents_of_fields)
     if single_count:
         result = Subspace(*(a[:, 0] for a in result))
-    return result if batched else Subspace(*(a[0] for a in result))
+    return unbatched(result, batched, several)
 
 
 def _scaled(x: Float[Array, "..."], batched: bool) -> tuple[Array, Int[Array, " v"]]:
@@ -494,7 +453,7 @@ def _scaled(x: Float[Array, "..."], batched: bool) -> tuple[Array, Int[Array, " 
     """
     v = len(x) if batched else 1
     if is_concrete(x):
-        if on_cpu():  # XLA's own takes five times as long
+        if on_cpu():  # XLA takes five times as long as NumPy
             flat = np.asarray(x).reshape(v, -1)
             largest = np.maximum(flat.max(axis=1, initial=0), -flat.min(axis=1, initial=0))
         else:

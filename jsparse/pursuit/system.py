@@ -22,19 +22,12 @@ Column = Callable[..., Float[Array, " D"]]
 
 
 class Columns(eqx.Module):
-    """Access to one column of each symmetric matrix of a batch of systems.
+    """Access to one column of each symmetric matrix of a batch of systems."""
 
-    Attributes:
-        matrix: one matrix for each system, one for all systems, or several with `owner`.
-        column: a function that returns columns, instead of a matrix.
-        owner: the index of each system's matrix; None if each system has its own matrix.
-        exponent: returned entries are `2**-exponent` times the entries of the matrix.
-    """
-
-    matrix: Float[Array, "g D D"] | Float[Array, "D D"] | None
-    column: Column | None = None
-    owner: Int[Array, " v"] | None = None
-    exponent: Int[Array, " v"] | None = None
+    matrix: Float[Array, "g D D"] | Float[Array, "D D"] | None  # `D D` serves all systems
+    column: Column | None = None  # a function that returns columns, instead of a matrix
+    owner: Int[Array, " v"] | None = None  # the index of each system's matrix; None if g = v
+    exponent: Int[Array, " v"] | None = None  # entries of the matrix are divided by 2**exponent
 
     def __call__(self, atoms: Int[Array, " v"]) -> Float[Array, "v D"]:
         """Return column `atoms[i]` of matrix i, or of the single matrix."""
@@ -77,19 +70,29 @@ class Scale(NamedTuple):
 
     __repr__ = short_repr
 
-    def undone(self, path: Any) -> Any:
+    def unscaled(self, path: Any) -> Any:
         """Return a path of any class in the units of the unscaled systems."""
-        return path._replace(
-            coefficients=times_power(path.coefficients, self.b - self.A),
-            residual_norm=times_power(path.residual_norm, self.b),
-            explained=times_power(path.explained, 2 * self.b - self.A),
-        )
+        return rescaled(path, self.b - self.A, self.b, 2 * self.b - self.A)
 
     @compiled
-    def undone_of_single(self, path: Any) -> Any:
+    def unscaled_single(self, path: Any) -> Any:
         """Return a path of a single system in the unscaled units."""
-        batch = self.undone(type(path)(*(a[None] for a in path)))
+        batch = self.unscaled(type(path)(*(a[None] for a in path)))
         return type(path)(*(a[0] for a in batch))
+
+
+def rescaled(
+    result: Any,
+    coefficients: Int[Array, " v"],
+    residual_norm: Int[Array, " v"],
+    explained: Int[Array, " v"],
+) -> Any:
+    """Multiply fields of a pursuit's result by powers of two, given the exponent of each field."""
+    return result._replace(
+        coefficients=times_power(result.coefficients, coefficients),
+        residual_norm=times_power(result.residual_norm, residual_norm),
+        explained=times_power(result.explained, explained),
+    )
 
 
 def scaled(
@@ -117,14 +120,14 @@ class System(NamedTuple):
 
     __repr__ = short_repr
 
-    def own(self, path: Path) -> Path:
+    def in_caller_units(self, path: Path) -> Path:
         """Return a path of these systems in the caller's units and shape."""
         return _in_caller_units(self.scale, path, self.batched, self.several)
 
 
 @functools.partial(compiled, static_argnames=("batched", "several"))
 def _in_caller_units(scale: Scale, path: Path, batched: bool, several: bool) -> Path:
-    return unbatched(scale.undone(path), batched, several)
+    return unbatched(scale.unscaled(path), batched, several)
 
 
 @functools.partial(compiled, static_argnames=("batched", "several"))
@@ -141,17 +144,13 @@ def _scaled_sides(
     """
     if diagonal is None:
         assert matrix is not None
-        diagonals = jnp.diagonal(matrix, axis1=-2, axis2=-1)
-    else:
-        diagonals = diagonal
+        diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)
     b = b if several else b[..., None]
-    if not batched:
-        b, diagonals = b[None], diagonals[None]
-    _, b, diagonals, scale = scaled(Columns(None), b, diagonals)
-    return b, diagonals, scale
+    b, diagonals = (b, diagonal) if batched else (b[None], diagonal[None])
+    return scaled(Columns(None), b, diagonals)[1:]
 
 
-def system(
+def scaled_systems(
     A: Float[ArrayLike, "..."] | Column, b: Float[ArrayLike, "..."], diagonal: ArrayLike | None
 ) -> System:
     """Check the arguments of a pursuit of normal equations, and return the scaled batch."""
@@ -241,7 +240,7 @@ def check_nonnegative(name: str, value: ArrayLike) -> None:
 def check_initial(
     initial: Sequence[int] | ArrayLike | None, n_atoms: int, max_atoms: int
 ) -> Int[Array, " i"]:
-    """Return the initial atoms as an array."""
+    """Return the initial atoms as an array; raise ValueError unless they are different atoms."""
     atoms = np.zeros(0, np.int32) if initial is None else np.asarray(initial)
     if atoms.ndim != 1 or not (atoms.size == 0 or np.issubdtype(atoms.dtype, np.integer)):
         raise ValueError(f"initial: expected a vector of numbers of atoms, got {initial!r}")

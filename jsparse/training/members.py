@@ -131,12 +131,10 @@ class Member(NamedTuple):
         """
         encoded, common, (n, d) = self.encoded, self.common, self.raw.X.shape
         dtype, labels, m = self.raw.X.dtype, encoded.labels, common.steps.m
-        codes, counts = (np.zeros(n, np.int32), np.array([n])) if labels is None else encode(labels)
+        codes = np.zeros(n, np.int32) if labels is None else encode(labels)
         w = self.weights
         folds = None if self.folds is None else padded_folds(self.folds, n, rows).padded(fold_rows)
-        draws = draws_of(
-            codes, counts, self.n_prototypes, rows, _unequal(w), stratify=labels is not None
-        )
+        draws = draws_of(codes, self.n_prototypes, rows, _unequal(w), stratify=labels is not None)
         if draws.places is not None:  # the places of absent prototypes have no effect
             added = m - self.n_prototypes
             of_prototype, rank = (np.pad(a, (0, added)) for a in draws.places[1:])

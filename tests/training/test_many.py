@@ -259,8 +259,7 @@ def test_empty_slots_change_no_selection(m, weighted):
     X, labels = rng.standard_normal((90, 3)), rng.integers(0, 2, 90)
     w = rng.uniform(0.5, 2.0, 90) if weighted else None
     expected = renyi(jax.random.key(1), jnp.asarray(X), m, labels=labels, weights=w)
-    codes, counts = encode(labels)
-    draws = draws_of(codes, counts, m, 96, w, stratify=True)
+    draws = draws_of(encode(labels), m, 96, w, stratify=True)
     places = draws.places
     fill = (0, 48 - m)
     places = places._replace(
