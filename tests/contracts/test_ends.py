@@ -448,7 +448,6 @@ def stacked(field, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_degenerate_batches_end_as_they_should(dtype):
     A, b, X, y = (stacked(field, dtype) for field in ("A", "b", "X", "y"))
     for name, solve in GREEDY.items():

@@ -127,9 +127,7 @@ def test_forgetting_all_is_a_fit_of_the_last_batch_and_nothing_is_more_rows():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("single", "steps"), [(False, 560), pytest.param(True, 1000, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("single", "steps"), [(False, 560), (True, 1000)])
 def test_many_steps_of_a_window_stay_within_rounding(single, steps):
     X, y, _ = rows(n=100 + steps)
     cast = np.float32 if single else np.float64

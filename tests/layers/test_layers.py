@@ -201,7 +201,7 @@ def test_a_network_is_trained_through_the_head(dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("classes", [None, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("classes", [None, 3])
 def test_heads_are_made_under_vmap_as_in_a_loop(classes):
     F, y, w = problem(classes=classes)
     keys = jax.random.split(jax.random.key(1), 3)

@@ -207,12 +207,12 @@ def test_points_of_several_sizes_are_those_of_each_size_alone(kind):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(jsparse.SLMC, marks=pytest.mark.slow),
-        pytest.param(jsparse.SparseFisher, marks=pytest.mark.slow),
-        pytest.param(jsparse.SparseRidge, marks=pytest.mark.slow),
+        jsparse.SLMC,
+        jsparse.SparseFisher,
+        jsparse.SparseRidge,
         jsparse.ReducedSVM,
-        pytest.param(jsparse.ReducedSetSVM, marks=pytest.mark.slow),
-        pytest.param(jsparse.SparseReduction, marks=pytest.mark.slow),
+        jsparse.ReducedSetSVM,
+        jsparse.SparseReduction,
     ],
 )
 def test_cross_validation_chooses_one_of_several_sizes(kind, tmp_path):

@@ -121,7 +121,6 @@ def test_an_objective_that_the_dtype_cannot_hold_is_told():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_hard_cases_end_well_or_say_that_they_do_not(dtype, as_users_call):
     X, y, w, Z = rows(dtype)
     same, apart = jnp.broadcast_to(Z[0], Z.shape), jnp.sign(X[:, 1]).astype(X.dtype)

@@ -137,7 +137,7 @@ def test_the_objective_of_shared_vectors_is_a_sum_over_problems(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["least squares", pytest.param("hinge", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["least squares", "hinge"])
 def test_descents_in_float32_reach_the_minima_of_the_reference(name):
     """From each of two starts, some of which lead to different local minima."""
     rows = flowers(dtype="float32")
@@ -167,9 +167,7 @@ METHODS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["slmc", "sparse-fisher", pytest.param("sparse-ridge", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", METHODS)
 def test_a_method_fits_the_best_machine_of_the_reference(name):
     """The vectors are the best of two descents, the coefficients the solution for these vectors.
 

@@ -71,7 +71,7 @@ def test_kmp_is_that_of_vincent_and_bengio(fitting):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fitting", [pytest.param("basic", marks=pytest.mark.slow), "backfitting"])
+@pytest.mark.parametrize("fitting", ["basic", "backfitting"])
 def test_stochastic_kmp_takes_the_best_of_those_drawn(fitting):
     X, y = rows()
     key, D = jax.random.key(3), 25
@@ -108,17 +108,11 @@ def test_back_fitting_and_basis_pursuit_are_scikit_learns():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method",
-    [
-        KMP(n_prototypes=SIZES),
-        *(pytest.param(kind(n_prototypes=SIZES), marks=pytest.mark.slow) for kind in (KSP, KBP)),
-    ],
-)
-def test_a_dictionary_may_have_several_widths_and_kernels(method):
+@pytest.mark.parametrize("kind", [KMP, KSP, KBP])
+def test_a_dictionary_may_have_several_widths_and_kernels(kind):
     X, y = rows()
     kernels = (KERNEL, RBF(0.02), Polynomial(2))
-    mixed = pursuits.fit(method, kernels, X[::2], X, y)
+    mixed = pursuits.fit(kind(n_prototypes=SIZES), kernels, X[::2], X, y)
     assert mixed.coefficients.shape == (1, 3, 75, 1)
     machine = mixed.at(6)
     np.testing.assert_allclose(machine(X), mixed.values(X)[:, 2, 0], atol=1e-8)
