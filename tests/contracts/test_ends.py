@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from reference import prototypes as reference
 from reference import svm
+from reference.kernels import gaussian
 from scipy.optimize import minimize
 from search import loops
 
@@ -61,10 +62,6 @@ def planted():
     """Return a dictionary, and targets that are a combination of three atoms."""
     X = rows(n=30)
     return X, X[:, [0, 2, 3]] @ np.array([2.0, -1.0, 0.5])
-
-
-def gaussian(X, Z, lengthscale=1.0):
-    return np.exp(-np.square(X[:, None] - Z[None]).sum(-1) / (2 * lengthscale**2))
 
 
 def ends_of_columns(solved, A, b, tolerance):

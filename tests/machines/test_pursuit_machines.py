@@ -26,7 +26,7 @@ def rows(n=50, seed=0, dtype=np.float64):
 
 
 def bare(kind, **options):
-    """As the papers have it: no intercept."""
+    """Return a method without intercept, as in the papers."""
     return kind(n_prototypes=SIZES, intercept=False, **options)
 
 
@@ -40,7 +40,7 @@ def coefficients(method, X, y, **options):
 
 
 def atoms_of(family):
-    """The coefficients of all atoms, of the one target, for each size."""
+    """Return the coefficients of all atoms for each size; there is one target."""
     return np.asarray(family.coefficients)[0, :, :, 0]
 
 
@@ -175,8 +175,8 @@ def test_the_command_line_takes_several_kernels(tmp_path, capsys):
     fit = ["fit", str(table), "--target", "y", "--out", str(model), "--method", "kmp"]
     small = ["--max-prototypes", "6", "--folds", "2", "--evaluations", "1"]
     assert main([*fit, *small, "--kernel", "rbf,linear"]) == 0
-    assert "RBF(" in (said := capsys.readouterr().out)
-    assert "Linear(" in said
+    assert "RBF(" in (printed := capsys.readouterr().out)
+    assert "Linear(" in printed
     assert isinstance(jsparse.load(model).expansion.kernel, Mixture)
     assert main([*fit, "--kernel", "rbf,sigmoid"]) == 2
     assert "expected one of rbf, laplacian" in capsys.readouterr().err
@@ -184,7 +184,7 @@ def test_the_command_line_takes_several_kernels(tmp_path, capsys):
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_basis_pursuit_ends_before_an_atom_that_is_rounding(dtype):
-    """Of a polynomial of degree 2 the dictionary has rank 3."""
+    """The dictionary of a polynomial of degree 2 has rank 3."""
     X, y = rows(dtype=dtype)
     family = pursuits.fit(KBP(n_prototypes=(1, 20), intercept=False), Polynomial(2), X, X, y)
     assert int(family.statuses[1]) in (CONVERGED, TRUNCATED)
