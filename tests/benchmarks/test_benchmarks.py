@@ -1,4 +1,4 @@
-"""The benchmark for accelerators, small, with what needs no data set."""
+"""The small version of the benchmark for accelerators, on the parts that need no data set."""
 
 import json
 import subprocess

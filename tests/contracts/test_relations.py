@@ -102,7 +102,7 @@ def inputs_scaled(learner, p):
 
 
 def inputs_shifted(learner, p):
-    """The third column is constant: 0 before, and perhaps 1024 after."""
+    """Shift all columns; the third one is constant: 0 before, and 0 or 1024 after."""
     for b in ((1024, -1024, 0), (3, 512, 1024)):
         yield Pair(p, each_input(p, lambda x, b=b: x + np.asarray(b, x.dtype)), same)
 
@@ -195,7 +195,7 @@ def classes_renamed(learner, p):
 
 
 def one_output(learner, p):
-    """The second output changes nothing; scores and statuses belong to all outputs."""
+    """Change the second output: the first one stays. Scores and statuses belong to all outputs."""
     second_target = np.random.default_rng(2).standard_normal(len(p.y))
     for size in (1e-3, 1e6):
         y = np.stack([p.y[:, 0], (size * second_target).astype(p.y.dtype)], axis=1)

@@ -52,7 +52,7 @@ def run(model, X, **settings):
 
 @pytest.fixture(scope="module")
 def fitted():
-    """A pipeline of float32 and labels that are texts."""
+    """Return a fitted pipeline for float32 rows and labels that are texts."""
     return make_pipeline(StandardScaler(), classifier()).fit(IRIS.astype(np.float32), NAMES)
 
 

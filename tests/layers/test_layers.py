@@ -45,10 +45,7 @@ def grams_of(head, F):
 
 def values_without(head, F, Y, w, rows):
     """Refit by the normal equations of the expansion's coefficients, without some rows."""
-    grams = jax.jit(
-        lambda h, F: (h.kernel.cross_gram(F, h.prototypes), h.kernel.gram(h.prototypes))
-    )
-    K, G = (np.asarray(a, float) for a in grams(head, F))
+    K, G = (np.asarray(a, float) for a in grams_of(head, F))
     C, w = float(jnp.exp(head.log_C)), np.asarray(w, float).copy()
     w[rows] = 0
     design = np.concatenate([K, np.ones((len(K), 1))], axis=1)

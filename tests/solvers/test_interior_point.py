@@ -15,7 +15,7 @@ C = np.array([0.1, 3.0, 316.0])
 
 
 def problem(dtype="float64", seed=0):
-    """Features of different size about a mean, and targets of three problems, one separable."""
+    """Return features of different size, and targets of three problems, one of them separable."""
     rng = np.random.default_rng(seed)
     Phi = rng.standard_normal((N, P)) * np.array([1, 0.3, 1e-2, 3]) + np.array([2, 0, 0, -5])
     score = Phi[:, 0] - 2 + Phi[:, 1] * 2
