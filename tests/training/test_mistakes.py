@@ -44,6 +44,7 @@ def test_whole_classes_may_be_many(dtype):
         train(X, labels, **{**QUICK, "task": "classification"}, folds=61)
 
 
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("fit", [lambda: fixed_size.fit("rbf", X[:5], 10.0, X, y),
                                  lambda: dual.fit("rbf", 10.0, X, y)])  # fmt: skip
 def test_a_pure_fit_takes_no_name_of_a_kernel(fit):
