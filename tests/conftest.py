@@ -48,7 +48,8 @@ def pytest_collection_finish(session):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """The tests of a file on one worker, which compiles what they share once: a sixth less time."""
+    """Run all tests of a file on one worker, which compiles shared programs once."""
+    # This takes a sixth less time.
     config.option.loadscopereorder = False  # files of few long tests would come last
     return LoadFileScheduling(config, log)
 
@@ -59,15 +60,31 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 @pytest.fixture(autouse=True)
 def precision(request):
-    """float64, except in the float32 leg of the tests that ask for `dtype`."""
+    """Compute in float64, or in the precision `dtype` if a test takes this fixture."""
     wanted = request.getfixturevalue("dtype") if "dtype" in request.fixturenames else "float64"
     with jax.enable_x64(wanted == "float64"):
         yield wanted
 
 
+@pytest.fixture
+def jax_in_float32(precision):
+    """Switch float64 off, as it is for users who set nothing."""
+    with jax.enable_x64(False):
+        yield
+
+
+@pytest.fixture
+def cache_folder(tmp_path, monkeypatch):
+    """Let the command line cache programs in a temporary folder; then restore JAX's setting."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = jax.config.jax_compilation_cache_dir
+    yield tmp_path
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
 @pytest.fixture(autouse=True)
 def memory_maps(request):
-    """After slow tests, drop programs before they use up the 65,530 maps that Linux grants."""
+    """After slow tests, drop programs before they use up the 65,530 memory maps of Linux."""
     yield
     maps = Path("/proc/self/maps")
     if not (request.node.get_closest_marker("slow") and maps.exists()):
@@ -78,19 +95,19 @@ def memory_maps(request):
 
 @pytest.fixture(params=["float64", "float32"])
 def dtype(request):
-    """Both legs; a test that takes it must hold in both, with only `tol` relaxed."""
+    """Return each precision; a test must pass in both, with only `tol` relaxed."""
     return request.param
 
 
 @pytest.fixture
 def tol(dtype):
-    """Relative tolerance of a well-conditioned computation in this leg."""
+    """Return the relative tolerance of a well-conditioned computation in the precision `dtype`."""
     return {"float64": 1e-10, "float32": 2e-4}[dtype]
 
 
 @pytest.fixture
 def as_users_call():
-    """Without the run-time type checks of this suite, which would answer first."""
+    """Switch off the suite's type checks at run time, which would raise before the package does."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

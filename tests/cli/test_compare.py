@@ -1,4 +1,4 @@
-"""`jsparse compare`: the table of all methods, and what is told when a line cannot be had."""
+"""`jsparse compare`: the table of all methods, and the reason for each missing line."""
 
 import ast
 import os
@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
@@ -26,7 +25,7 @@ from jsparse.training.trained import Trained
 
 @pytest.fixture
 def methods():
-    """The registered methods; those that a test removes come back in their order."""
+    """Return the registered methods; afterwards restore those that a test removes."""
     every = dict(METHODS)
     yield METHODS
     METHODS.clear()
@@ -42,15 +41,15 @@ def test_the_command_line_compares_all_methods(tmp_path, capsys, methods, every)
     data.frame[::2].to_csv(path, index=False)
     options = ["--target", "target", "--quiet", "--evaluations", "1", "--max-prototypes", "8"]
     assert main(["compare", str(path), *options, "--out", str(tmp_path / "figures")]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     well = ("fixed-size LS-SVM", "SCDP", "SVM (scikit-learn)")
     for method in (*well, "LS-SVM", "sparse SVM") if every else well:
-        line = next(line for line in said.splitlines() if line.startswith(method))
+        line = next(line for line in printed.splitlines() if line.startswith(method))
         assert float(line[24:].split()[0]) < 0.12
-    constant = next(line for line in said.splitlines() if line.startswith("constant"))
+    constant = next(line for line in printed.splitlines() if line.startswith("constant"))
     assert float(constant.split()[1]) > 0.25
-    assert "without robust machine: it is for outliers among numbers" in said
-    lines = [line.removeprefix("without ") for line in said.splitlines()]
+    assert "without robust machine: it is for outliers among numbers" in printed
+    lines = [line.removeprefix("without ") for line in printed.splitlines()]
     for method in METHODS.values():  # a line of results, or a line that says why there is none
         assert sum(line.startswith((method.title + " ", method.title + ":")) for line in lines) == 1
     for name in ("compare.png", "compare.svg"):
@@ -59,7 +58,7 @@ def test_the_command_line_compares_all_methods(tmp_path, capsys, methods, every)
 
 
 def given(X, y, classification, rows=80):
-    """The task of the first rows, the others to test on."""
+    """Return a comparison that trains on the first rows and tests on the others."""
     parts = (X[:rows], y[:rows], X[rows:], y[rows:])
     return compare._Task(*parts, classification, None, None, 0)
 
@@ -71,7 +70,7 @@ def run(X, y, folder, task="classification", **options):
 
 
 class Stub(Trained):
-    """What predicts zero, without any training."""
+    """A result that predicts zero, without any training."""
 
     def __init__(self, status=1, stopped="finished"):
         vars(self).update(fit_status=status, model=SimpleNamespace(size=1), kernel=RBF(1.0))
@@ -130,8 +129,8 @@ def table(folder, text=None):
 
 
 @pytest.fixture
-def stubs(monkeypatch):
-    """Methods that train in no time; `stubs[name]` is what one does instead."""
+def stubs(cache_folder, monkeypatch):
+    """Replace training by stubs; `stubs[name]` is the function that a method calls instead."""
     of_method = {}
 
     def train(*data, method, progress, **options):
@@ -140,8 +139,7 @@ def stubs(monkeypatch):
 
     monkeypatch.setattr(compare, "train", train)
     monkeypatch.setattr(compare, "_figure", lambda *_: None)
-    yield of_method
-    jax.config.update("jax_compilation_cache_dir", None)
+    return of_method
 
 
 def compared(folder, *options):
@@ -161,9 +159,9 @@ def test_methods_are_named_run_in_order_and_refused_if_unknown(tmp_path, stubs, 
         "jsparse: training 2 of 2: LS-SVM",
     ]
     assert compared(tmp_path, "--methods", "dual,lasso") == 2
-    said = capsys.readouterr().err
-    assert "argument --methods: expected some of fixed-size, scdp, dual" in said
-    assert "got 'lasso'; " in said
+    printed = capsys.readouterr().err
+    assert "argument --methods: expected some of fixed-size, scdp, dual" in printed
+    assert "got 'lasso'; " in printed
     assert compared(tmp_path, "--methods", "spsvm") == 2
     assert "--methods: expected one that suits the rows; spsvm: it is for classification" in (
         capsys.readouterr().err
@@ -177,13 +175,13 @@ def test_a_line_not_to_be_trusted_is_marked_and_gives_the_exit_code(
     monkeypatch.setattr(compare, "_reason_against_svm", lambda data: "of its ways")
     stubs["scdp"] = lambda **_: Stub(PRECISION_LOST)
     assert compared(tmp_path, "--quiet") == 3
-    said = capsys.readouterr().out.splitlines()
-    assert next(line for line in said if line.startswith("SCDP")).endswith(" *")
+    printed = capsys.readouterr().out.splitlines()
+    assert next(line for line in printed if line.startswith("SCDP")).endswith(" *")
     for name in ("constant", "fixed-size LS-SVM", "LS-SVM", "robust machine"):
-        assert not next(line for line in said if line.startswith(name)).endswith("*")
-    assert "without sparse SVM: it is for classification" in said
-    assert any(line.startswith("*: the result is not determined") for line in said)
-    assert "without SVM (scikit-learn): of its ways" in said
+        assert not next(line for line in printed if line.startswith(name)).endswith("*")
+    assert "without sparse SVM: it is for classification" in printed
+    assert any(line.startswith("*: the result is not determined") for line in printed)
+    assert "without SVM (scikit-learn): of its ways" in printed
     del stubs["scdp"]
     assert compared(tmp_path, "--quiet") == 0
     assert "*" not in capsys.readouterr().out
@@ -221,19 +219,19 @@ def test_a_method_that_is_out_of_time_is_marked_and_one_that_fails_is_named(
     stubs.update({"fixed-size": late, "scdp": fails})
     options = ("--methods", "fixed-size,scdp,dual", "--quiet", "--max-seconds", "5")
     assert compared(tmp_path, *options) == 3
-    said = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.splitlines()
     assert limits == [5.0]
-    assert next(line for line in said if line.startswith("fixed-size")).endswith(" +")
-    assert "+: tuning stopped after 5 s (--max-seconds), best result so far" in said
-    assert "without SCDP: failed: no kernel gave an error that can be trusted" in said
-    assert any(line.startswith("LS-SVM ") for line in said)
+    assert next(line for line in printed if line.startswith("fixed-size")).endswith(" +")
+    assert "+: tuning stopped after 5 s (--max-seconds), best result so far" in printed
+    assert "without SCDP: failed: no kernel gave an error that can be trusted" in printed
+    assert any(line.startswith("LS-SVM ") for line in printed)
     stubs["dual"] = stubs["fixed-size"] = fails
     assert compared(tmp_path, *options) == 1
-    said = capsys.readouterr().err
-    assert said == "jsparse: error: no kernel gave an error that can be trusted\n"
+    printed = capsys.readouterr().err
+    assert printed == "jsparse: error: no kernel gave an error that can be trusted\n"
 
 
-def test_every_method_is_limited_or_marked(tmp_path, monkeypatch, capsys):
+def test_every_method_is_limited_or_marked(tmp_path, stubs, monkeypatch, capsys):
     table(tmp_path)
     methods = {}
 
@@ -244,21 +242,19 @@ def test_every_method_is_limited_or_marked(tmp_path, monkeypatch, capsys):
         return stub
 
     monkeypatch.setattr(compare, "train", train)
-    monkeypatch.setattr(compare, "_figure", lambda *_: None)
     options = ("--methods", "fixed-size,scdp,dual,rvm,sparse-ridge", "--quiet")
     assert compared(tmp_path, *options, "--max-prototypes", "4") == 0
-    said = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.splitlines()
     for name in ("fixed-size", "sparse-ridge"):
         assert methods[name].n_prototypes == 4
     for name in ("scdp", "rvm"):
         assert methods[name] == METHODS[name](max_prototypes=4)
     assert methods["dual"] == METHODS["dual"]()
-    marked = [line for line in said if line.endswith(" >")]
+    marked = [line for line in printed if line.endswith(" >")]
     assert [line[:24].strip() for line in marked] == ["LS-SVM"]
-    assert any(line.startswith(">: more prototypes than --max-prototypes") for line in said)
+    assert any(line.startswith(">: more prototypes than --max-prototypes") for line in printed)
     assert compared(tmp_path, *options) == 0
     assert ">" not in capsys.readouterr().out
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.mark.parametrize("moment", ["tuning", "fit", "first"])
@@ -280,20 +276,20 @@ def test_ctrl_c_keeps_the_finished_lines(tmp_path, stubs, capsys, moment, monkey
     stubs["fixed-size" if moment == "first" else "scdp"] = interrupted
     code = compared(tmp_path, "--methods", "fixed-size,scdp,dual", "--quiet")
     out, err = capsys.readouterr()
-    said = out.splitlines()
+    printed = out.splitlines()
     if moment == "first":
         assert (code, figures) == (130, [])
         assert "interrupted before there was a result" in err
         return
     assert (code, err, len(figures)) == (0, "", 1)
-    assert any(line.startswith("fixed-size LS-SVM ") for line in said)
-    assert any(line.startswith("constant ") for line in said)
-    assert "without LS-SVM: interrupted" in said
+    assert any(line.startswith("fixed-size LS-SVM ") for line in printed)
+    assert any(line.startswith("constant ") for line in printed)
+    assert "without LS-SVM: interrupted" in printed
     if moment == "tuning":
-        assert next(line for line in said if line.startswith("SCDP")).endswith(" +")
-        assert "+: tuning was interrupted, best result so far" in said
+        assert next(line for line in printed if line.startswith("SCDP")).endswith(" +")
+        assert "+: tuning was interrupted, best result so far" in printed
     else:
-        assert "without SCDP: interrupted" in said
+        assert "without SCDP: interrupted" in printed
 
 
 @pytest.mark.slow
@@ -319,7 +315,7 @@ def test_lines_come_one_by_one_through_a_pipe(tmp_path):
 
 
 def sections(command, capsys):
-    """The help of a command, by the titles of its parts."""
+    """Return the lines of a command's help, by the title of their section."""
     assert main([command, "--help"]) == 0
     parts, title = {}, ""
     for line in capsys.readouterr().out.splitlines():
@@ -363,7 +359,7 @@ MIXED = (
         ("--task", "classification"),
     ],
 )
-def test_fit_and_compare_read_the_same_rows(tmp_path, monkeypatch, more):
+def test_fit_and_compare_read_the_same_rows(tmp_path, cache_folder, monkeypatch, more):
     """Both commands read the options of the table alike."""
     path = table(tmp_path, MIXED)
     seen = []
@@ -385,21 +381,19 @@ def test_fit_and_compare_read_the_same_rows(tmp_path, monkeypatch, more):
         arguments = [command, str(path), "--target", "t", "--impute", "--missing", "?", *more]
         with pytest.raises(Enough):
             main([*arguments, "--out", str(tmp_path / command)])
-    jax.config.update("jax_compilation_cache_dir", None)
     (X, y, *rest), (X_compared, y_compared, *rest_compared) = seen
     np.testing.assert_array_equal(X, X_compared)
     np.testing.assert_array_equal(y, y_compared)
     assert rest == rest_compared
 
 
-def test_what_is_advised_is_taken(tmp_path, capsys):
-    """By the command that says so: missing values, with and without the option advised."""
+def test_what_is_advised_is_taken(tmp_path, cache_folder, capsys):
+    """A command that refuses missing values names an option of this command."""
     path = table(tmp_path, MIXED)
     arguments = [str(path), "--target", "t", "--out", str(tmp_path / "out")]
     for command in ("fit", "compare"):
         assert main([command, *arguments, "--missing", "?"]) == 2
         assert f"jsparse {command} --impute" in capsys.readouterr().err
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 # Who may print the messages of a module: of the data's what `fit` and `compare` share, as both read
@@ -448,11 +442,11 @@ def test_what_takes_long_says_how_far_it_is(monkeypatch, capsys):
     with report.progress(quiet=False) as show:
         for completed in range(1, 7):
             show(completed, 6, 0.25)
-    said = capsys.readouterr().err.splitlines()
-    assert 2 <= len(said) < 7
-    assert said[0] == "jsparse: training"  # at once
-    assert said[1].startswith("jsparse: tuning: ")
-    assert "of 6 evaluations, best CV score 0.25, " in said[1]
+    printed = capsys.readouterr().err.splitlines()
+    assert 2 <= len(printed) < 7
+    assert printed[0] == "jsparse: training"  # at once
+    assert printed[1].startswith("jsparse: tuning: ")
+    assert "of 6 evaluations, best CV score 0.25, " in printed[1]
 
 
 @pytest.mark.parametrize("width", [60, 80])

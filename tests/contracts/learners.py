@@ -35,7 +35,6 @@ from jsparse.machines import (
 )
 from jsparse.machines.method import Method
 from jsparse.multiclass import decode, output_code
-from jsparse.normal_equations import accumulate, accumulate_batches
 from jsparse.validation.cross_validation import cross_validate
 from jsparse.validation.folds import Folds
 from jsparse.validation.validate import validate
@@ -150,19 +149,6 @@ def fit_path(fit, targets=all_targets, **options) -> Learn:
 def fit_linear(p: Problem) -> Outcome:
     phi = Linear(jnp.mean(p.Z, axis=0))
     return fit_outcome(p, fixed_size.fit_features(phi, p.C, p.X, p.y, p.w))
-
-
-def fit_from_batches(p: Problem) -> Outcome:
-    phi = nystroem(p)
-    parts = np.split(np.arange(len(p.X)), [7, 14])
-    rows = [tuple(np.asarray(a)[i] for a in (p.X, p.y, p.w)) for i in parts]
-    return fit_outcome(p, fixed_size.solve(phi, accumulate_batches(phi, rows), p.C))
-
-
-def fit_from_added_sums(p: Problem) -> Outcome:
-    phi, n = nystroem(p), 10
-    sums = accumulate(phi, p.X[:n], p.y[:n], p.w[:n]) + accumulate(phi, p.X[n:], p.y[n:], p.w[n:])
-    return fit_outcome(p, fixed_size.solve(phi, sums, p.C))
 
 
 def fit_classes(scheme: str) -> Learn:
@@ -431,15 +417,6 @@ PURE = [
     Learner("validate: SparseReduction", validated(jsparse.SparseReduction()), sums_squares=True,
         digits=300, excluded=JOINT, slow=True),
 ]  # fmt: skip
-
-# Other computations with the results of the first learner of each pair.
-EQUAL = {
-    "blocks": (fit_by(fixed_size.fit), fit_by(fixed_size.fit, block_rows=5)),
-    "batches": (fit_by(fixed_size.fit), fit_from_batches),
-    "added sums": (fit_by(fixed_size.fit), fit_from_added_sums),
-    "removal": (cross_validated(method="subtraction"), cross_validated(method="removal")),
-    "KSP, on rows": (fit_pursuit(jsparse.KSP), fit_pursuit(jsparse.KSP, formed=False)),
-}
 
 # Training has much in common for all methods; so each way to read the rows, each task and each kind
 # of method is here once.

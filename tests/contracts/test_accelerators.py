@@ -1,4 +1,4 @@
-"""Programs for accelerators, without an accelerator: they lower, and their branches are right.
+"""Programs for accelerators, tested on a CPU: they lower, and their branches are right.
 
 `jax.export` lowers the programs of every method for CUDA and TPU, in float32. `on_one_thread.py`
 runs the branches that programs take on accelerators on a CPU.
@@ -26,19 +26,13 @@ from jsparse.machines import one_class
 from jsparse.normal_equations import accumulate, accumulate_groups
 from jsparse.validation.validate import validate
 
+pytestmark = pytest.mark.usefixtures("jax_in_float32")
 METHODS = [pytest.param(name, marks=() if name == "fixed-size" else SLOW) for name in EACH]
 # Methods whose programs do not lower for a TPU if they were traced for a CPU, and JAX's reason.
 # Traced for an accelerator they lower, as all other programs do.
 NOT_FROM_CPU_TO_TPU = dict.fromkeys(
     ("fixed-size", "fixed-size, tuned with fewer"), "'tridiagonal' not found for platform tpu"
 )
-
-
-@pytest.fixture(autouse=True)
-def without_x64(precision):
-    """Compute in float32, as users do on accelerators."""
-    with jax.enable_x64(False):
-        yield
 
 
 def fit_and_validate(name):

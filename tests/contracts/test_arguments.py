@@ -484,10 +484,8 @@ def test_invalid_options_of_the_command_line_are_refused(option, capsys):
         assert "invalid _" not in message  # argparse's words for a private converter
 
 
-@pytest.mark.usefixtures("settings_restored")
-def test_invalid_columns_of_the_command_line_are_refused(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+def test_invalid_columns_of_the_command_line_are_refused(cache_folder, capsys, monkeypatch):
+    monkeypatch.chdir(cache_folder)
     for arguments, words in (
         ([*FIT, "--drop", "a", "y"], "--drop: expected other columns than the target 'y'"),
         ([*FIT, "--categorical", "y"], "--categorical: expected other columns than the target"),
@@ -503,13 +501,7 @@ def test_invalid_columns_of_the_command_line_are_refused(tmp_path, capsys, monke
     ):
         assert main(arguments) == 2
         assert words in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture
-def settings_restored():
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
+    assert list(cache_folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("source_dtype", ["float32", "float64"])

@@ -220,10 +220,7 @@ def run(arguments, **changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "folder_from",
-    ["argument", *[pytest.param(name, marks=SLOW) for name in ("environment", "default")]],
-)
+@pytest.mark.parametrize("folder_from", ["argument", "environment", "default"])
 def test_programs_are_kept_on_the_disk_and_read_in_silence(tmp_path, folder_from):
     folder, arguments, variables = tmp_path / "cache", ["-c", SCRIPT], {}
     if folder_from == "argument":

@@ -110,9 +110,7 @@ def test_a_method_trains_predicts_and_is_saved_and_compiles_once(name, task, dty
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", named((n for n in NAMES if "classification" in METHODS[n].tasks), "spsvm")
-)
+@pytest.mark.parametrize("name", [n for n in NAMES if "classification" in METHODS[n].tasks])
 def test_three_classes(name):
     X, y = rows("classification", classes=3)
     result = trained(name, "classification", X, y)
@@ -121,7 +119,7 @@ def test_three_classes(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", named(n for n in NAMES if "regression" in METHODS[n].tasks))
+@pytest.mark.parametrize("name", [n for n in NAMES if "regression" in METHODS[n].tasks])
 def test_several_targets_are_fitted_as_each_target_alone(name):
     X, y = rows("regression")
     both = np.stack([y, 1000 - 2 * y + np.square(X[:, 2])], axis=1)
@@ -183,9 +181,7 @@ ADDITIVE = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "task", "validation"), fast_only(ADDITIVE, ("fixed-size", "regression", 2))
-)
+@pytest.mark.parametrize(("name", "task", "validation"), ADDITIVE)
 def test_streams_do_not_see_rows_of_weight_zero(name, task, validation):
     X, y = rows(task)
     wide_X, wide_y, w, real_rows = with_rows_of_weight_zero(X, y)

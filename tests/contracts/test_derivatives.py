@@ -547,7 +547,7 @@ def reverse(value, x, u):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives_are_equal_in_every_mode(name):
-    """Without a loop, in a batch, in each argument alone, and in all orders of the two modes."""
+    """Compare derivatives without a loop, batched, in each argument, and in all orders of modes."""
     case = CASES[name][0]()
     x, u, v = case.arguments, random_direction(case, 0), random_direction(case, 1)
     value = looped(scalar(case))

@@ -372,8 +372,9 @@ def test_held_out_equals_refitting_without_the_fold(name, targets):
     np.testing.assert_allclose(held.sums, of_folds, rtol=1e-9, atol=1e-9)
 
 
-def test_a_code_that_leaves_out_rows_is_refused_by_methods_that_share_rows():
-    case, folds = setup("scdp", "one_versus_one"), jsparse.folds_from_assignment(FOLDS)
+@pytest.mark.parametrize("name", ["scdp", "reduction", "kmp"])
+def test_a_code_that_leaves_out_rows_is_refused_by_methods_that_share_rows(name):
+    case, folds = setup(name, "one_versus_one"), jsparse.folds_from_assignment(FOLDS)
     rows, C = case.rows, jnp.asarray(GRID)
     with pytest.raises(ValueError, match="code: expected a scheme in which every problem sees"):
         validate(

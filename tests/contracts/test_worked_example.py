@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from reference.kernels import gaussian
 
 import jsparse
 from jsparse.cli import compare
 from jsparse.cli.interrupts import Interrupts
-from jsparse.data.streams import ArrayStream
 from jsparse.estimators import SCDPClassifier
 from jsparse.kernels import RBF
 from jsparse.machines import METHODS
@@ -37,10 +36,6 @@ def table(n=90):
     X = rng.standard_normal((n, 2))
     label = np.where(X[:, 0] * X[:, 1] > 0, "same", "other")
     return X, label, np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(n)
-
-
-def gaussian(A, Z):
-    return np.exp(-((A[:, None] - Z[None]) ** 2).sum(-1) / 2)
 
 
 def test_its_machines_and_their_validation_are_ridge_regression_on_the_selected_prototypes(greedy):
@@ -86,14 +81,3 @@ def test_every_public_entry_point_takes_it(greedy, tmp_path, capsys):
     options |= {"folder": tmp_path, "quiet": True, "interrupts": Interrupts(owns_process=False)}
     compare.run(X, label, "classification", **options)
     assert "greedy ridge regression" in capsys.readouterr().out
-
-
-def test_meshes_and_streams_are_refused_with_the_reason(greedy):
-    X, _, y = table()
-    mesh = Mesh(np.array(jax.devices()[:1]), ("rows",))
-    for change, rows in (
-        ({"resources": jsparse.Resources(mesh=mesh)}, (X, y)),
-        ({}, (ArrayStream(X, y),)),
-    ):
-        with pytest.raises(ValueError, match="expected a method that needs only sums over rows"):
-            jsparse.train(*rows, task="regression", key=0, method=greedy(3), **change)

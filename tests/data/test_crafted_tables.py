@@ -1,4 +1,4 @@
-"""Tables of every kind of cell: what the csv module says they hold, or a clear refusal.
+"""Tables with every kind of cell are read as by the csv module, or clearly refused.
 
 Each table is written as CSV by the standard library and read whole, in batches, and from Parquet.
 What is accepted is compared with loops over the cells.
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from crafted import crafted_examples
 
 from jsparse.data.encoding import encode, encode_target, fit_schema
 from jsparse.data.schema import NULL_VALUES
@@ -51,19 +52,19 @@ def tables(draw):
 
 
 def number(cell):
-    """A cell as pyarrow reads it: 0x1F is 31."""
+    """Return the number that pyarrow reads from a cell: 31 from 0x1F."""
     return float(int(cell, 16) if cell.startswith("0x") else float(cell))
 
 
 def moment(cell):
-    """A cell as a point in time; a time of day is one on the first day."""
+    """Return the point in time of a cell; a time of day is placed on the first day."""
     if "-" in cell:
         return datetime.datetime.fromisoformat(cell)
     return datetime.datetime.combine(datetime.date.min, datetime.time.fromisoformat(cell))
 
 
 def expected_column(cells, column):
-    """What the cells become by the schema's own kind of column, by loops; NaN where missing."""
+    """Encode cells by loops as the schema's kind of column says; return also which are missing."""
     missing = [cell in NULL_VALUES for cell in cells]
     if column.categories is not None:
         names = [str(c).lower() if isinstance(c, bool) else c for c in column.categories]
@@ -101,7 +102,7 @@ def read_stream(path):
 
 
 def outcome(read, path):
-    """What a file is read as, or the message of a clear refusal."""
+    """Return the table that is read from a file, or the message of a clear refusal."""
     try:
         return read(path)
     except TableError as refusal:
@@ -130,25 +131,19 @@ def check(cells, encoded):
             np.testing.assert_allclose(ours[missing, 0], middle, rtol=4e-16)
 
 
-def net(folder, examples):
+@pytest.mark.parametrize("examples", [50, pytest.param(3_000, marks=pytest.mark.slow)])
+def test_every_table_is_what_its_cells_say_or_refused(tmp_path, examples):
     counts = Counter()
 
-    @hypothesis.settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[hypothesis.Phase.generate],
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
+    @crafted_examples(examples)
     @hypothesis.given(
         cells=tables(),
         delimiter=st.sampled_from(",;\t|"),
         bom=st.booleans(),
         end=st.sampled_from(["\n", "\r\n"]),
     )
-    def every_table_is_what_it_says_or_refused(cells, delimiter, bom, end):
-        path = folder / "t.csv"
+    def check_table(cells, delimiter, bom, end):
+        path = tmp_path / "t.csv"
         path.write_bytes(as_csv(cells, delimiter, bom, end))
         # The oracle of what is in a cell: the standard library's reader of what was written.
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -169,7 +164,7 @@ def net(folder, examples):
             for i, column in enumerate(cells)
         }
         y = pa.array([i + 1.5 for i in range(len(rows))])
-        path = folder / "t.parquet"
+        path = tmp_path / "t.parquet"
         pq.write_table(pa.table({**nulls, "y": y}), path, row_group_size=3)
         for read in (read_whole, read_stream):
             encoded = outcome(read, path)
@@ -177,18 +172,8 @@ def net(folder, examples):
             if not isinstance(encoded, str):
                 check(cells, encoded)
 
-    every_table_is_what_it_says_or_refused()
-    print(dict(counts))
+    check_table()
     assert min(counts[name] for name in ("CSV", "Parquet", "CSV refused")) > 0.1 * examples
-
-
-def test_crafted_tables(tmp_path):
-    net(tmp_path, 50)
-
-
-@pytest.mark.slow
-def test_thousands_of_crafted_tables(tmp_path):
-    net(tmp_path, 3_000)
 
 
 @pytest.mark.parametrize(

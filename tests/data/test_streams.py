@@ -1,4 +1,4 @@
-"""Streams of row batches: the same every time, or an error that names the rows."""
+"""Streams of row batches must be equal in every pass; an error names the rows that differ."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_arrays_and_memory_maps_come_in_batches(tmp_path):
 
 
 class Shifting:
-    """A stream that is another one each time it is read."""
+    """A stream with other batches in every pass."""
 
     def __init__(self, *passes):
         self.passes = list(passes)

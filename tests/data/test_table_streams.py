@@ -1,8 +1,7 @@
-"""Files in batches: the same numbers as the file as a whole, and rows told by their number."""
+"""Files read in batches give the numbers of the whole file; errors name rows by number."""
 
 import functools
 
-import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -31,7 +30,7 @@ def people(n=500):
 
 
 def replaced(table, name, value):
-    """With other values in one column, by row and value."""
+    """Replace the values of one column by a function of row number and value."""
     values = [value(i, v) for i, v in enumerate(table[name].to_pylist())]
     return table.set_column(table.column_names.index(name), name, pa.array(values))
 
@@ -175,17 +174,15 @@ SMALL = ("--prototypes", 10, "--folds", 3, "--evaluations", 1, "--quiet")
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
+def command(cache_folder, capsys):
     """Run the command line, and return its exit code, output and messages."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def run(*words):
         capsys.readouterr()
         code = main([*map(str, words)])
         return code, *capsys.readouterr()
 
-    yield run
-    jax.config.update("jax_compilation_cache_dir", None)
+    return run
 
 
 def model_file(path, table, target, labels=(), **options):
@@ -210,9 +207,9 @@ def test_the_command_line_streams_a_folder(tmp_path, command):
     assert loaded.about["cv_error"] < 0.2
     assert loaded.inverse_temperatures is not None
     pyarrow.csv.write_csv(people(), tmp_path / "t.csv")
-    code, _, said = command("predict", model, tmp_path / "t.csv", "--out", tmp_path / "p.csv")
+    code, _, messages = command("predict", model, tmp_path / "t.csv", "--out", tmp_path / "p.csv")
     assert code == 0
-    assert "misclassification on 500 rows: 0.0" in said
+    assert "misclassification on 500 rows: 0.0" in messages
     for more, message in (
         (["--holdout", 0.2], "--stream"),
         (["--stream", "--loss", "huber"], "--loss: expected together with --method robust"),
@@ -220,9 +217,9 @@ def test_the_command_line_streams_a_folder(tmp_path, command):
         (["--stream", "--folds", 4, "--holdout", 0.2], "--folds, --holdout: expected one"),
         (["--stream", "--prototypes", 900000], "n_prototypes"),
     ):
-        code, _, said = command(*fit, *more)
+        code, _, messages = command(*fit, *more)
         assert code == 2
-        assert message in said
+        assert message in messages
 
 
 @pytest.mark.slow
@@ -240,21 +237,21 @@ def test_a_file_too_large_for_memory_is_to_be_streamed(tmp_path, command, monkey
     model = model_file(tmp_path / "m", table, "income")
     pq.write_table(table, cut)
     cut.write_bytes(cut.read_bytes()[:-9])
-    code, _, said = command("predict", model, cut)  # named where it is read
+    code, _, messages = command("predict", model, cut)  # named where it is read
     assert code == 2
-    assert f"'{cut}': expected a readable Parquet file" in said
+    assert f"'{cut}': expected a readable Parquet file" in messages
     monkeypatch.setattr("jsparse.cli.files.free_bytes", lambda: 1000)
     for words in (
         ["fit", path, "--target", "income", "--out", tmp_path / "n", *SMALL],
         ["predict", model, path],
     ):
-        code, _, said = command(*words)
+        code, _, messages = command(*words)
         assert code == 2
-        assert "--stream" in said
-    code, out, said = command("predict", model, path, "--stream")
+        assert "--stream" in messages
+    code, out, messages = command("predict", model, path, "--stream")
     assert code == 0
     assert len(out.split()) == 151
-    assert "mean squared error on 150 rows" in said
+    assert "mean squared error on 150 rows" in messages
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "folder"])
@@ -269,12 +266,12 @@ def test_predictions_of_a_stream_are_those_of_the_whole_file(kind, tmp_path, com
     whole, one, other = (tmp_path / name for name in ("whole.parquet", "one.csv", "other.csv"))
     pq.write_table(shown, whole)
     streamed = written(kind, tmp_path, shown)
-    code, _, said = command("predict", model, whole, "--out", one)
+    code, _, messages = command("predict", model, whole, "--out", one)
     assert code == 0
-    assert "column 'town': 5 rows of unseen category" in said
-    assert "misclassification on 500 rows" in said
+    assert "column 'town': 5 rows of unseen category" in messages
+    assert "misclassification on 500 rows" in messages
     by_stream = ["predict", model, streamed, "--stream"]
-    assert command(*by_stream, "--out", other) == (0, "", said)
+    assert command(*by_stream, "--out", other) == (0, "", messages)
     labels, values = zip(*(r.split(",") for r in one.read_text().split()), strict=True)
     labels_2, values_2 = zip(*(r.split(",") for r in other.read_text().split()), strict=True)
     assert labels == labels_2
@@ -284,9 +281,9 @@ def test_predictions_of_a_stream_are_those_of_the_whole_file(kind, tmp_path, com
 
     if kind == "folder":  # nor into the folder that is read
         inside = streamed / "0000.parquet"
-        code, _, said = command(*by_stream, "--out", inside)
+        code, _, messages = command(*by_stream, "--out", inside)
         assert code == 2
-        assert "another file than one that is read" in said
+        assert "another file than one that is read" in messages
         assert pq.read_table(inside).num_rows == 200
 
     # What is wrong in the last batch leaves the file as it was.
@@ -296,9 +293,9 @@ def test_predictions_of_a_stream_are_those_of_the_whole_file(kind, tmp_path, com
         pq.write_table(wrong.slice(400), streamed / "0400.parquet")
     else:
         written(kind, tmp_path, wrong)
-    code, _, said = command(*by_stream, "--out", other)
+    code, _, messages = command(*by_stream, "--out", other)
     assert code == 2
-    assert "481" in said
+    assert "481" in messages
     assert other.read_bytes() == before
 
 
@@ -325,19 +322,19 @@ def test_the_types_of_a_stream_are_those_of_training(tmp_path, command):
     remark = pa.array([None if i < 190 else "?" for i in range(n)], pa.string())
     late = late.append_column("remark", remark)
     large, small = written_long(late, tmp_path / "large.csv"), tmp_path / "small.csv"
-    code, whole, said = command("predict", model, large)
+    code, whole, messages = command("predict", model, large)
     assert code == 0
-    assert "misclassification on 200 rows" in said
-    code, streamed, said_of_stream = command("predict", model, large, "--stream")
-    assert (code, said_of_stream) == (0, said)
+    assert "misclassification on 200 rows" in messages
+    code, streamed, stream_messages = command("predict", model, large, "--stream")
+    assert (code, stream_messages) == (0, messages)
     labels, labels_2 = ([row.split(",")[0] for row in out.split()] for out in (streamed, whole))
     assert labels == labels_2
     assert set(labels[1:]) <= {"3", "7"}
     # A column that is missing is told by its name, with the nearest.
     pyarrow.csv.write_csv(table.rename_columns(["x", "flags", "code", "serial", "y"]), small)
-    code, _, said = command("predict", model, small, "--stream")
+    code, _, messages = command("predict", model, small, "--stream")
     assert code == 2
-    assert "'flag', not found; nearest: 'flags'" in said
+    assert "'flag', not found; nearest: 'flags'" in messages
 
 
 def test_a_stream_says_what_the_whole_file_says(tmp_path, command):
@@ -355,20 +352,20 @@ def test_a_stream_says_what_the_whole_file_says(tmp_path, command):
         shown = pa.table({**{name: table[name] for name in table.column_names}, **values})
         write = pyarrow.csv.WriteOptions(quoting_style="none", delimiter=delimiter)
         pyarrow.csv.write_csv(shown, path, write)
-        codes, _, said = zip(
+        codes, _, messages = zip(
             *(command("predict", model, path, *more) for more in ([], ["--stream"])), strict=True
         )
         assert codes == (code, code)
-        assert code != 0 or said[0].strip() == said[1].strip()
-        assert all(word in message for word in words for message in said)
+        assert code != 0 or messages[0].strip() == messages[1].strip()
+        assert all(word in message for word in words for message in messages)
     # Files that differ in a column that is not wanted.
     (tmp_path / "parts").mkdir()
     for name, cells in (("a", range(n)), ("b", ["A"] * n)):
         other = table.append_column("u", pa.array(cells))
         pq.write_table(other, tmp_path / "parts" / f"{name}.parquet")
-    code, _, said = command("predict", model, tmp_path / "parts", "--stream")
+    code, _, messages = command("predict", model, tmp_path / "parts", "--stream")
     assert code == 0
-    assert "mean squared error on 120 rows" in said
+    assert "mean squared error on 120 rows" in messages
 
 
 @pytest.mark.slow
@@ -387,9 +384,9 @@ def test_columns_to_drop_are_not_read(tmp_path, command):
         (["remarks"], "the columns to drop 'remarks', not found; nearest: 'remark'"),
         (["remark", "y"], "--drop: expected other columns than the target 'y'"),
     ):
-        code, _, said = command(*fit, "--drop", "text", *drop)
+        code, _, messages = command(*fit, "--drop", "text", *drop)
         assert code == 2
-        assert words in said
+        assert words in messages
     for drop, columns in ((["remark"], 4), (["remark", "town"], 1)):  # also if it is categorical
         code, report, _ = command(*fit, "--drop", "text", *drop)
         assert code == 0
@@ -402,9 +399,9 @@ def test_a_target_whose_first_values_are_whole(tmp_path, command):
     model = model_file(tmp_path / "m", table, "y")
     large = written_long(table, tmp_path / "large.csv")
     large.write_text(large.read_text().replace(".0,", ","))
-    code, _, said = command("predict", model, large, "--stream")
+    code, _, messages = command("predict", model, large, "--stream")
     assert code == 0
-    assert "mean squared error on 200 rows" in said
+    assert "mean squared error on 200 rows" in messages
 
 
 def test_row_groups_and_files_are_shards(tmp_path):

@@ -1,4 +1,4 @@
-"""Reading tables and encoding them: against loops, round trips, and every kind of bad input."""
+"""Tables are read and encoded as by loops over their cells; bad input is refused."""
 
 import csv
 import datetime

@@ -5,7 +5,6 @@ import inspect
 import pickle
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -20,14 +19,9 @@ from jsparse.machines import METHODS
 ALL = [getattr(estimators, name) for name in sorted(dir(estimators))]
 NAMED = [one for one in ALL if isinstance(one, type) and issubclass(one, Machine)]
 SIZES = ("n_prototypes", "max_prototypes")
+pytestmark = pytest.mark.usefixtures("jax_in_float32")
 X = np.random.default_rng(0).standard_normal((40, 2))
 Y = {"classification": X[:, 0] > 0, "regression": X[:, 0] + X[:, 1] ** 2}
-
-
-@pytest.fixture(autouse=True)
-def own_precision():
-    with jax.enable_x64(False):
-        yield
 
 
 @pytest.mark.parametrize(

@@ -25,21 +25,15 @@ from jsparse.estimators import (
 )
 from jsparse.kernels import Mixed
 
+pytestmark = pytest.mark.usefixtures("jax_in_float32")
 N = 60
 OPTIONS = {"lengthscale": 2.0, "C": 10.0, "cv": 3, "random_state": 0}
 CODED = ["town", "size", "zone", "member"]
 FAST = {FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor}
 
 
-@pytest.fixture(autouse=True)
-def own_precision():
-    """As users have it: JAX in float32, and its usual promotions."""
-    with jax.enable_x64(False):
-        yield
-
-
 def people(n=N, seed=0):
-    """Texts, a category, a category of whole numbers, booleans and numbers."""
+    """Return a table of texts, a category, a category of whole numbers, booleans and numbers."""
     rng = np.random.default_rng(seed)
     return pd.DataFrame(
         {

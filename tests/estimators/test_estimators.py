@@ -9,10 +9,9 @@ import pandas as pd
 import pytest
 from sklearn import config_context
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
-from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import brier_score_loss, log_loss
 from sklearn.model_selection import (
     HalvingGridSearchCV,
@@ -56,6 +55,7 @@ from jsparse.estimators import (
 )
 from jsparse.kernels import Matern52
 
+pytestmark = pytest.mark.usefixtures("jax_in_float32")
 QUICK = {"lengthscale": 2.0, "C": 10.0, "random_state": 0}
 EVERY = [
     FixedSizeLSSVMClassifier(**QUICK, cv=3),
@@ -91,13 +91,6 @@ EVERY = [
     RelevanceVectorRegressor(20, lengthscale=2.0, random_state=0, cv=3),
     SparseOneClassSVM(random_state=0),
 ]
-
-
-@pytest.fixture(autouse=True)
-def own_precision():
-    """As users have it: JAX in float32, and its usual promotions."""
-    with jax.enable_x64(False):
-        yield
 
 
 def argued(estimator):
@@ -232,17 +225,6 @@ def test_class_weights_move_decisions_and_probabilities_alike(cancer):
     assert means[0] + 0.1 < means[1] < means[2] - 0.1
 
 
-def test_the_dual_is_kernel_ridge_with_an_intercept():
-    X, y = load_diabetes(return_X_y=True)
-    X = X[:150] / X[:150].std(axis=0)
-    X, y = np.concatenate([X, -X]), np.concatenate([y[:150], -y[:150]])
-    X = X / X.std(axis=0)
-    model = LSSVMRegressor(lengthscale=3.0, C=5.0).fit(X, y)
-    theirs = KernelRidge(alpha=0.2, kernel="rbf", gamma=1 / 18).fit(X, y)
-    np.testing.assert_allclose(model.predict(X[:30]), theirs.predict(X[:30]), rtol=1e-6)
-    assert model.prototypes_.shape == X.shape
-
-
 def test_bad_parameters_are_named(as_users_call, cancer):
     """`tests/contracts/test_arguments.py` refuses values that are wrong in themselves."""
     X, y = cancer
@@ -320,9 +302,9 @@ def test_what_is_reported_while_fitting(cancer, capsys):
     X, y = cancer
     options = {"cv": 3, "max_evaluations": 3, "random_state": 0}
     model = FixedSizeLSSVMClassifier(10, **options, verbose=1).fit(X[:100], y[:100])
-    said = capsys.readouterr()
-    assert said.out == ""
-    lines = said.err.splitlines()
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    lines = printed.err.splitlines()
     assert lines[0] == "jsparse: compiling"
     assert len(lines) == 4
     for i, line in enumerate(lines[1:], 1):
@@ -361,18 +343,12 @@ def test_more_prototypes_than_rows_are_capped_with_both_numbers_said():
 
 
 @pytest.mark.slow
-def test_the_largest_of_several_numbers_is_capped():
+def test_more_prototypes_than_rows_are_capped_by_weights_among_sizes_and_in_other_machines():
     X, y = load_iris(return_X_y=True)
     X, y = X[::5], y[::5]
     with pytest.warns(UserWarning, match=r"n_prototypes: \(4, 200\) is .*\(4, 30\) is taken"):
         model = FixedSizeLSSVMClassifier([4, 200], **QUICK, cv=3).fit(X, y)
     assert model.sizes_.tolist() == [4, 30]
-
-
-@pytest.mark.slow
-def test_more_prototypes_than_rows_are_capped_by_weights_and_in_other_machines():
-    X, y = load_iris(return_X_y=True)
-    X, y = X[::5], y[::5]
     w = np.where(np.arange(30) % 3 == 0, 0.0, 1.0)
     with pytest.warns(UserWarning, match="n_prototypes: 25 is more than 20 rows"):
         FixedSizeLSSVMClassifier(25, **QUICK, cv=3).fit(X, y, w)

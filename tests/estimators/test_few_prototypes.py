@@ -27,7 +27,7 @@ def test_a_part_of_the_support_vectors_of_libsvm(as_users_call):
 
 @pytest.mark.slow
 def test_outliers_as_by_libsvm(as_users_call):
-    """With as many prototypes as rows it is scikit-learn's machine."""
+    """With as many prototypes as rows, the machine is scikit-learn's."""
     X = np.random.default_rng(0).standard_normal((24, 2)) * np.array([1.0, 5.0])
     model = SparseOneClassSVM(24, nu=0.3, starts=1, max_iter=1, random_state=0)
     with warnings.catch_warnings():

@@ -8,19 +8,19 @@ import jax
 import numpy as np
 import pytest
 from reference.fixed_size import nystroem, ridge
-from test_partial_fit import LEFT_OUT, OPTIONS, own_precision, rows, values
+from test_partial_fit import LEFT_OUT, OPTIONS, rows, values
 
 from jsparse.estimators import FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor
 from jsparse.multiclass import output_code
 from jsparse.training.forgetting import Forgetting
 from jsparse.training.more_rows import with_more_rows
 
-__all__ = ["own_precision"]
+pytestmark = pytest.mark.usefixtures("jax_in_float32")
 FIRST, BATCH = 50, 15  # rows of the first call and of later calls
 
 
 def batches(X, y, w):
-    """The first batch, and later batches of a few rows each."""
+    """Divide rows into a first batch, and later batches of a few rows each."""
     edges = [0, *range(FIRST, len(X), BATCH), len(X)]
     return [(X[a:b], y[a:b], w[a:b]) for a, b in itertools.pairwise(edges) if a < b]
 
@@ -32,7 +32,7 @@ def learnt(machine, parts, **options):
 
 
 def weights_left(parts, forget=1.0, half_life=np.inf, window=None):
-    """The weight of every row after the last batch, row by row."""
+    """Return the remaining weight of every row after the last batch, by a loop over rows."""
     left, ages = [], []
     for _, _, w in parts:
         left = [forget * weight for weight in left]
@@ -48,7 +48,7 @@ def weights_left(parts, forget=1.0, half_life=np.inf, window=None):
 
 
 def dense(model, X, target, weights, X_new):
-    """Values of a dense solve with explicit weights, at the model's prototypes and scaling."""
+    """Return values of a dense solve with explicit weights and the model's prototypes, scaled."""
     expansion = model.model_.expansion
     shift, scale = (np.asarray(a, float) for a in expansion.scaling)
     Z = np.asarray(expansion.prototypes, float)
@@ -127,9 +127,7 @@ def test_forgetting_all_is_a_fit_of_the_last_batch_and_nothing_is_more_rows():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("single", "steps"), [(False, 560), pytest.param(True, 1000, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("single", "steps"), [(False, 560), (True, 1000)])
 def test_many_steps_of_a_window_stay_within_rounding(single, steps):
     X, y, _ = rows(n=100 + steps)
     cast = np.float32 if single else np.float64

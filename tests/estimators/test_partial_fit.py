@@ -14,6 +14,7 @@ from jsparse.compilation import count_compilations
 from jsparse.estimators import FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor
 from jsparse.multiclass import output_code
 
+pytestmark = pytest.mark.usefixtures("jax_in_float32")
 OPTIONS = {
     "n_prototypes": 12,
     "lengthscale": 1.0,
@@ -26,15 +27,8 @@ ONE = np.ones(50)
 LEFT_OUT = np.array([[1.0, 1, 0], [-1, 1, 1], [0, -1, 1], [-1, 0, -1]])
 
 
-@pytest.fixture(autouse=True)
-def own_precision():
-    """As users have it: JAX in float32."""
-    with jax.enable_x64(False):
-        yield
-
-
 def rows(k=None, n=100, seed=0):
-    """Inputs in units of their own, targets (class names if there are k classes), weights."""
+    """Return inputs in different units, targets (names of classes if `k` is given) and weights."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, 3))
     y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.1 * rng.standard_normal(n)
@@ -45,7 +39,7 @@ def rows(k=None, n=100, seed=0):
 
 
 def dense(model, first, weights_of_first, X, target, weights, X_new):
-    """Values at new rows of a dense solve of all rows, with what the first rows decided."""
+    """Return values of a dense solve of all rows; scaling and prototypes come from the first."""
     w = weights_of_first / weights_of_first.sum()
     mean = w @ first
     sd = np.sqrt(w @ (first - mean) ** 2)

@@ -52,7 +52,7 @@ def run(model, X, **settings):
 
 @pytest.fixture(scope="module")
 def fitted():
-    """A pipeline of float32 and labels that are texts."""
+    """Return a fitted pipeline for float32 rows and labels that are texts."""
     return make_pipeline(StandardScaler(), classifier()).fit(IRIS.astype(np.float32), NAMES)
 
 
@@ -86,7 +86,7 @@ def test_two_classes_and_a_search_over_parameters():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("targets", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("targets", [1, 2])
 def test_a_regressor_within_a_pipeline(targets):
     X, y = load_diabetes(return_X_y=True)
     Y = y if targets == 1 else np.stack([y, -y], axis=1)

@@ -2,7 +2,6 @@
 
 import ctypes
 import datetime
-import itertools
 import re
 import subprocess
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from c_program import compile_source, compiled, needs_compiler, pointers
-from predictor.plain_models import TASKS, D, M, a_model, every_kernel, rows
+from predictor.plain_models import D, M, a_model, every_kernel, every_pair, rows
 
 from jsparse import Model, kernels
 from jsparse.cli.main import main
@@ -21,11 +20,6 @@ from jsparse.expansion import KernelExpansion
 from jsparse.predictor import load
 
 KERNELS = every_kernel()
-FEW = [(kernel, list(TASKS)[i % len(TASKS)]) for i, kernel in enumerate(KERNELS)]
-ALL = [
-    pytest.param(*pair, marks=() if pair in FEW else pytest.mark.slow, id="-".join(pair))
-    for pair in itertools.product(KERNELS, TASKS)
-]
 CLASSIFIER = """
 int scores(const REAL *x, REAL *s) { return m_scores(x, s); }
 int number(const REAL *x) { return m_class(x); }
@@ -63,7 +57,7 @@ class Compiled:
 
 
 @needs_compiler
-@pytest.mark.parametrize(("kernel", "task"), ALL)
+@pytest.mark.parametrize(("kernel", "task"), every_pair(KERNELS))
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_c_agrees_with_the_model(kernel, task, dtype, tmp_path):
     model, X = a_model(KERNELS[kernel], task, dtype), rows(200, dtype)

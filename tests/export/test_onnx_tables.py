@@ -32,7 +32,7 @@ KINDS = {"town": object, "smoker": bool, "floor": np.int64}
 
 
 def columns(frame, kinds=KINDS):
-    """The columns as the recipe in docs/howto/deploy.md hands them over."""
+    """Return the columns as the recipe in docs/howto/deploy.md passes them to a program."""
     frame = frame.assign(since=frame["since"].to_numpy("datetime64[us]").astype(np.int64))
     kinds = {"since": np.int64, **kinds}
     return {name: np.array(frame[[name]], kinds.get(name, float)) for name in frame}

@@ -1,6 +1,5 @@
 """A model's functions as StableHLO files, run by JAX in a process without this package."""
 
-import dataclasses
 import subprocess
 import sys
 
@@ -8,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from jax import export
-from predictor.plain_models import D, a_model, every_kernel, rows
+from predictor.plain_models import D, a_model, every_kernel, numbered, rows
 
 from jsparse._files import OutputError
 from jsparse.export.stablehlo import PLATFORMS
@@ -40,18 +39,10 @@ except ImportError:
 """
 
 
-def numbered(task, dtype="float64"):
-    """A classifier whose labels are whole numbers."""
-    model = a_model(KERNELS["rbf"], task, dtype)
-    return dataclasses.replace(
-        model, labels=tuple(range(3, 3 + len(model.labels))), label_dtype="<i8"
-    )
-
-
 def test_a_process_without_this_package_gives_the_model_s_answers(tmp_path):
     answers = {}
     for task, dtype, function in CASES:
-        model, name = numbered(task, dtype), f"{task} {dtype} {function}"
+        model, name = numbered(a_model(KERNELS["rbf"], task, dtype)), f"{task} {dtype} {function}"
         model.to_stablehlo(tmp_path / f"{name}.stablehlo", function)
         np.save(tmp_path / f"{name}.rows.npy", rows(300, dtype))
         answers[name] = getattr(model, function)(rows(300, dtype))

@@ -68,10 +68,6 @@ ONE_OF_EACH = ["rbf", "laplacian", "matern32", "matern52", "rational quadratic",
 ONE_OF_EACH += ["projected"]
 STATIONARY = ["rbf per dimension", "laplacian", "matern32", "matern52", "rational quadratic"]
 
-DISTINCT = [name for name in CASES if name not in ("rbf", "rbf sigma2")]
-
-every_kernel = pytest.mark.parametrize("name", list(CASES))
-every_distinct = pytest.mark.parametrize("name", DISTINCT)
 every_stationary = pytest.mark.parametrize("name", STATIONARY)
 
 
@@ -80,7 +76,7 @@ def make(name):
 
 
 def sum_of(names=ONE_OF_EACH):
-    """One kernel out of many, to compile once: what is finite of a sum is finite of each term."""
+    """Return a sum of kernels, which compiles once; if a sum is finite, each term is finite."""
     return functools.reduce(operator.add, [make(name) for name in names])
 
 
@@ -90,12 +86,12 @@ def points(n=9, d=3, seed=0, dtype="float64"):
 
 @jax.jit
 def evaluate(kernel, X, Z):
-    """Cross-Gram, Gram, diagonal and one pair; with the shapes of `points`, compiled once each."""
+    """Return cross-Gram matrix, Gram matrix, diagonal and the value of one pair."""
     return kernel.cross_gram(X, Z), kernel.gram(X), kernel.diagonal(X), kernel(X[0], Z[0])
 
 
 def close(actual, desired, dtype, factor=1.0):
-    """Within some roundings of the largest entry: what a matrix product can promise."""
+    """Compare to within some roundings of the largest entry, as a matrix product guarantees."""
     desired = np.asarray(desired, np.float64)
     atol = factor * 50 * np.finfo(dtype).eps * max(1.0, np.max(np.abs(desired), initial=0.0))
     np.testing.assert_allclose(np.asarray(actual, np.float64), desired, rtol=0, atol=atol)
@@ -104,7 +100,7 @@ def close(actual, desired, dtype, factor=1.0):
 # --- values ---------------------------------------------------------------------------------------
 
 
-@every_kernel
+@pytest.mark.parametrize("name", CASES)
 def test_agrees_with_loops(name, dtype):
     kernel, reference = make(name), CASES[name][1]
     X, Z = points(9, dtype=dtype), points(5, seed=1, dtype=dtype)
@@ -185,12 +181,12 @@ no_deadline = hypothesis.settings(deadline=None, max_examples=6)
 
 
 def with_duplicates(seed):
-    """Nine rows of which up to six are twice or three times there."""
+    """Return nine rows, drawn with replacement from one to nine different rows."""
     rng = np.random.default_rng(seed)
     return points(9, seed=seed)[rng.integers(0, rng.integers(1, 10), 9)]
 
 
-@every_distinct
+@pytest.mark.parametrize("name", [n for n in CASES if n not in ("rbf", "rbf sigma2")])
 @no_deadline
 @hypothesis.given(seed=seeds)
 def test_gram_is_symmetric_and_positive_and_rows_may_come_in_any_order(name, seed):
@@ -226,7 +222,7 @@ def test_only_scaled_differences_count(name, seed, scale):
 
 
 def central(f, x, h):
-    """First derivatives of a scalar function by central differences, shaped like `x`."""
+    """Return first derivatives of a scalar function by central differences, shaped like `x`."""
     out = np.empty(np.shape(x))
     for i in np.ndindex(out.shape):
         step = np.zeros(out.shape)
@@ -284,7 +280,7 @@ CURVATURE = {
 
 @jax.jit
 def at_coincident_points(kernel, x, Z):
-    """Gradients, and second derivatives in both modes, of a pair and of an entry of the matrix."""
+    """Return gradients and second derivatives, in both modes, of a pair and of a matrix entry."""
 
     def in_cross_gram(x, z):
         return kernel.cross_gram(jnp.stack([Z[1], x]), jnp.stack([Z[0], z, z]))[1, 2]
@@ -365,7 +361,7 @@ def test_gram_derivative_is_that_of_its_entries():
 
 
 def sizes(jaxpr):
-    """Number of entries of every intermediate array, in called functions too."""
+    """Yield the number of entries of every intermediate array, in called functions too."""
     for equation in jaxpr.eqns:
         for variable in equation.outvars:
             yield int(np.prod(variable.aval.shape))

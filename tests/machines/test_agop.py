@@ -22,7 +22,7 @@ def machine(kernel, outputs=(), dtype=np.float64):
 
 
 def by_differences(expansion, X, weights, step=1e-5):
-    """The mean outer product of central differences, row by row."""
+    """Return the mean outer product of central differences, by a loop over rows."""
     total = np.zeros((D, D))
     for x, w in zip(X, weights, strict=True):
         slopes = np.stack(

@@ -1,4 +1,4 @@
-"""Pure fits of few prototypes, and of the RVM: as their methods, what they trace, bad arguments."""
+"""Methods of few prototypes, and the RVM, equal their pure functions; bad arguments are refused."""
 
 from types import SimpleNamespace
 
@@ -36,7 +36,7 @@ FITS = {
 
 
 def data(dtype="float64"):
-    """Three classes, row weights some of which are 0, and prototypes for two starts."""
+    """Return rows of three classes, row weights (some are 0), and prototypes for two starts."""
     rng = np.random.default_rng(0)
     label = np.arange(N) % 3
     X = rng.standard_normal((N, 2)) + 2 * np.stack([label == 1, label == 2], axis=1)
@@ -46,7 +46,7 @@ def data(dtype="float64"):
 
 
 def columns(scheme):
-    """Rows of a code, and their targets and weights in several columns."""
+    """Return rows with an output code, and their targets and weights, a column for each problem."""
     X, label, w, _ = data()
     code = output_code(scheme, 3).astype(X.dtype)
     rows = rows_of(X, label, w, code)
@@ -100,7 +100,7 @@ def test_an_rvm_of_the_intercept_alone_keeps_one_prototype():
 
 @pytest.mark.slow
 def test_the_objective_of_a_reduced_machine_has_the_derivative_of_differences():
-    """Along one direction of the kernel, prototypes, C, inputs and weights; penalties in a sum."""
+    """Move kernel, prototypes, C, inputs and weights along one direction; sum both penalties."""
     X, label, w, Z = data()
     y, Z = jnp.where(label == 1, 1.0, -1.0), Z[:M] + 0.1
     rng = np.random.default_rng(1)
@@ -207,16 +207,16 @@ def test_points_of_several_sizes_are_those_of_each_size_alone(kind):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(jsparse.SLMC, marks=pytest.mark.slow),
-        pytest.param(jsparse.SparseFisher, marks=pytest.mark.slow),
-        pytest.param(jsparse.SparseRidge, marks=pytest.mark.slow),
+        jsparse.SLMC,
+        jsparse.SparseFisher,
+        jsparse.SparseRidge,
         jsparse.ReducedSVM,
-        pytest.param(jsparse.ReducedSetSVM, marks=pytest.mark.slow),
-        pytest.param(jsparse.SparseReduction, marks=pytest.mark.slow),
+        jsparse.ReducedSetSVM,
+        jsparse.SparseReduction,
     ],
 )
 def test_cross_validation_chooses_one_of_several_sizes(kind, tmp_path):
-    """As by the errors of each size alone; the model is of the chosen size."""
+    """The errors are those of each size alone, and the model has the chosen size."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     y = np.sin(2 * X[:, 0]) + X[:, 1]

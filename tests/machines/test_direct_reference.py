@@ -17,7 +17,7 @@ PROBLEMS = ["hinge", "squared hinge", "least squares", "one class", "Fisher"]
 
 
 def flowers(rows=slice(50, None, 2), dtype="float64"):
-    """Standardised petals of irises, their species and sepal lengths, and weights, some of them 0.
+    """Return standardised petals of irises, species, sepal lengths, and weights (some are 0).
 
     The last two of the three species overlap.
     """
@@ -40,7 +40,7 @@ def signs(species):
 
 
 def of_package(name, X, species, lengths, w):
-    """The package's inner problem. Rows of weight 0 hold large numbers."""
+    """Return the package's inner problem. Rows of weight 0 hold large numbers."""
     X = jnp.asarray(np.where((w > 0)[:, None], X, 1e6).astype(X.dtype))
     y, lengths, w = (jnp.asarray(a.astype(X.dtype)) for a in (signs(species), lengths, w))
     kernel = RBF(jnp.asarray(LENGTHSCALE, X.dtype))
@@ -54,7 +54,7 @@ def of_package(name, X, species, lengths, w):
 
 
 def of_reference(name, X, species, lengths, w):
-    """The machine of the reference as a function of the expansion vectors."""
+    """Return the reference's machine as a function of the expansion vectors."""
     X, lengths, w = X.astype(float), lengths.astype(float), w.astype(float)
     y = signs(species)
     return {
@@ -77,7 +77,7 @@ def value_and_gradient(machine_of):
 
 
 def same_sign(beta, expected):
-    """The direction of a Fisher discriminant is found up to its sign."""
+    """Flip coefficients to the expected sign: a Fisher direction is unique only up to its sign."""
     return beta * np.sign(beta @ expected)
 
 
@@ -137,9 +137,9 @@ def test_the_objective_of_shared_vectors_is_a_sum_over_problems(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["least squares", pytest.param("hinge", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["least squares", "hinge"])
 def test_descents_in_float32_reach_the_minima_of_the_reference(name):
-    """From each of two starts, some of which lead to different local minima."""
+    """Descend from each of two starts, which may lead to different local minima."""
     rows = flowers(dtype="float32")
     problem, machine_of = of_package(name, *rows), of_reference(name, *rows)
     both_starts, minima, early = starts(rows[0], rows[3], 2, seeds=(1, 4)), [], []
@@ -167,9 +167,7 @@ METHODS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["slmc", "sparse-fisher", pytest.param("sparse-ridge", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", METHODS)
 def test_a_method_fits_the_best_machine_of_the_reference(name):
     """The vectors are the best of two descents, the coefficients the solution for these vectors.
 

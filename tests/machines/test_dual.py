@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import fixed_size as reference
+from reference.kernels import gaussian
 from sklearn.kernel_ridge import KernelRidge
 
 from jsparse import _status
@@ -34,7 +35,7 @@ def problem(dtype="float64", n=60, d=3, seed=0):
 def test_solves_the_kkt_system(dtype, tol, method, C):
     X, y = problem(dtype)
     fitted = dual.fit(RBF(1.0), C, X, y, method=method, tolerance=tol / 100, block_rows=17)
-    K = reference.rbf(np.asarray(X, float), np.asarray(X, float), 1.0)
+    K = gaussian(X, X)
     alpha, b = reference.dual(K, np.asarray(y, float), C)
     np.testing.assert_allclose(fitted.expansion(X), K @ alpha + b, atol=20 * tol)
     np.testing.assert_allclose(fitted.expansion.intercept, b, atol=100 * tol)
@@ -68,17 +69,17 @@ def test_leave_one_out_is_refitting(dtype, tol):
     for s in range(3):
         for i in range(25):
             rest = np.array([j for j in range(25) if j != i and w[j] > 0])
-            K = reference.rbf(X64[rest], X64[rest], 1.0)
+            K = gaussian(X64[rest], X64[rest])
             # Weights enter as W^(-1)/C on the diagonal.
             K += np.diag(1 / np.asarray(w, float)[rest] - 1) / float(C[s])
-            k = reference.rbf(X64[i : i + 1], X64[rest], 1.0)[0]
+            k = gaussian(X64[i : i + 1], X64[rest])[0]
             for t, ours in zip(y64.T, predictions[s, i], strict=True):
                 alpha, b = reference.dual(K, t[rest], float(C[s]))
                 np.testing.assert_allclose(ours, k @ alpha + b, atol=100 * tol)
 
 
 def rows_of_kind(kind, n=24):
-    """Rows with one or two targets, or with classes as binary problems; some have weight 0."""
+    """Return rows with one or two targets, or with classes as binary problems; some weigh 0."""
     X, y = problem(n=n)
     w = jnp.asarray(np.random.default_rng(1).choice([0.0, 1.0, 2.5], n))
     if kind == "one target":
@@ -90,7 +91,7 @@ def rows_of_kind(kind, n=24):
 
 
 def without_each(rows, C):
-    """The expansions of fits to all rows but one."""
+    """Fit to all rows but one, for each row; return the expansions."""
     fit = jax.jit(lambda w: Dual().fit(RBF(1.0), None, C, rows.with_weights(w)).expansion)
     return [fit(rows.weights.at[i].set(0)) for i in range(len(rows))]
 
@@ -178,18 +179,13 @@ def test_another_number_of_steps_compiles_nothing():
     assert compiled.programs == 0
 
 
-def test_says_when_rounding_decides_or_steps_run_out():
+def test_says_when_rounding_decides():
     X, y = problem("float32")
     assert int(dual.fit(RBF(5.0), 1e9, X, y).status) == _status.PRECISION_LOST
     assert (
         int(dual.leave_one_out(RBF(5.0), jnp.array([1e9], "float32"), X, y)[1][0])
         >= _status.PRECISION_LOST
     )
-    short = dual.fit(
-        RBF(0.5), 100.0, X, y, method="conjugate_gradients", max_iterations=2, landmarks=5
-    )
-    assert int(short.status) == _status.EXHAUSTED
-    assert int(short.steps) == 2
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Machines of several sizes on shared points: the same by every door."""
+"""Machines of several sizes on shared points: derivatives, statuses and sizes of a `Family`."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ POINTS, NEW = (np.random.default_rng(seed).standard_normal((5, 2)) for seed in (
 
 
 def family(groups, *, atoms=5, outputs=2, kernel=None, support=None):
-    """Three sizes; without a support, coefficients of atoms that a size does not use are 0."""
+    """Return machines of three sizes; without a support, coefficients of unused atoms are 0."""
     rng, c, sizes = np.random.default_rng(2), outputs // groups, np.array([1, 2, 3], np.int32)
     q = atoms if support is None else 3
     coefficients = rng.standard_normal((groups, 3, q, c))

@@ -1,10 +1,10 @@
-"""Prototypes that move until few of them give the values of a large machine."""
+"""Few prototypes are moved until they imitate the values of a large machine."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.kernels import rbf
+from reference.kernels import gaussian as gram
 
 from jsparse.expansion import KernelExpansion
 from jsparse.kernels import RBF
@@ -14,10 +14,6 @@ from jsparse.machines.imitation import imitate
 
 def table(n, seed=0, d=2):
     return np.random.default_rng(seed).standard_normal((n, d))
-
-
-def gram(A, B, lengthscale):
-    return np.array([[rbf(a, b, lengthscale) for b in B] for a in A])
 
 
 def difference(Z, Zt, bt, X, lengthscale):

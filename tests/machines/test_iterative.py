@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import fixed_size as reference
+from reference.kernels import gaussian
 
 import jsparse
 from jsparse import _status
@@ -26,7 +26,7 @@ METHOD = FixedSize(40, solver="conjugate_gradients")
 
 
 def problem(dtype="float64", n=150, m=40, d=3, seed=0):
-    """Inputs, two targets, weights of which some are 0, and prototypes."""
+    """Return inputs, two targets, weights (some are 0) and prototypes."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d))
     y = np.stack([np.sin(2 * X[:, 0]) + X[:, 1] + 3, X[:, 1] * X[:, 2]], axis=1)
@@ -43,16 +43,14 @@ def direct(Z, C, X, y, w=None):
     """
     Z, X, y = (np.asarray(a, float) for a in (Z, X, y))
     root = np.ones((len(X), 1)) if w is None else np.sqrt(np.asarray(w, float))[:, None]
-    values, vectors = np.linalg.eigh(reference.rbf(Z, Z, SCALE))
+    values, vectors = np.linalg.eigh(gaussian(Z, Z, SCALE))
     F = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T / np.sqrt(C)
-    K = np.hstack([reference.rbf(X, Z, SCALE), np.ones((len(X), 1))])
+    K = np.hstack([gaussian(X, Z, SCALE), np.ones((len(X), 1))])
     A = np.vstack([root * K, np.hstack([F, np.zeros((len(Z), 1))])])
     y = y.reshape(len(X), -1)
     b = np.vstack([root * y, np.zeros((len(Z), y.shape[1]))])
     solution = np.linalg.lstsq(A, b, rcond=1e-15)[0]
-    return lambda new: (
-        reference.rbf(np.asarray(new, float), Z, SCALE) @ solution[:-1] + solution[-1]
-    )
+    return lambda new: gaussian(new, Z, SCALE) @ solution[:-1] + solution[-1]
 
 
 @pytest.mark.parametrize(("C", "block_rows"), [(0.1, None), (1000.0, 32)])
@@ -192,7 +190,7 @@ def test_held_out_rows_are_those_of_the_first_fold():
     np.testing.assert_allclose(result.predictions[out], expected[out], atol=1e-5)
     assert isinstance(result.total, Start)
     last = direct(Z, 10.0, X, y, training)
-    centred = reference.rbf(np.asarray(X), np.asarray(Z), SCALE) @ result.total.coefficients
+    centred = gaussian(X, Z, SCALE) @ result.total.coefficients
     difference = centred - last(X)
     np.testing.assert_allclose(difference, difference[:1] * np.ones((len(X), 1)), atol=1e-5)
 

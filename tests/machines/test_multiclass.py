@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from reference import fixed_size as reference
 
-import jsparse
 from jsparse._status import CONVERGED, NOT_FINITE, NumericalError
 from jsparse.calibration import decisions
 from jsparse.features import Nystroem
@@ -105,7 +104,7 @@ def test_values_that_cannot_be_compared_decide_for_no_class(decoding, value):
 
 
 def separately(Phi, C, rows, labels, w, matrix):
-    """Ridge regression by NumPy for each problem, on those of the rows that are of its classes."""
+    """Solve ridge regression in NumPy for each binary problem, on the rows of its classes."""
     columns = []
     for j, column in enumerate(np.asarray(matrix).T):
         target = column[np.asarray(labels)]
@@ -213,14 +212,3 @@ def test_cross_validation_equals_refitting(scheme, decoding):
         seen = np.abs(target)
         loss = (seen * (target - out) ** 2).sum(axis=1) / seen.sum(axis=1)
         np.testing.assert_allclose(squared[s], np.sum(wn * loss) / wn.sum(), atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", [jsparse.SparseReduction, jsparse.KMP])
-def test_a_code_whose_problems_leave_out_rows_is_refused_where_they_share_a_system(kind):
-    X, labels = jnp.ones((12, 2)), jnp.arange(12, dtype=jnp.int32) % 3
-    folds, code = jsparse.plain_folds(jax.random.key(0), 12, 3), output_code("one_versus_one", 3)
-    with pytest.raises(ValueError, match="every problem sees every class"):
-        jsparse.validate(
-            kind(2), RBF(1.0), X[:2], jnp.ones(1), X, labels, folds, metric="misclassification",
-            code=code,
-        )  # fmt: skip

@@ -26,7 +26,7 @@ def rows(n=50, seed=0, dtype=np.float64):
 
 
 def bare(kind, **options):
-    """As the papers have it: no intercept."""
+    """Return a method without intercept, as in the papers."""
     return kind(n_prototypes=SIZES, intercept=False, **options)
 
 
@@ -40,7 +40,7 @@ def coefficients(method, X, y, **options):
 
 
 def atoms_of(family):
-    """The coefficients of all atoms, of the one target, for each size."""
+    """Return the coefficients of all atoms for each size; there is one target."""
     return np.asarray(family.coefficients)[0, :, :, 0]
 
 
@@ -71,7 +71,7 @@ def test_kmp_is_that_of_vincent_and_bengio(fitting):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fitting", [pytest.param("basic", marks=pytest.mark.slow), "backfitting"])
+@pytest.mark.parametrize("fitting", ["basic", "backfitting"])
 def test_stochastic_kmp_takes_the_best_of_those_drawn(fitting):
     X, y = rows()
     key, D = jax.random.key(3), 25
@@ -108,17 +108,11 @@ def test_back_fitting_and_basis_pursuit_are_scikit_learns():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method",
-    [
-        KMP(n_prototypes=SIZES),
-        *(pytest.param(kind(n_prototypes=SIZES), marks=pytest.mark.slow) for kind in (KSP, KBP)),
-    ],
-)
-def test_a_dictionary_may_have_several_widths_and_kernels(method):
+@pytest.mark.parametrize("kind", [KMP, KSP, KBP])
+def test_a_dictionary_may_have_several_widths_and_kernels(kind):
     X, y = rows()
     kernels = (KERNEL, RBF(0.02), Polynomial(2))
-    mixed = pursuits.fit(method, kernels, X[::2], X, y)
+    mixed = pursuits.fit(kind(n_prototypes=SIZES), kernels, X[::2], X, y)
     assert mixed.coefficients.shape == (1, 3, 75, 1)
     machine = mixed.at(6)
     np.testing.assert_allclose(machine(X), mixed.values(X)[:, 2, 0], atol=1e-8)
@@ -181,8 +175,8 @@ def test_the_command_line_takes_several_kernels(tmp_path, capsys):
     fit = ["fit", str(table), "--target", "y", "--out", str(model), "--method", "kmp"]
     small = ["--max-prototypes", "6", "--folds", "2", "--evaluations", "1"]
     assert main([*fit, *small, "--kernel", "rbf,linear"]) == 0
-    assert "RBF(" in (said := capsys.readouterr().out)
-    assert "Linear(" in said
+    assert "RBF(" in (printed := capsys.readouterr().out)
+    assert "Linear(" in printed
     assert isinstance(jsparse.load(model).expansion.kernel, Mixture)
     assert main([*fit, "--kernel", "rbf,sigmoid"]) == 2
     assert "expected one of rbf, laplacian" in capsys.readouterr().err
@@ -190,7 +184,7 @@ def test_the_command_line_takes_several_kernels(tmp_path, capsys):
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_basis_pursuit_ends_before_an_atom_that_is_rounding(dtype):
-    """Of a polynomial of degree 2 the dictionary has rank 3."""
+    """The dictionary of a polynomial of degree 2 has rank 3."""
     X, y = rows(dtype=dtype)
     family = pursuits.fit(KBP(n_prototypes=(1, 20), intercept=False), Polynomial(2), X, X, y)
     assert int(family.statuses[1]) in (CONVERGED, TRUNCATED)

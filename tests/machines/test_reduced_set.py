@@ -1,8 +1,9 @@
-"""Reduced sets: of scikit-learn's machines and of any others, by fixed points and by descent."""
+"""Reduced sets of machines of scikit-learn and of others, by fixed points and by descent."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference.kernels import gaussian as gram
 from sklearn.svm import SVC, SVR, OneClassSVM
 
 import jsparse
@@ -17,11 +18,6 @@ def rows(n=40, classes=2):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, 2))
     return X, np.digitize(X[:, 0] + 0.5 * X[:, 1] ** 2, np.linspace(-1, 2, classes + 1)[1:-1])
-
-
-def gram(X, Z, lengthscale=1.0):
-    X, Z = np.asarray(X), np.asarray(Z)
-    return np.exp(-np.square(X[:, None] - Z[None]).sum(-1) / 2 / lengthscale**2)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +56,7 @@ def machine(outputs=2, n=12):
 
 
 def test_coefficients_and_distance_are_those_of_the_projection():
-    """By NumPy, from eq. 4 and 47; and a descent lowers the distance."""
+    """Compare with eq. 4 and 47 in NumPy; a descent lowers the distance."""
     whole = machine()
     distances = {}
     for approach in ("fixed_point", "gradient"):
@@ -104,7 +100,7 @@ def test_coefficients_of_any_size_have_the_same_reduced_set(kernel, dtype):
 
 
 def test_one_vector_is_where_the_projection_is_longest():
-    """Against all points of a fine grid."""
+    """Compare with all points of a fine grid."""
     whole = machine(outputs=1)
     reduction = reduced_set.simplify(whole, 1, approach="fixed_point")
     axis = np.linspace(-3.5, 3.5, 281)

@@ -1,4 +1,4 @@
-"""Reweighted systems and reductions against naive loops, all supports, and what they promise."""
+"""Reweighted systems and sparse reductions against naive loops and a search of all supports."""
 
 import equinox as eqx
 import jax
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from reference import fixed_size as machines
 from reference import reductions as reference
+from reference.kernels import gaussian as columns
 
 import jsparse
 from jsparse._status import (
@@ -38,14 +39,10 @@ def problem(dtype="float64", n=80, M=30, seed=0):
 
 
 def system(Q, y):
-    """With the intercept eliminated."""
+    """Return the normal equations with the intercept eliminated."""
     f, y = Q.sum(axis=0), y.reshape(len(y), -1)
     A, b = Q.T @ Q - np.outer(f, f) / len(y), Q.T @ y - np.outer(f, y.mean(axis=0))
     return A, b if b.shape[1] > 1 else b[:, 0]
-
-
-def columns(X, Z):
-    return machines.rbf(np.asarray(X, float), np.asarray(Z, float), 1.0)
 
 
 @pytest.mark.parametrize(("initialization", "C"), [("primal", 1.0), ("dual", 100.0)])
@@ -172,9 +169,9 @@ def test_columns_in_many_units(dtype):
 
 
 def test_from_a_factor_it_is_the_same_with_twice_the_digits():
-    """Of a kernel so wide that float32 does not tell the squares of its columns apart."""
+    """The kernel is so wide that its Gram matrix is rank-deficient in float32."""
     X, y, Z = problem(n=120)
-    Q, y = machines.rbf(np.asarray(X), np.asarray(Z), 2.0), np.asarray(y)
+    Q, y = columns(X, Z, 2.0), np.asarray(y)
     Q, y = Q - Q.mean(axis=0), y - y.mean()
     F = np.linalg.qr(np.column_stack([Q, y]), mode="r")
     systems = {by_rows: (F[:, :30], F[:, 30]), solve: (Q.T @ Q, Q.T @ y)}

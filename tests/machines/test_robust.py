@@ -31,7 +31,7 @@ def objective(v, Phi, y, w, C, loss):
 
 
 def without_a_tube(Phi, y, w, C):
-    """Weights and intercept of the absolute loss, by LIBSVM."""
+    """Return weights and intercept for the absolute loss, by LIBSVM."""
     seen = w > 0
     svr = SVR(kernel="precomputed", C=C / 2, epsilon=0.0, tol=1e-10)
     svr.fit(Phi[seen] @ Phi[seen].T, y[seen], w[seen])
@@ -75,7 +75,7 @@ def test_huber_loss_is_its_minimum(delta):
 
 
 def with_outliers(size, dtype="float64"):
-    """The problem with outliers of this size, to both sides."""
+    """Return the problem with outliers of a size, to both sides."""
     phi, X, y, clean = problem(dtype, outliers=0)
     y = np.array(y, float)
     y[:8] += size * np.array([1, 1, 1, -1, 1, 2, -3, 1])
@@ -110,7 +110,7 @@ def huber_of(delta):
 
 
 def duality_gap(Phi, y, w, C, v):
-    """Of the absolute loss, relative to the objective of residuals cut off at 1."""
+    """Return the relative duality gap of the absolute loss; the objective cuts residuals at 1."""
     e = y - Phi @ v[:-1] - v[-1]
     near = np.abs(e) < 1e-5
     a = np.sign(e)

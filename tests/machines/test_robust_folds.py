@@ -1,4 +1,4 @@
-"""Machines with Huber's loss without each fold, against an interior-point solution of each."""
+"""Held-out values with Huber's loss against a separate fit without each fold."""
 
 import equinox as eqx
 import jax

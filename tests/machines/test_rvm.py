@@ -1,4 +1,4 @@
-"""Relevance vector machines: evidence, where they end, weights, bad settings."""
+"""Relevance vector machines: evidence, stopping, units and precision."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ N = 40
 
 
 def rows(likelihood):
-    """Columns of the kernel at every row and of ones, targets, weights some of which are 0."""
+    """Return inputs, columns of the kernel and of ones, targets, and weights (some are 0)."""
     rng = np.random.default_rng(0)
     x = np.linspace(-5, 5, N)
     w = rng.uniform(0.5, 1.5, N) * (np.arange(N) % 8 > 0)
@@ -95,24 +95,9 @@ def test_float32_ends_with_about_the_same_evidence():
         np.testing.assert_allclose(*ends, atol=0.05)
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"max_prototypes": 0}, "max_prototypes: expected a whole number between 1"),
-        ({"candidates": 0}, "candidates: expected a whole number between 1"),
-        ({"tolerance": -1.0}, "tolerance: expected a number of at least 0"),
-        ({"max_iterations": 0}, "max_iterations: expected a whole number between 1"),
-        ({"likelihood": "poisson"}, "likelihood: expected 'auto', 'normal' or 'logistic'"),
-    ],
-)
-def test_bad_settings_are_told(options, match, as_users_call):
-    with pytest.raises(ValueError, match=match):
-        RVM(**options).check("regression")
-
-
 @pytest.mark.slow
 def test_columns_of_a_copy_promise_nothing():
-    """A prototype that is there twice is taken once."""
+    """A prototype that comes twice is selected once."""
     _, Phi, y, w = rows("normal")
     twice = jnp.asarray(np.concatenate([Phi[:, :-1], Phi], axis=1))
     last = sparse_bayes.solve(
@@ -163,7 +148,7 @@ def test_the_units_of_the_functions_do_not_change_the_result_in_float32():
 @pytest.mark.parametrize("n", [12, 60])
 @pytest.mark.parametrize("often", [False, True])
 def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch):
-    """With fewer rows than functions and changes, and copies that the basis spans already."""
+    """There are fewer rows than functions and changes, and copies that the basis spans already."""
     monkeypatch.setattr(sparse_bayes, "_FACTOR_AGAIN", 1 if often else 1000)
     rng = np.random.default_rng(0)
     x = rng.uniform(-5, 5, n)

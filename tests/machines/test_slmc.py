@@ -71,6 +71,11 @@ def test_copies_of_a_point_start_apart_and_the_descent_converges():
         (jsparse.ReducedSVM, {"penalty": "none"}, "penalty: expected 'norm' or 'coefficients'"),
         (jsparse.ReducedSetSVM, {"tolerance": -1.0}, "tolerance: expected a number of at least"),
         (jsparse.SLMC, {"max_iterations": 0}, "max_iterations: expected a whole number between 1"),
+        (jsparse.RVM, {"max_prototypes": 0}, "max_prototypes: expected a whole number between 1"),
+        (jsparse.RVM, {"candidates": 0}, "candidates: expected a whole number between 1"),
+        (jsparse.RVM, {"tolerance": -1.0}, "tolerance: expected a number of at least 0"),
+        (jsparse.RVM, {"max_iterations": 0}, "max_iterations: expected a whole number between 1"),
+        (jsparse.RVM, {"likelihood": "poisson"}, "likelihood: expected 'auto', 'normal' or"),
     ],
 )
 def test_bad_settings_are_told(kind, options, match, as_users_call):

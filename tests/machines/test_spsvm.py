@@ -4,17 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference.kernels import gaussian as gram
 from scipy.optimize import minimize
 
 from jsparse._status import COMPLETED, CONVERGED, EXHAUSTED, PRECISION_LOST
 from jsparse.kernels import RBF, Linear
 from jsparse.machines import spsvm
 
-LENGTHSCALE = 1.0
-
 
 def fit(*arguments, **options):
-    """With NumPy arrays as JAX's, which the types ask for."""
+    """Convert NumPy arguments to JAX arrays, which the type annotations require."""
     arrays = (jnp.asarray(a) if isinstance(a, np.ndarray) else a for a in arguments)
     return spsvm.fit(*arrays, **options)
 
@@ -26,10 +25,6 @@ def problem(n=60, seed=0, dtype=np.float64):
     return X.astype(dtype), y.astype(dtype)
 
 
-def gram(X, Z):
-    return np.exp(-np.square(X[:, None] - Z[None]).sum(-1) / (2 * LENGTHSCALE**2))
-
-
 def objective(beta, b, X, y, Z, C, w):
     short = np.maximum(0, 1 - y * (gram(X, Z) @ beta + b))
     return beta @ gram(Z, Z) @ beta / 2 + C / 2 * np.sum(w * np.square(short))
@@ -38,7 +33,7 @@ def objective(beta, b, X, y, Z, C, w):
 @pytest.mark.slow
 def test_rare_optimisation_ends_at_the_optimum_all_the_same():
     X, y = problem(200)
-    path = fit(RBF(LENGTHSCALE), X, 3.0, X, y, key=jax.random.key(0), max_prototypes=20, growth=1.5)
+    path = fit(RBF(1.0), X, 3.0, X, y, key=jax.random.key(0), max_prototypes=20, growth=1.5)
     Z = X[np.asarray(path.support[0])]
     ones = np.ones(len(X))
     machine = np.asarray(path.coefficients[0, -1, :, 0]), float(path.intercepts[0, -1, 0])
@@ -115,7 +110,7 @@ def test_large_C_in_float32_is_optimal_and_says_where_digits_are_lost():
     rows = X32.astype(float)
     length = int(path.info["path_length"][0])
     Z = rows[np.asarray(path.support[0, :length])]
-    K, R = (np.exp(-np.square(A[:, None] - Z[None]).sum(-1) / 18) for A in (rows, Z))
+    K, R = (gram(A, Z, 3.0) for A in (rows, Z))
 
     def value(p):
         short = np.maximum(0, 1 - y * (K @ p[:-1] + p[-1]))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import sparse_svm as reference
+from reference.kernels import gaussian
 from sklearn.datasets import load_iris
 
 from jsparse._status import CONVERGED
@@ -15,7 +16,7 @@ C = 5.0
 
 
 def two_iris_species(seed, dtype="float64"):
-    """Forty flowers of two species that overlap, in standardised units, and row weights."""
+    """Return forty standardised flowers of two species that overlap, and row weights."""
     X, species = load_iris(return_X_y=True)
     random = np.random.default_rng(seed)
     rows = 50 + random.permutation(100)[:40]
@@ -24,12 +25,8 @@ def two_iris_species(seed, dtype="float64"):
     return X.astype(dtype), y.astype(dtype), w.astype(dtype)
 
 
-def gaussian(X, Z):
-    return np.exp(-np.square(X[:, None] - Z[None]).sum(axis=-1) / 2)
-
-
 def both_paths(candidates, X, y, w, seed, max_prototypes, subset, growth):
-    """The problem as the reference takes it, the package's path and the reference's path."""
+    """Return the reference's problem, the package's path and the reference's path."""
     key = jax.random.key(seed)
     options = {"max_prototypes": max_prototypes, "subset": subset, "growth": growth}
     Z, rows, signs, weights = (a.astype(float) for a in (candidates, X, y, w))
@@ -66,17 +63,6 @@ def test_prototypes_and_machines_match_the_reference(seed, subset, growth, dtype
     X, y, w = two_iris_species(seed, dtype)
     paths = both_paths(X, X, y, w, seed, max_prototypes=8, subset=subset, growth=growth)
     assert_same_path(*paths, near={"float64": 1e-8, "float32": 1e-3}[dtype])
-
-
-@pytest.mark.slow
-def test_rows_of_weight_zero_are_absent():
-    """The reference leaves these rows out. They hold large inputs and a class that is none."""
-    X, y, w = two_iris_species(3)
-    absent = np.arange(40) % 4 == 0
-    candidates = X[~absent]
-    X, y, w = np.where(absent[:, None], 1e6, X), np.where(absent, 7.0, y), np.where(absent, 0, w)
-    paths = both_paths(candidates, X, y, w, 3, max_prototypes=6, subset=10, growth=1.2)
-    assert_same_path(*paths)
 
 
 @pytest.mark.slow

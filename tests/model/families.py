@@ -20,7 +20,7 @@ SIZES = (2, 4)  # of the machines that are not nested
 
 
 def family(kind, d, dtype="float64"):
-    """A family of `kind`, with points that no machine uses."""
+    """Return a family of a kind; some of its points are used by no machine."""
     rng = np.random.default_rng(3)
     points = jnp.asarray(rng.normal(size=(12, d)), dtype)
     nested = kind in ("nested", "joint", "separate")
@@ -65,7 +65,7 @@ def sized_arrays(rng, kind):
 
 
 def model_of_sizes(kind, d=3):
-    """A model of a family as training keeps it, in standardised units, and raw rows."""
+    """Return a model of a family with its standardisation, as training returns it, and raw rows."""
     X = 7 + 3 * np.random.default_rng(0).normal(size=(60, d))
     machines = family(kind, d)
     expansion = dataclasses.replace(

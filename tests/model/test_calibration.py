@@ -1,4 +1,4 @@
-"""Probabilities from scores: consistent with the decision, and the likeliest of their kind."""
+"""Probabilities from scores are consistent with the decisions, and have maximum likelihood."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from jsparse.calibration import PRIOR_ROWS, decisions, fit_inverse_temperatures,
 
 
 def scored(k, n=400, seed=0):
-    """Scores that say something of the class, one or a column per class; class numbers, weights."""
+    """Return scores that depend on the class (a column for each of k > 2), classes and weights."""
     rng = np.random.default_rng(seed)
     numbers = rng.integers(0, k, n)
     truth = np.eye(k)[numbers]
@@ -19,7 +19,7 @@ def scored(k, n=400, seed=0):
 
 
 def negative_log_likelihood(slope, rows):
-    """By loops; a row is (scores, target probabilities, weight)."""
+    """Return the negative log-likelihood by loops; a row is (scores, probabilities, weight)."""
     total = 0.0
     for scores, target, weight in rows:
         odds = [np.exp(slope * (s - max(scores))) for s in scores]

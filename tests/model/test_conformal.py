@@ -1,4 +1,4 @@
-"""Intervals and sets: the papers' formulas by loops, and machines solved without a row."""
+"""Intervals and prediction sets against the papers' formulas by loops, and against refits."""
 
 import dataclasses
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from reference import conformal as loops
 from reference.fixed_size import dual as solve_dual
+from reference.kernels import gaussian
 from test_model import LABELS, NUMBERS, QUICK, ROWS, SMALL
 
 from jsparse import SCDP, Dual, HoldOut, Robust, load, train
@@ -152,7 +153,7 @@ def test_quantiles_of_each_fold_give_intervals_and_sets_that_are_never_smaller()
 
 @pytest.mark.slow
 def test_what_a_model_and_its_file_hold_does_not_grow_with_the_rows(tmp_path):
-    """But for quantiles: neither the candidates of a path nor the errors of the rows."""
+    """Only quantiles are stored, neither the candidates of a path nor the errors of all rows."""
     rng = np.random.default_rng(8)
     X = rng.standard_normal((1200, 3))
     y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(1200)
@@ -178,11 +179,6 @@ def test_what_a_model_and_its_file_hold_does_not_grow_with_the_rows(tmp_path):
 # --- machines that have not seen a row ----------------------------------------------------------
 
 
-def gram(X, Z, lengthscale):
-    apart = ((X[:, None] - Z[None]) ** 2).sum(axis=2)
-    return np.exp(-apart / (2 * lengthscale**2))
-
-
 def test_jackknife_plus_is_that_of_a_machine_solved_without_each_row():
     weights = np.random.default_rng(3).choice([0.0, 1.0, 2.0], len(ROWS), p=[0.1, 0.6, 0.3])
     trained = learn(NUMBERS, method=Dual(), kernel=RBF(1.5), weights=weights)
@@ -192,14 +188,10 @@ def test_jackknife_plus_is_that_of_a_machine_solved_without_each_row():
     Z, new = (ROWS - mean) / scale, (NEW - mean) / scale
     centres, errors = [], []
     for i in rows:
-        training_rows = rows[rows != i]
-        alpha, b = solve_dual(
-            gram(Z[training_rows], Z[training_rows], 1.5),
-            NUMBERS[training_rows],
-            5.0,
-            weights[training_rows],
-        )
-        at = gram(np.concatenate([Z[i : i + 1], new]), Z[training_rows], 1.5) @ alpha + b
+        others = rows[rows != i]
+        K = gaussian(Z[others], Z[others], 1.5)
+        alpha, b = solve_dual(K, NUMBERS[others], 5.0, weights[others])
+        at = gaussian(np.concatenate([Z[i : i + 1], new]), Z[others], 1.5) @ alpha + b
         errors.append(abs(NUMBERS[i] - at[0]))
         centres.append(at[1:])
     which = np.arange(len(rows))
@@ -208,7 +200,7 @@ def test_jackknife_plus_is_that_of_a_machine_solved_without_each_row():
 
 
 def values_of_folds(trained):
-    """Of each training row by the machine of its fold."""
+    """Return the value of each training row, by the machine that was fitted without its fold."""
     model, fold = trained.model, np.arange(len(ROWS))
     if not isinstance(trained.method, Dual):
         for number, (rows, valid) in enumerate(zip(*trained.folds, strict=True)):

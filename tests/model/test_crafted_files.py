@@ -1,4 +1,4 @@
-"""Files with a right checksum and any content: a model that predicts, or a `ModelFileError`."""
+"""A file with a right checksum and any content is a model that predicts, or is refused."""
 
 import argparse
 import copy
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 import safetensors
+from crafted import crafted_examples
 from families import KINDS as FAMILIES
 from families import family
 
@@ -55,7 +56,7 @@ def a_table(target):
 
 
 def a_model(target, kernel, dtype="float64", scaled=True):
-    """What `jsparse fit` saves for a table, without the training."""
+    """Return a model such as `jsparse fit` saves for a table, with random numbers."""
     task = "regression" if target == "numbers" else "classification"
     schema = fit_schema(a_table(target), "y", task=task, impute=True)
     matrix = np.asarray(output_code("one_versus_one", 3).matrix) if target == "several" else None
@@ -79,7 +80,7 @@ def a_model(target, kernel, dtype="float64", scaled=True):
 
 
 def with_errors(model, folds=0, *, held_out=False):
-    """The same with errors on unseen rows, and machines of so many folds."""
+    """Add conformal scores to a model, and machines of a number of folds."""
     with jax.enable_x64(True):
         expansion, rng = model.expansion, np.random.default_rng(2)
         single = model.labels is not None or len(model.quantiles) > 1
@@ -96,7 +97,7 @@ def with_errors(model, folds=0, *, held_out=False):
 
 
 def with_sizes(kind):
-    """What is saved of a method that gives machines of several sizes."""
+    """Return a model with machines of several sizes."""
     with jax.enable_x64(True):
         model = a_model("several" if FAMILIES[kind] else "two", kernels.RBF(1.5))
         machines = family(kind, model.expansion.prototypes.shape[1])
@@ -105,7 +106,7 @@ def with_sizes(kind):
 
 
 def with_quantiles(model):
-    """The same with three quantiles, one of whose errors on unseen rows is negative."""
+    """Turn a model into one of three quantiles; one of its conformal scores is negative."""
     machine, steps = model.expansion, np.arange(3.0)
     expansion = dataclasses.replace(
         machine,
@@ -120,7 +121,7 @@ def with_quantiles(model):
 
 
 def with_ranks(model):
-    """The same with normal scores for the standardisation."""
+    """Replace a model's standardisation by normal scores."""
     scaling = normal_scores(np.random.default_rng(3).normal(size=(9, 5)), n_knots=6)
     return dataclasses.replace(
         model, expansion=dataclasses.replace(model.expansion, scaling=scaling)
@@ -128,7 +129,7 @@ def with_ranks(model):
 
 
 def with_novelty(model):
-    """The same with the distribution of the novelty of rows."""
+    """Add the distribution of the novelty of rows to a model."""
     with jax.enable_x64(True):
         return model.with_novelty(np.random.default_rng(4).normal(size=(9, 5)))
 
@@ -153,7 +154,7 @@ def every_model():
 
 
 def written_parts(path):
-    """The parts of a file as `signed` takes them."""
+    """Return the parts of a file: tensors, document and kind."""
     with safetensors.safe_open(path, framework="numpy") as file:
         kind = file.metadata()["kind"]
     arrays, document = load_state(path, kind=kind)
@@ -165,7 +166,7 @@ def written_parts(path):
 
 
 def signed(path, tensors, text, kind="model"):
-    """A file with the checksum its format asks for, of whatever is in it."""
+    """Write a file with any content, and with the right checksum of this content."""
     digest = hashlib.sha256(f"{kind}\n{text}\n".encode())
     described, data = {}, b""
     for name in sorted(tensors):
@@ -189,7 +190,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bases(folder):
-    """Parts of valid files, by name."""
+    """Return the parts of valid files, by name."""
     with jax.enable_x64(True):
         models = every_model()
         for name, model in models.items():
@@ -227,7 +228,7 @@ odd = st.one_of(
 
 
 def nodes(value, at=()):
-    """The places of all values of a document."""
+    """Return the paths to all values of a document."""
     places = [at]
     pairs = value.items() if isinstance(value, dict) else ()
     pairs = enumerate(value) if isinstance(value, list) else pairs
@@ -243,7 +244,7 @@ def value_at(document, place):
 
 
 def changed_document(draw, document):
-    """The document with one place changed."""
+    """Change one value of a document."""
     places = nodes(document)[1:]
     if not places:
         return copy.deepcopy(draw(odd))
@@ -271,7 +272,7 @@ extreme = st.sampled_from([0.0, -1.0, np.nan, np.inf, 1e308, 5e-324, -1e-300, 1e
 
 
 def changed_tensors(draw, tensors):
-    """The tensors with one of them changed."""
+    """Change one of the tensors."""
     name = draw(st.sampled_from(sorted(tensors)))
     tag, shape, content = tensors[name]
     how = draw(st.sampled_from(["values", "value", "dtype", "shape", "delete", "rename", "add"]))
@@ -301,7 +302,7 @@ def changed_tensors(draw, tensors):
 
 
 def craft(draw, parts):
-    """Parts of a file with one or two changes."""
+    """Return the parts of a file with one or two changes."""
     tensors, text, kind = parts
     tensors, document = dict(tensors), json.loads(text)
     for _ in range(draw(st.integers(1, 2))):
@@ -318,7 +319,7 @@ def check_message(error):
 
 
 def same(ours, theirs):
-    """All that a model holds, to the last bit."""
+    """Assert that two models are equal to the last bit."""
     assert jax.tree.structure(ours.expansion) == jax.tree.structure(theirs.expansion)
     assert jax.tree.structure(ours.path) == jax.tree.structure(theirs.path)
     for name in ("expansion", "path", "inverse_temperatures", "conformal", "novelties", "code"):
@@ -332,7 +333,7 @@ def same(ours, theirs):
 
 
 def outcome(path, kind, rows):
-    """What comes of a file; anything but a clear refusal or an answer is an error here."""
+    """Return whether a file is loaded or clearly refused; everything else is an error."""
     start = time.perf_counter()
     try:
         if kind != "model":
@@ -399,7 +400,7 @@ METADATA = (
 
 
 def crafted(parts, how):
-    """The parts of a model with one thing in them that was never saved."""
+    """Return the parts of a model with one invalid value."""
     tensors, text, kind = parts
     tensors, document = dict(tensors), json.loads(text)
     _, shape, content = tensors["prototypes"]
@@ -423,8 +424,7 @@ def with_verbatim(document):
     return text
 
 
-def test_the_command_line_says_one_line_of_a_crafted_file(folder, bases, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+def test_the_command_line_says_one_line_of_a_crafted_file(folder, bases, capsys, cache_folder):
     for how in (*VERBATIM.keys() - HARMLESS, *DAMAGE, "no document", *METADATA, "column"):
         signed(folder / "m", *crafted(bases["several"], how))
         assert main(["predict", str(folder / "m"), str(folder / "rows.csv")]) == 2, how
@@ -434,7 +434,6 @@ def test_the_command_line_says_one_line_of_a_crafted_file(folder, bases, capsys,
         assert output.err.startswith(f"jsparse: error: {str(folder / 'm')!r}: expected a"), how
         with pytest.raises(ModelFileError):
             load(folder / "m")
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 def test_long_documents_are_judged_in_a_time_proportional_to_them(folder, bases):
@@ -510,7 +509,7 @@ def metadata(**values):
 
 
 def labels(dtype, *classes):
-    """Labels of a model without columns, which would have to have the same."""
+    """Replace the labels, and remove the columns, whose labels would have to be equal."""
     return metadata(columns=None, class_dtype=dtype, classes=list(classes))
 
 
@@ -688,37 +687,19 @@ def test_parts_of_a_model_that_make_no_sense(folder, bases, base, change, words,
     assert re.search(words, str(caught.value))
 
 
-def net(folder, bases, examples):
-    """Crafted files of every base, and what came of them."""
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("examples", [100, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_every_crafted_file_is_a_model_or_refused(folder, bases, examples):
     counts = Counter()
 
-    @hypothesis.settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[hypothesis.Phase.generate],  # shrinking takes minutes
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
+    @crafted_examples(examples)
     @hypothesis.given(st.data())
-    def every_file_is_a_model_or_refused(data):
+    def check_file(data):
         parts = craft(data.draw, bases[data.draw(st.sampled_from(sorted(bases)))])
         signed(folder / "crafted", *parts)
         counts[outcome(folder / "crafted", parts[2], folder / "rows.csv")] += 1
 
-    every_file_is_a_model_or_refused()
+    check_file()
     # Not vacuous: some changes leave a model.
     assert counts["refused"] > 0.4 * examples
     assert counts["loaded"] > 0.02 * examples
-    print(dict(counts))
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_crafted_files(folder, bases):
-    net(folder, bases, 100)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("as_users_call")
-def test_ten_thousand_crafted_files(folder, bases):
-    net(folder, bases, 10_000)

@@ -1,4 +1,4 @@
-"""What is deployed: one function of rows, whatever trained it, within JAX and outside."""
+"""The deployed model: predictions for arrays and tables, within JAX and outside."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ import safetensors
 from families import model_of_sizes
 from predictor.plain_models import D, a_model, rows, table_model
 
-from jsparse import FixedSize, Model, Profile, UnseenCategoryWarning, load, train
+from jsparse import FixedSize, Model, Profile, load, train
 from jsparse.data.encoding import encode
 from jsparse.data.frames import Frame
 from jsparse.data.tables import TableError
@@ -37,7 +37,7 @@ def trained(X, y, task="classification", method=SMALL, **options):
 
 @pytest.fixture(scope="module")
 def models():
-    """Models of two classes, of several, of a number, of several numbers, and a path."""
+    """Return models of two classes, several classes, one target, several targets, and a path."""
     kernel = RBF(np.linspace(0.8, 2.5, D))
     tasks = {"two": "two", "several": "one_versus_one", "numbers": "regression"}
     made = {name: a_model(kernel, task) for name, task in (tasks | {"targets": "targets"}).items()}
@@ -117,7 +117,7 @@ def test_one_row_is_answered_as_many_and_decisions_are_the_largest_scores(models
 
 
 def test_a_model_tells_what_it_is(models):
-    said = repr(models["path"])
+    text = repr(models["path"])
     for words in (
         f"Model: 3 classes, {D} inputs",
         "path: at(1) to at(6)",
@@ -126,8 +126,8 @@ def test_a_model_tells_what_it_is(models):
         "metric: misclassification",
         f"rows: {N}",
     ):
-        assert words in said
-    assert "no probabilities" not in said
+        assert words in text
+    assert "no probabilities" not in text
     assert "classes: a, b, c; no probabilities" in repr(models["path"].at(2))
     assert "n_prototypes: 2" in repr(models["path"].at(2))
     table = pd.DataFrame(X, columns=["b", "a", "c", "d"])
@@ -162,7 +162,7 @@ def test_the_file_of_one_size_holds_this_size_alone(models, tmp_path):
 
 
 def test_where_jax_has_float32_a_model_of_float64_keeps_its_digits(models, tmp_path):
-    """As an estimator's model does: every size of it, and its file."""
+    """Without float64 in JAX, machines of every size, and the file, keep float64."""
     model = models["path"]
     wanted = [model.at(size).decision_function(X) for size in (1, 6)]
     with jax.enable_x64(False):
@@ -224,17 +224,6 @@ def test_what_is_wrong_with_a_table_is_named(of_table):
         with pytest.raises(ValueError, match=message) as caught:
             of_table.predict(wrong)
         assert isinstance(caught.value, TableError) or "distinct" in message
-
-
-def test_a_category_that_was_not_seen_is_none_of_those_that_were(of_table):
-    table = a_table(4).assign(town="Hasselt")
-    inputs = encode(of_table.columns, pa.Table.from_pandas(table)).X
-    towns = [name.startswith("town=") for name in of_table.columns.features]
-    assert sum(towns) == 3
-    np.testing.assert_array_equal(inputs[:, towns], 0)
-    with pytest.warns(UnseenCategoryWarning, match="column 'town': 'Hasselt'"):
-        values = of_table.decision_function(table)
-    np.testing.assert_allclose(of_table(inputs), values, rtol=1e-10)
 
 
 def test_training_takes_targets_by_name_or_as_an_array_and_fills_in_values_as_asked():

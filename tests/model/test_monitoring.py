@@ -1,4 +1,4 @@
-"""Coverage, drift tests and error streams against SciPy, NumPy loops and made data."""
+"""Coverage, drift tests and error streams against SciPy, NumPy loops and synthetic data."""
 
 import functools
 
@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from predictor.plain_models import table_model
+from reference.kernels import gaussian
 from scipy.stats import binomtest
 
 from jsparse import KernelExpansion, Model, monitoring
@@ -31,13 +32,9 @@ def labels_of(y):
     return NAMES[np.where(y > 0.5, 0, np.where(y < -0.5, 1, 2))]
 
 
-def gauss(A, B):
-    return np.exp(-((A[:, None] - B[None]) ** 2).sum(axis=2) / 2)
-
-
 @functools.cache
 def fitted(kind):
-    """A machine of least squares on 20 prototypes, calibrated on other rows."""
+    """Return a least-squares machine with 20 prototypes, calibrated on other rows."""
     (X, y), (others, targets) = data(200), data(150, seed=7)
     code, options = None, {}
     if kind == "two targets":
@@ -48,7 +45,7 @@ def fitted(kind):
         options = {"labels": tuple(NAMES.tolist()), "label_dtype": NAMES.dtype.str}
     shift, scale = X.mean(axis=0), X.std(axis=0)
     scaled = (X - shift) / scale
-    beta = np.linalg.lstsq(gauss(scaled, scaled[:20]), y, rcond=1e-6)[0]
+    beta = np.linalg.lstsq(gaussian(scaled, scaled[:20]), y, rcond=1e-6)[0]
     with jax.enable_x64(True):
         parts = scaled[:20], beta, np.zeros(y.shape[1:]), shift, scale
         Z, beta, b, shift, scale = map(jax.device_put, parts)
@@ -86,8 +83,8 @@ def test_coverage_of_several_targets_and_of_labels():
     assert interval.low < 0.8 < interval.high
 
 
-def mmd(X, Y, kernel=gauss):
-    """The unbiased estimate, from all pairs of different rows."""
+def mmd(X, Y, kernel=gaussian):
+    """Return the unbiased estimate, from all pairs of different rows."""
 
     def within(A):
         K = kernel(A, A)
@@ -100,7 +97,7 @@ def mmd(X, Y, kernel=gauss):
 def test_the_statistic_is_the_unbiased_estimate(dtype, block_rows):
     X, Y = data(12)[0].astype(dtype), data(21, seed=1, shift=0.7)[0].astype(dtype)
     for ours, theirs in (
-        (RBF(0.8), lambda A, B: gauss(A / 0.8, B / 0.8)),
+        (RBF(0.8), lambda A, B: gaussian(A, B, 0.8)),
         (Linear(0.3), lambda A, B: 0.3 + A @ B.T),
     ):
         test_result = monitoring.mmd_test(0, ours, X, Y, block_rows=block_rows)
@@ -169,7 +166,7 @@ def test_errors_come_one_by_one():
 
 
 class Result(Trained):
-    """The model of a training that did not take place."""
+    """A result of training that holds a given model."""
 
     def __init__(self, model):
         vars(self).update(model=model)

@@ -1,4 +1,4 @@
-"""Novelty against projections by NumPy's least squares, and what files and programs keep of it."""
+"""Novelty against projections by NumPy's least squares, also in files and compiled programs."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ SHIFT, SCALE = np.array([1.0, 2.0, 3.0]), np.array([2.0, 1.0, 0.5])
 
 
 def a_model(dtype="float64", kernel=None, repeats=1, m=8):
-    """A model of which every prototype comes `repeats` times, and its prototypes in raw units."""
+    """Return a model with every prototype `repeats` times, and its prototypes in raw units."""
     rng = np.random.default_rng(0)
     raw = (np.repeat(rng.standard_normal((m, 3)), repeats, axis=0) * SCALE + SHIFT).astype(dtype)
     scaling = Standardization(jnp.asarray(SHIFT.astype(dtype)), jnp.asarray(SCALE.astype(dtype)))
@@ -40,7 +40,7 @@ def laplacian(A, B):
 
 
 def distances(X, Z, kernel):
-    """Squared distance of each row from the span of all rows of `Z`, relative to `k(x, x)`."""
+    """Return each row's squared distance from the span of the rows of `Z`, over `k(x, x)`."""
     K, shares = kernel(Z, Z), []
     for x in X:
         k, squared_length = kernel(x[None], Z)[0], kernel(x[None], x[None])[0, 0]
@@ -122,7 +122,7 @@ def test_of_rows_like_those_of_training_a_tenth_has_a_p_value_up_to_a_tenth():
     model = Model(dataclasses.replace(machine, prototypes=Z, coefficients=jnp.ones(30)))
 
     def share(rows, shift=0.0):
-        """The share of new rows with a p-value up to 0.1, of standard error 0.02 without shift."""
+        """Return the share of new rows with a p-value up to 0.1; its standard error is 0.02."""
         return np.mean(model.with_novelty(rows).novelty(X[600:] + shift).p_value <= 0.1)
 
     seen, held_out = X[:300], X[300:600]  # the prototypes are among those seen

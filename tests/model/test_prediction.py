@@ -1,4 +1,4 @@
-"""Predictions of rows on the host, by few programs, and the same functions within JAX."""
+"""Predictions of NumPy rows by few compiled programs, and the same functions within JAX."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
-from predictor.plain_models import D, a_model, rows
+from predictor.plain_models import D, a_model, numbered, rows
 
 from jsparse import NumericalError
 from jsparse._blocks import batch_capacities, row_batches
@@ -20,11 +20,9 @@ from jsparse.kernels import RBF
 KINDS = ("two", "one_versus_one", "hamming")
 
 
-def numbered(kind, dtype="float64", labels=None, **options):
-    """A classifier whose labels are whole numbers."""
-    model = a_model(RBF(np.asarray(1.3, dtype)), kind, dtype, **options)
-    labels = tuple(range(10, 10 + len(model.labels))) if labels is None else labels
-    return dataclasses.replace(model, labels=labels, label_dtype=np.array(labels).dtype.str)
+def classifier(kind, dtype="float64", labels=None, **options):
+    """Return a classifier whose labels are whole numbers, unless labels are given."""
+    return numbered(a_model(RBF(np.asarray(1.3, dtype)), kind, dtype, **options), labels)
 
 
 def answers(model):
@@ -52,7 +50,7 @@ def test_batches_cover_the_rows_with_little_padding():
 
 
 def by_loops(model, X):
-    """Values of the expansion, in NumPy."""
+    """Return the values of the expansion, in NumPy."""
     parts = model.expansion
     Z, beta, b = map(np.asarray, (parts.prototypes, parts.coefficients, parts.intercept))
     apart = ((X[:, None] - Z[None]) ** 2).sum(axis=2)
@@ -60,7 +58,7 @@ def by_loops(model, X):
 
 
 def test_any_number_of_rows_takes_six_programs():
-    model = numbered("one_versus_one", scaling="none")
+    model = classifier("one_versus_one", scaling="none")
     X, most = rows(5000), len(batch_capacities())
     sizes = [1, 5000, *np.random.default_rng(0).integers(1, 5000, 40)]
     for answer in (model.decision_function, model):
@@ -111,7 +109,7 @@ def test_an_estimator_of_one_class_takes_six_programs_too(as_users_call):
 
 
 def test_values_of_rows_on_the_host_stay_where_the_model_is():
-    model, X = numbered("two", "float32"), rows(5, "float32")
+    model, X = classifier("two", "float32"), rows(5, "float32")
     on_device = jax.device_put(model.expansion, jax.devices()[0])
     assert not model.expansion(X).committed
     assert on_device(X).committed
@@ -133,7 +131,7 @@ def test_values_of_rows_on_the_host_stay_where_the_model_is():
     ],
 )
 def test_traced_answers_are_those_of_numpy(kind, dtype):
-    model, X = numbered(kind, dtype), rows(9, dtype)
+    model, X = classifier(kind, dtype), rows(9, dtype)
     rtol = 1e-10 if dtype == "float64" else 1e-4
     with jax.enable_x64(dtype == "float64"):
         inputs = jnp.asarray(X)
@@ -159,7 +157,7 @@ def test_traced_answers_are_those_of_numpy(kind, dtype):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_those_of_finite_differences(kind):
-    model, X = numbered(kind), rows(4)
+    model, X = classifier(kind), rows(4)
     direction, h = np.random.default_rng(5).standard_normal((4, D)), 1e-5
     for answer in answers(model):
         weights = np.random.default_rng(3).standard_normal(answer(X).shape)
@@ -184,7 +182,7 @@ def test_exported_answers_are_those_of_the_model(kind, dtype):
         model = a_model(RBF(1.3), kind)
         functions = (model.predict, model)
     else:
-        model = numbered(kind, dtype)
+        model = classifier(kind, dtype)
         functions = (*answers(model), model.predict)
     rtol = 1e-10 if dtype == "float64" else 1e-4
     with jax.enable_x64(dtype == "float64"):
@@ -221,7 +219,7 @@ def test_intervals_and_sets_within_jax(task, method, folds):
 def test_labels_that_jax_does_not_hold_are_refused_within_it():
     X = jnp.asarray(rows(3, "float32"))
     for labels in (("no", "yes"), (1, 2**40)):
-        model = numbered("two", "float32", labels)
+        model = classifier("two", "float32", labels)
         assert set(model.predict(X)) <= set(labels)
         with (
             jax.enable_x64(False),
@@ -231,7 +229,7 @@ def test_labels_that_jax_does_not_hold_are_refused_within_it():
     with jax.enable_x64(True):
         np.testing.assert_array_equal(jax.jit(model.predict)(X), model.predict(X))
     for labels, dtype in (((False, True), bool), ((0.5, 2.5), np.float32)):
-        model = numbered("two", "float32", labels)
+        model = classifier("two", "float32", labels)
         with jax.enable_x64(False):
             predictions = jax.jit(model.predict)(X)
         assert predictions.dtype == dtype

@@ -1,4 +1,4 @@
-"""Models of quantiles: training, sorted predictions, intervals, files and the doors to them."""
+"""Models of quantiles: training, sorted predictions, intervals, files, estimator, command line."""
 
 import dataclasses
 

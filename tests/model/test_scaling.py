@@ -43,7 +43,7 @@ def test_agrees_with_loops_whatever_the_mean(dtype, mean, weighted):
 
 
 def test_awkward_columns(dtype):
-    """Constant ones, with rounding, with one row that differs, and tiny and huge ones."""
+    """Columns are constant, constant to rounding, constant but for one row, tiny or huge."""
     eps, n = np.finfo(dtype).eps, 1000
     constants = [0.0, 1.0, -0.1, 1e6, 1e-30, -1e30]
     rounding = np.where(np.arange(n) % 2, 1e3, 1e3 * (1 + eps))
@@ -139,7 +139,7 @@ def test_bad_input_is_named():
 
 
 def test_normal_scores_are_those_of_mid_ranks():
-    """By scipy: average ranks, and the normal distribution's quantiles."""
+    """Compare with SciPy's average ranks and quantiles of the normal distribution."""
     rng = np.random.default_rng(0)
     X = np.stack([rng.standard_cauchy(100), rng.integers(0, 4, 100), np.full(100, 7.0)], axis=1)
     scaling = normal_scores(X)

@@ -1,6 +1,5 @@
-"""Models on disk: the same predictions to the last bit, and a clear word for every bad file."""
+"""Saved models predict the same to the last bit; every bad file is refused with its reason."""
 
-import concurrent.futures
 import itertools
 import json
 import os
@@ -78,7 +77,7 @@ def inputs(dtype="float64"):
 
 
 def same(ours, theirs):
-    """The same structure, and leaves equal in shape, dtype and every bit."""
+    """Assert that two pytrees have equal structures, and leaves equal in every bit."""
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
@@ -190,7 +189,7 @@ def test_what_cannot_be_saved(tmp_path, as_users_call):
     custom = kernels.Custom(lambda params, x, z: params * jnp.sum(x * z), jnp.asarray(1.0))
 
     class RBF(kernels.RBF):
-        """A kernel of the user's that only looks like one of ours."""
+        """A user's kernel with the name of a kernel of the package."""
 
     def save_metadata(metadata):
         save(tmp_path / "m", model(), metadata)
@@ -371,7 +370,7 @@ def test_writability_is_known_beforehand_and_nothing_is_left(tmp_path, place, wo
 
 @pytest.fixture
 def folder_of_a_user():
-    """A folder of one who may not write anywhere, as the process is for that long."""
+    """Return a folder of a user without rights; meanwhile the process runs as this user."""
     with tempfile.TemporaryDirectory() as folder:
         root, nobody = os.geteuid() == 0, 65534
         if root:
@@ -429,20 +428,6 @@ def test_a_killed_process_leaves_the_old_model(tmp_path):
     same(load(path).expansion, model(outputs=(2,)))
 
 
-def test_many_writers_of_one_file(tmp_path):
-    def write(i):
-        for _ in range(20):
-            with atomic_path(tmp_path / "f") as scratch:
-                scratch.write_bytes(bytes([i]) * 1000)
-
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        list(pool.map(write, range(4)))
-    content = (tmp_path / "f").read_bytes()
-    assert len(content) == 1000
-    assert len(set(content)) == 1
-    assert list(tmp_path.iterdir()) == [tmp_path / "f"]
-
-
 def test_the_parts_below_a_model_come_back_too(tmp_path):
     parts = {"a": np.arange(3, dtype=np.int32), "b": np.ones((2, 0))}
     serialization.save(tmp_path / "m", model(), {"note": 1}, parts)
@@ -467,7 +452,7 @@ def same_content(path, other):
 
 
 def labelled(labels, dtype=None):
-    """A model of two or more classes."""
+    """Return a model of two or more classes."""
     known = np.array(labels, dtype=dtype)
     code = None if len(labels) == 2 else output_code("one_versus_rest", len(labels))
     outputs = () if code is None else (len(labels),)
@@ -516,7 +501,7 @@ def test_labels_of_every_type(tmp_path, labels, named):
 
 
 def sizes_of(kind):
-    """The sizes of a family, and in words."""
+    """Return the sizes of a family, and the words for them in messages."""
     if kind in ("sizes", "dictionary"):
         return SIZES, "[2, 4]"
     return range(1, LONGEST + 1), f"1 to {LONGEST}"

@@ -26,7 +26,7 @@ y = X[:, 0] * X[:, 1]
 
 
 def in_a_child(call) -> int:
-    """The exit status of a forked process that makes the call, 0 if it returned."""
+    """Return the exit status of a forked process that makes the call, 0 if the call returns."""
     child = os.fork()
     if child == 0:
         faulthandler.dump_traceback_later(60, exit=True)  # a hang
@@ -45,7 +45,7 @@ def fitted() -> jsparse.KernelExpansion:
 
 
 def refused(model, machine, pickled, path, features, folds, key) -> None:
-    """Everything that fits or predicts, with what was made before the fork."""
+    """Assert that whatever fits or predicts with objects made before the fork is refused."""
     options = {"task": "regression", "key": key}
     for call in (
         lambda: jsparse.train(X, y, method=jsparse.FixedSize(5), **options),

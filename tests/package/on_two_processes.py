@@ -1,4 +1,4 @@
-"""Run by `test_devices.py` twice at the same time: `on_two_processes.py PORT RANK [all]`."""
+"""Run by `test_devices.py` twice at the same time: `on_two_processes.py PORT RANK`."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ OPTIONS = {
 }
 
 
-def main(port, rank, more=None):
+def main(port, rank):
     warnings.simplefilter("error")
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 2)
@@ -46,14 +46,13 @@ def main(port, rank, more=None):
     differing_streams(mesh, rank, X, y)
     differing_rows_of_functions(mesh, rank, X, y, w)
     a_failure_in_one(mesh, rank, X, y)
-    global_arrays(mesh, X, y, w, fits=more == "all")
-    if more == "all":
-        the_training(mesh, X, y, w)
-        one_process_alone(rank, X, y)
+    global_arrays(mesh, X, y, w)
+    the_training(mesh, X, y, w)
+    one_process_alone(rank, X, y)
 
 
 def the_sums(mesh, rank, X, y, w):
-    """From each process's own half of the rows."""
+    """Sum rows of which each process holds one half."""
     half = slice(rank * N // 2, (rank + 1) * N // 2)
     rows = NamedSharding(mesh, PartitionSpec("rows"))
     parts = [jax.make_array_from_process_local_data(rows, a[half]) for a in (X, y, w)]
@@ -71,7 +70,7 @@ def the_sums(mesh, rank, X, y, w):
 
 
 def the_training(mesh, X, y, w):
-    """From one table or one stream, both processes get the model of one device.
+    """Train on a table or a stream; both processes get the model of one device.
 
     Also by predictions for every `C`, if each binary problem has its own.
     """
@@ -103,7 +102,7 @@ def refused_resources(mesh, rank, X, y):
 
 
 def rows_of_a_problem(mesh, X, y, w):
-    """Of which a part decides between kernels: whole in every process."""
+    """Check that every process has all rows, of which a part decides between kernels."""
     folds = jsparse.plain_folds(jax.random.key(0), N, 3)
     problem = jsparse.tuning_problem(RBF(1.5), X[:5], X, y, folds, w, mesh=mesh)
     rows = problem.source.rows_in_memory()
@@ -119,7 +118,7 @@ def refused(mesh, message, *rows, **changed):
 
 
 def differing_arguments(mesh, rank, X, y, w):
-    """Refused in both processes, which name them; and both go on."""
+    """Refuse arguments that differ, with their names, in both processes; then both go on."""
     of_half = slice(rank * N // 2, (rank + 1) * N // 2)
     refused(mesh, "got contents of X: checksum .* in process 0, .*; contents of y: checksum",
             X[of_half], y[of_half])  # fmt: skip
@@ -146,7 +145,7 @@ def differing_arguments(mesh, rank, X, y, w):
 
 
 def differing_streams(mesh, rank, X, y):
-    """By settings before they are read, by rows at the end of the first pass."""
+    """Refuse streams: other settings before reading, other rows at the end of the first pass."""
     longer = ArrayStream(X[rank:], y[rank:])
     refused(mesh, "got rows of the stream: 60 in process 0, 59 in", longer)
     half = slice(rank * N // 2, (rank + 1) * N // 2)
@@ -163,7 +162,7 @@ def differing_streams(mesh, rank, X, y):
 
 
 def differing_rows_of_functions(mesh, rank, X, y, w):
-    """Of the pure functions that take a mesh; inside `jit` values cannot be looked at."""
+    """Refuse rows that differ in pure functions with a mesh; inside `jit` no value is known."""
     phi, changed = Nystroem(RBF(1.5), jax.numpy.asarray(X[:5])), w + rank
     C, code = jax.numpy.ones(1), jsparse.output_code("one_versus_one", 3)
     X, y, labels = jax.numpy.asarray(X), jax.numpy.asarray(y), np.arange(N) % 3
@@ -188,7 +187,7 @@ def differing_rows_of_functions(mesh, rank, X, y, w):
 
 
 def a_failure_in_one(mesh, rank, X, y):
-    """The other process does not wait for it, but is told."""
+    """Fail in one process; the other process raises an error instead of waiting."""
     X = np.where((np.arange(N) == 3)[:, None], (1.0, np.nan)[rank], X)
     cases = [
         ((X, y), "ValueError: X: expected finite values, got nan"),
@@ -202,21 +201,24 @@ def a_failure_in_one(mesh, rank, X, y):
 
 
 def one_process_alone(rank, X, y):
-    """A process that trains on a mesh of its local devices neither compares nor waits."""
+    """Train in one process on its local devices, which neither compares nor waits."""
     if rank == 1:
         resources = jsparse.Resources(mesh=Mesh(np.array(jax.local_devices()), ("rows",)))
         assert jsparse.train(X[1:], y[1:], resources=resources, **OPTIONS).n_rows == N - 1
 
 
-def global_arrays(mesh, X, y, w, *, fits):
-    """Refused by whatever takes rows to the host, unless every process holds all of them."""
+def global_arrays(mesh, X, y, w):
+    """Refuse global arrays where rows go to the host, unless every process holds all rows."""
     rows = NamedSharding(mesh, PartitionSpec("rows"))
     Xs, ys, ws = (jax.make_array_from_callback(a.shape, rows, a.__getitem__) for a in (X, y, w))
     resources = jsparse.Resources(mesh=mesh)
     regressor = jsparse.estimators.FixedSizeLSSVMRegressor(8)
     machine = jsparse.KernelExpansion(RBF(1.5), *map(jax.numpy.asarray, (X[:5], y[:5], 0.0)))
     model = jsparse.Model(machine).calibrated(X, y)
+    linear = jsparse.estimators.FixedSizeLSSVMRegressor(kernel="linear", C=1.0, cv=3).fit(X, y)
     calls = [
+        ("X", lambda: linear.predict(Xs)),
+        ("X", lambda: linear.partial_fit(Xs, y)),
         ("X", lambda: jsparse.train(Xs, ys, resources=resources, **OPTIONS)),
         ("X", lambda: jsparse.train(Xs, y, **OPTIONS)),
         ("y", lambda: jsparse.train(X, ys, resources=resources, **OPTIONS)),
@@ -241,13 +243,6 @@ def global_arrays(mesh, X, y, w, *, fits):
             ),
         ),
     ]
-    if fits:
-        linear = jsparse.estimators.FixedSizeLSSVMRegressor(kernel="linear", C=1.0, cv=3)
-        fitted = linear.fit(X, y)
-        calls += [
-            ("X", lambda: fitted.predict(Xs)),
-            ("X", lambda: fitted.partial_fit(Xs, y)),
-        ]
     for name, call in calls:
         with pytest.raises(ValueError, match=f"{name}: expected values that this process holds"):
             call()
@@ -258,4 +253,4 @@ def global_arrays(mesh, X, y, w, *, fits):
     np.testing.assert_array_equal(model.predict(whole), model.predict(X))
 
 
-main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+main(*map(int, sys.argv[1:]))

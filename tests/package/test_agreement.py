@@ -1,4 +1,4 @@
-"""By what processes compare their arguments; that they do is seen in `on_two_processes.py`."""
+"""The texts by which processes compare arguments; `on_two_processes.py` compares them."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""The annotations of functions are true: types and shapes, for every method and pure function."""
+"""Annotated types and shapes hold for every method and pure function."""
 
 import subprocess
 import sys

@@ -56,7 +56,7 @@ def rows():
 
 
 def fits():
-    """Functions of one number that reverse mode refuses, or whose derivative it gives as 0."""
+    """Return functions of one number that reverse mode refuses, or gives the derivative 0."""
     X, Z, _, y, signs = rows()
     kernel, greedy = RBF(1.3), {"key": jax.random.key(0), "max_prototypes": 2}
     return {

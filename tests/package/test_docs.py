@@ -40,7 +40,7 @@ def test_every_public_name_is_in_the_reference():
 
 
 def errors_by_learner(cells):
-    """The mean error over splits, by learner and table."""
+    """Return the mean error over splits, by learner and table."""
     errors = {}
     for place, cell in cells.items():
         table, _, learner = place.split("/", 2)

@@ -1,4 +1,4 @@
-"""The examples in docstrings run, and give what they show."""
+"""The examples in docstrings run and print what they show."""
 
 import doctest
 import importlib

@@ -1,4 +1,4 @@
-"""The JAX that is there: programs that jaxlib 0.10.2 miscompiles, and processes that are forked."""
+"""Versions of jaxlib that miscompile programs, and forked processes, are refused."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ FLAGS = ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS")
 
 
 def run(*command, seconds, without=FLAGS):
-    """As a user would, without the flags that this suite compiles with."""
+    """Run Python as a user does, without the flags with which this suite compiles."""
     flags = (*without, "PYTEST_CURRENT_TEST")
     kept = {k: v for k, v in os.environ.items() if k not in flags}
     environment = {**kept, "JAX_PLATFORMS": "cpu"}
@@ -73,13 +73,13 @@ def test_the_miscompiling_version_is_not_installed():
 
 @pytest.fixture
 def unknown(monkeypatch):
-    """As if this jaxlib were one that nobody has tried."""
+    """Let the package treat this jaxlib as an unknown version."""
     monkeypatch.setattr(_runtime, "_seen_right", False)
 
 
 @pytest.fixture
 def miscompiled(monkeypatch, unknown):
-    """As if it were wrong in one number, by as much as the smallest fault that was seen."""
+    """Let a program be wrong in one number, by the smallest error that was ever observed."""
 
     def wrong(function, *arguments):
         values = np.array(function(*map(jnp.asarray, arguments)))

@@ -1,4 +1,4 @@
-"""What a notebook or a terminal shows: short reprs, a tuned model's page, and figures."""
+"""Displays in terminals and notebooks: short reprs, a tuned model's page, and figures."""
 
 import dataclasses
 import importlib
@@ -29,7 +29,7 @@ ROWS = 100_000
 
 
 def records():
-    """Every NamedTuple of the package that has a public name."""
+    """Yield every NamedTuple of the package that has a public name."""
     for module in pkgutil.walk_packages(jsparse.__path__, "jsparse."):
         if module.name.startswith("jsparse.cli") or module.name == "jsparse.__main__":
             continue
@@ -40,9 +40,9 @@ def records():
 
 
 def assert_short(value):
-    said = repr(value)
-    assert len(said) <= 1500, said
-    assert len(said.splitlines()) <= 12, said
+    text = repr(value)
+    assert len(text) <= 1500, text
+    assert len(text.splitlines()) <= 12, text
 
 
 def test_records_of_long_arrays_are_short():
@@ -63,7 +63,7 @@ def fake_path(k=200, selected=11):
 
 
 class Drawn(Trained):
-    """What figures look at, without any training."""
+    """A result with the fields that figures read, without any training."""
 
     def __init__(self, curve, metric="misclassification"):
         vars(self).update(curve=curve, metric=metric, method=jsparse.SCDP())
@@ -126,10 +126,10 @@ def test_the_repr_is_readable_under_jit():
 
 
 def test_a_tuned_model_says_how_it_came_about(tuned):
-    said = repr(tuned)
+    text = repr(tuned)
     method = "fixed-size LS-SVM", "Profile search", "3 folds", "60 rows x 3 columns", "RBF("
     for words in (*method, "mean squared error", "standard error", "seconds", "converged"):
-        assert words in said
+        assert words in text
     assert tuned.standard_error == tuned.curve.standard_errors[tuned.curve.chosen]
     page = ET.fromstring(tuned._repr_html_())  # well-formed, so all of it is escaped
     rows = {row[0].text: row[1].text for row in page.iter("tr")}

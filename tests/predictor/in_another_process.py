@@ -1,4 +1,4 @@
-"""What `test_predictor.py` runs in other processes, which start sooner without JAX."""
+"""The function that `test_predictor.py` runs in other processes, which do not import JAX."""
 
 from jsparse.predictor import load
 

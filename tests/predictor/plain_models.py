@@ -1,7 +1,11 @@
 """Models of every kernel, task, code and precision, made without training."""
 
+import dataclasses
+import itertools
+
 import jax
 import numpy as np
+import pytest
 
 from jsparse import Model, kernels
 from jsparse.conformal import ConformalScores
@@ -13,7 +17,7 @@ M, D = 80, 4  # 1,000 rows are too many for NumPy, so a `Model` predicts them by
 
 
 def every_kernel():
-    """Each kernel, alone and in combinations that a search or a user makes."""
+    """Return each kernel, alone and in combinations that a search or a user makes."""
     rng = np.random.default_rng(0)
     by_column = kernels.RBF(np.linspace(0.8, 2.5, D))
     which = np.arange(M) % 3
@@ -49,6 +53,15 @@ TASKS = {
     "minimum_output": ("minimum_output", "hamming"),
     "output by loss": ("minimum_output", "loss"),
 }
+
+
+def every_pair(kernels):
+    """Return each kernel with each task; fast are one task for each kernel, and every task."""
+    fast = [(kernel, list(TASKS)[i % len(TASKS)]) for i, kernel in enumerate(kernels)]
+    return [
+        pytest.param(*pair, marks=() if pair in fast else pytest.mark.slow, id="-".join(pair))
+        for pair in itertools.product(kernels, TASKS)
+    ]
 
 
 def a_model(kernel, task="regression", dtype="float64", *, scaling="standard", folds=0):
@@ -98,6 +111,12 @@ def a_model(kernel, task="regression", dtype="float64", *, scaling="standard", f
         label_dtype="<U1" if labels else "",
         quantiles=quantiles,
     )
+
+
+def numbered(model, labels=None):
+    """Return a classifier with whole numbers, or other labels, instead of texts."""
+    labels = tuple(range(3, 3 + len(model.labels))) if labels is None else labels
+    return dataclasses.replace(model, labels=labels, label_dtype=np.array(labels).dtype.str)
 
 
 def rows(n=1000, dtype="float64"):

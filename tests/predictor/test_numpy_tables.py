@@ -1,4 +1,4 @@
-"""Tables as a predictor reads them with NumPy, beside the reader of Arrow that training uses."""
+"""A predictor encodes tables with NumPy as training encodes them with Arrow."""
 
 import datetime
 import decimal

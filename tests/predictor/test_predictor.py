@@ -1,6 +1,5 @@
 """A predictor of NumPy answers as the model of JAX does, and needs no JAX."""
 
-import itertools
 import multiprocessing
 import pickle
 import re
@@ -15,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 from predictor.in_another_process import answers
-from predictor.plain_models import TASKS, D, M, a_model, every_kernel, rows
+from predictor.plain_models import D, M, a_model, every_kernel, every_pair, rows
 
 import jsparse
 from jsparse import kernels
@@ -25,13 +24,6 @@ from jsparse.predictor import load as load_predictor
 KERNELS = every_kernel()
 FOLDER = Path(jsparse.__file__).parent
 assert 1000 * M > 2**16  # so that a `Model` predicts the rows by JAX
-PAIRS = list(itertools.product(KERNELS, TASKS))
-# The fast tests pair each kernel with one task, and each task with several kernels.
-FEW = [(kernel, list(TASKS)[i % len(TASKS)]) for i, kernel in enumerate(KERNELS)]
-ALL = [
-    pytest.param(*pair, marks=() if pair in FEW else pytest.mark.slow, id="-".join(pair))
-    for pair in PAIRS
-]
 
 
 def decided(scores, dtype):
@@ -51,7 +43,7 @@ def agree(ours, theirs, dtype):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize(("kernel", "task"), ALL)
+@pytest.mark.parametrize(("kernel", "task"), every_pair(KERNELS))
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_a_predictor_agrees_with_its_model(kernel, task, dtype):
     model = a_model(
@@ -192,7 +184,7 @@ def test_files_that_are_damaged_are_refused(model_file):
 
 
 def test_the_folder_alone_predicts_with_numpy_alone(model_file, tmp_path):
-    """A copy of the folder under another name, in a process where nothing else can be imported."""
+    """Copy the folder under another name, and run it where nothing else can be imported."""
     shutil.copytree(FOLDER / "predictor", tmp_path / "vendored")
     program = """
         import sys

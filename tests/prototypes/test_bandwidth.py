@@ -17,7 +17,7 @@ from jsparse.prototypes.bandwidth import CONSTANT, PLUG_IN, TIES, UNRESOLVED, _s
 
 
 def awkward(n=60, seed=0):
-    """Columns on which the plug-in differs much from the normal reference rule."""
+    """Return columns for which the plug-in rule differs much from the normal reference rule."""
     rng = np.random.default_rng(seed)
     half = n // 2
     return np.stack(

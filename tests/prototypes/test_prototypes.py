@@ -1,4 +1,4 @@
-"""Prototype selection against brute force, and what the entropy selection promises."""
+"""Prototype selection against brute force, and properties of the selection by entropy."""
 
 import math
 
@@ -12,6 +12,7 @@ import pytest
 import scipy.integrate
 import scipy.stats
 import sklearn.datasets
+from reference.kernels import gaussian
 from reference.prototypes import algorithm_1, entropy, largest_remainders, swap
 
 from jsparse._status import CONVERGED, NOT_FINITE
@@ -262,7 +263,7 @@ def test_a_batch_of_keys_is_a_loop_and_the_default_bandwidth_is_the_plug_in():
 
 
 def test_bad_input_is_named_or_marked(as_users_call):
-    """Of wrong types and numbers: tests/contracts/test_arguments.py."""
+    """`tests/contracts/test_arguments.py` refuses wrong types and numbers."""
     key, h, X = jax.random.key(0), jnp.asarray([0.3, 0.3]), cloud(20)
     for options, message in (
         ({"bandwidth": jnp.asarray([1.0, -1.0])}, "finite values >= 0"),
@@ -359,8 +360,7 @@ def test_pivoted_cholesky_leaves_what_the_nystroem_approximation_leaves():
     indices = np.asarray(selection.indices)
     assert len(set(indices.tolist())) == 8
     assert indices.min() >= 3
-    present_rows = X[3:]
-    K = np.exp(-np.sum((present_rows[:, None] - present_rows[None]) ** 2, axis=2) / (2 * 0.49))
+    K = gaussian(X[3:], X[3:], 0.7)
     for k in (1, 4, 8):
         pivots = indices[:k] - 3
         rest = K - K[:, pivots] @ np.linalg.solve(K[np.ix_(pivots, pivots)], K[pivots])
@@ -371,7 +371,7 @@ def test_pivoted_cholesky_leaves_what_the_nystroem_approximation_leaves():
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 1e-30), ("float32", 1e30)])
 def test_clusters_are_the_same_in_all_units(dtype, size):
-    """Also where squares of the inputs are out of the range of float32."""
+    """Squares of the inputs are out of the range of float32."""
     X = cloud().astype(dtype)
     scaled = jnp.asarray((X.astype(float) * size).astype(dtype))
     weights = jnp.asarray(np.arange(60) % 5 > 0, dtype)

@@ -20,7 +20,7 @@ lasso = partial(pursuit.lasso, max_atoms=D, max_iterations=60)
 
 
 def data(kind, seed):
-    """Small designs, most with atoms that draw level or leave together."""
+    """Return a small dictionary, in which atoms tie or leave the path together, and a target."""
     rng = np.random.default_rng(seed)
     X, y = rng.standard_normal((12, D)), rng.standard_normal(12)
     match kind:
@@ -45,7 +45,7 @@ def data(kind, seed):
 
 
 def violation(A, b, path):
-    """By how much the worst corner misses the conditions of the LASSO's minimum, of max |b|."""
+    """Return the largest violation of the LASSO's optimality conditions, relative to max |b|."""
     worst = 0.0
     for w, penalty in zip(np.asarray(path.coefficients), np.asarray(path.penalty), strict=True):
         c, inside = b - A @ w, np.abs(w) > 1e-6 * np.abs(w).max()
@@ -121,7 +121,7 @@ def test_condition_is_that_of_the_atoms_active():
 
 
 def smooth():
-    """Columns of a kernel closer than its lengthscale."""
+    """Return the system of kernel columns whose centres are closer than the lengthscale."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-3, 3, (300, 1))
     X = np.exp(-np.square(x - np.linspace(-3, 3, D)[None]) / (2 * 1.2**2))

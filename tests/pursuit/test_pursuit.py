@@ -22,7 +22,7 @@ from jsparse._status import (
 
 
 def problem(n=60, D=20, seed=0, c=None, dtype=np.float64):
-    """A dictionary with correlated atoms of different lengths, and a target."""
+    """Return a dictionary with correlated atoms of different lengths, and a target."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, D)) + 0.5 * rng.standard_normal((n, 1))
     X = X * rng.uniform(0.5, 2.0, D)
@@ -45,7 +45,7 @@ def dense(path, D, k):
 
 
 def planted(n, D, k, seed=0):
-    """Unit atoms, and a target made of k of them."""
+    """Return unit atoms, a target that combines k of them, and its coefficients."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, D))
     X /= np.linalg.norm(X, axis=0)
@@ -320,7 +320,7 @@ def test_an_indefinite_matrix_is_told_beside_a_large_entry():
 
 
 def test_float32_is_right_on_the_rows_or_says_that_it_is_not():
-    """A smooth kernel's Gram matrix: condition 1e7 or more squared."""
+    """The squared condition number of a smooth kernel's Gram matrix is 1e7 or more."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-3, 3, (300, 1))
     X = np.exp(-np.square(x - np.linspace(-3, 3, 40)[None]) / (2 * 0.2**2))
@@ -354,7 +354,7 @@ def test_the_estimate_of_the_condition_is_an_upper_bound_and_near():
 
 @pytest.mark.parametrize("s", [1e-150, 1e150])
 def test_scale_does_not_matter_to_what_is_selected(s):
-    """Of rows: tests/contracts/test_relations.py."""
+    """`tests/contracts/test_relations.py` scales rows."""
     A, b = gram(*problem())
     for solve in (pursuit.scdp, pursuit.matching_pursuit, pursuit.lasso):
         usual, large, both = (

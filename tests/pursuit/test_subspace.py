@@ -98,7 +98,6 @@ def test_the_residual_never_grows_and_iterations_are_those_of_longer_runs():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_dependent_atoms_share_a_coefficient_as_the_pseudo_inverse_has_it(dtype, tol):
     X, y = problem(dtype=dtype)
     twice = np.concatenate([X[:, :6], X[:, :6]], axis=1)

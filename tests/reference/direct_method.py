@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from reference import svm
-from reference.fixed_size import rbf as gaussian  # eq. 48
+from reference.kernels import gaussian  # eq. 48
 from reference.svm import solve_dual
 
 

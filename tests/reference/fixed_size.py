@@ -1,25 +1,13 @@
 """Naive float64 NumPy versions of De Brabanter 2010, Sections 2, 3 and 6, by loops."""
 
-import math
-
 import numpy as np
-
-
-def rbf(X, Z, lengthscale):
-    """Return `K[i, j] = exp(-|x_i - z_j|^2 / (2 lengthscale^2))`."""
-    K = np.empty((len(X), len(Z)))
-    for i, x in enumerate(X):
-        for j, z in enumerate(Z):
-            K[i, j] = math.exp(
-                -sum((a - b) ** 2 for a, b in zip(x, z, strict=True)) / 2 / lengthscale**2
-            )
-    return K
+from reference.kernels import gaussian
 
 
 def nystroem(X, Z, lengthscale):
     """Return the features of eq. 5, untruncated: lambda_i^(-1/2) sum_k u_ki k(z_k, x)."""
-    values, vectors = np.linalg.eigh(rbf(Z, Z, lengthscale))
-    return rbf(X, Z, lengthscale) @ vectors / np.sqrt(values)
+    values, vectors = np.linalg.eigh(gaussian(Z, Z, lengthscale))
+    return gaussian(X, Z, lengthscale) @ vectors / np.sqrt(values)
 
 
 def ridge(Phi, y, C, intercept_penalty, weights=None):

@@ -1,4 +1,4 @@
-"""Kernels as loops over pairs of points in float64, from their formulas."""
+"""Kernels of two points, and matrices of their values, in float64 from their formulas."""
 
 import math
 
@@ -45,6 +45,12 @@ def linear(x, z, offset):
 
 def polynomial(x, z, degree, scale, offset):
     return (scale * inner(x, z) + offset) ** degree
+
+
+def gaussian(X, Z, lengthscale=1.0):
+    """Return `K[i, j] = exp(-|x_i - z_j|^2 / (2 lengthscale^2))`."""
+    differences = (np.asarray(X, float)[:, None] - np.asarray(Z, float)[None]) / lengthscale
+    return np.exp(-np.square(differences).sum(axis=-1) / 2)
 
 
 def matrix(kernel, X, Z):

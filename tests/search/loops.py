@@ -5,8 +5,28 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jsparse._status import RUNNING
+
+
+def assert_same(a, b):
+    """Assert that all leaves of two states are equal bit for bit; NaN equals NaN."""
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        assert x.dtype == y.dtype
+        np.testing.assert_array_equal(x, y)
+
+
+def assert_recorded(calls, state, record):
+    """Assert that a record holds the points of all calls in order, within the box, and the best."""
+    # float32 is what a callback's thread receives.
+    np.testing.assert_allclose(calls, record.thetas, rtol=1e-6)
+    best = int(np.argmin(record.values))
+    assert state.best_value == record.values[best]
+    np.testing.assert_array_equal(state.best_theta, record.thetas[best])
+    assert ((record.thetas >= state.low[None]) & (record.thetas <= state.high[None])).all()
 
 
 class Record(NamedTuple):

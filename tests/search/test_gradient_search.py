@@ -1,4 +1,4 @@
-"""The search by gradient: its derivative, its guards, stopping, going on, compilations."""
+"""The search by gradient: derivatives, starts, stopping, resuming, compilations."""
 
 import dataclasses
 import itertools
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.kernels import rbf as rbf_of_two
+from reference.kernels import gaussian as rbf
 
 import jsparse
 from jsparse.compilation import count_compilations
@@ -36,12 +36,8 @@ def laid_out(seed, v=3, r=9, d=2, c=2):
     return X, y + 0.1 * rng.standard_normal(y.shape), w
 
 
-def rbf(A, B, lengthscale):
-    return np.array([[rbf_of_two(a, b, lengthscale) for b in B] for a in A])
-
-
 def naive_error(kernel, Z, C, X, y, w):
-    """Of every fold, by the dense system of the others with an intercept."""
+    """Return the held-out error, by a dense system with intercept without each fold."""
     total = 0.0
     folds = range(len(X))
     for f in folds:
@@ -62,13 +58,13 @@ P = np.array([[0.9, -0.4], [0.3, 1.2]])
 
 
 def by_columns(theta):
-    """The kernel of the logs of two lengthscales, of one more and of its variance."""
+    """Return the kernel for logs of two lengthscales, of a third one and of its variance."""
     lengthscales, one, variance = np.exp(theta[:2]), np.exp(theta[2]), np.exp(theta[3])
     return lambda A, B: rbf(A, B, lengthscales) + variance * rbf(A, B, one)
 
 
 def by_matrix(theta):
-    """The kernel of the log of a lengthscale, and of the elements of a matrix as they are."""
+    """Return the kernel for the log of a lengthscale, and the elements of a matrix."""
     matrix = theta[1:5].reshape(2, 2)
     return lambda A, B: rbf(A @ matrix.T, B @ matrix.T, np.exp(theta[0]))
 

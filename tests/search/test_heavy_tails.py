@@ -1,4 +1,4 @@
-"""The search by gradient on columns and targets with heavy tails, beside plain steps of Adam."""
+"""The search by gradient on columns and targets with heavy tails, compared with plain Adam."""
 
 import types
 

@@ -20,7 +20,7 @@ V = 10
 
 
 class Errors:
-    """The errors of machines on every fold, shape `s v k`, computed where they are asked for."""
+    """Errors of machines on every fold, shape `s v k`; only the wanted ones are returned."""
 
     def __init__(self, fold_scores, weights=None, *, ignores_wishes=False):
         self.fold_scores = np.asarray(fold_scores, float)
@@ -39,7 +39,7 @@ class Errors:
 
     @property
     def scores(self):
-        """The least error of all sizes over all folds, for each `C`."""
+        """Return the least error of all sizes over all folds, for each `C`."""
         return np.average(self.fold_scores, axis=1, weights=self.weights).min(axis=1)
 
     def race(self, best=None):

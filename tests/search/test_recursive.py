@@ -1,4 +1,4 @@
-"""Recursive feature machines: one round against a plain computation, and what the metric says."""
+"""Recursive feature machines: one round against plain NumPy, and the metrics they find."""
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from jsparse.kernels import Laplacian, Projected
 
 
 def rows(n=300, d=6, seed=0):
-    """Targets that depend on the first two of `d` columns."""
+    """Return inputs, and targets that depend on the first two of `d` columns."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
     return X, np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.05 * rng.normal(size=n)
@@ -37,7 +37,7 @@ def test_the_metric_finds_the_columns_that_matter():
 
 
 def test_one_round_is_the_plain_computation():
-    """Kernel ridge regression, squared derivatives and their roots by NumPy."""
+    """Compute kernel ridge regression, squared derivatives and their roots in NumPy."""
     X, y = rows(80, 3)
     X, y = (X - X.mean(0)) / X.std(0), y - y.mean()
     search = Recursive(rounds=1)

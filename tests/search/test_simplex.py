@@ -1,4 +1,4 @@
-"""The simplex search against SciPy's, its box, its budget, and its contracts."""
+"""The simplex search against SciPy's: box, budget, resuming and compilations."""
 
 import functools
 
@@ -28,13 +28,13 @@ def rosenbrock(x, args):
 
 
 def bowl(x, args):
-    """A tilted ellipsoid with its minimum at `args`."""
+    """Return the value of a tilted ellipsoid with its minimum at `args`."""
     z = x - args
     return jnp.sum(z**2 * jnp.arange(1, 1 + z.size, dtype=z.dtype)) + 0.5 * jnp.sum(z) ** 2
 
 
 def cliff(x, args):
-    """NaN where x0 > 1; the search starts next to it."""
+    """Return the value of a bowl, NaN where x0 > 1; the search starts next to this region."""
     return jnp.where(x[0] > 1, jnp.nan, bowl(x, args))
 
 
@@ -42,14 +42,8 @@ def box(p, dtype="float64"):
     return jnp.full(p, -4.0, dtype), jnp.full(p, 6.0, dtype)
 
 
-def assert_same(a, b):
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        assert x.dtype == y.dtype
-        np.testing.assert_array_equal(x, y)
-
-
 def scipy_points(objective, args, start, low, high, size, budget):
-    """The points SciPy evaluates on the objective continued evenly beyond the box."""
+    """Return the points that SciPy evaluates; beyond the box the objective is reflected."""
     compiled, points = jax.jit(objective), []
 
     def folded(x):
@@ -108,7 +102,7 @@ def test_converges_to_the_minimum(dtype):
 
 @pytest.mark.parametrize("p", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_finds_minima_on_faces_and_never_collapses_onto_one(p):
-    """60 random ellipsoids, most with their centre outside; SciPy's L-BFGS-B as oracle.
+    """Minimise 60 random ellipsoids, most with their centre outside; L-BFGS-B is the oracle.
 
     SciPy's own bounded simplex, which clips, is the peer that collapses.
     """
@@ -155,13 +149,8 @@ def test_budget_is_exact_and_everything_is_recorded(budget):
     jax.effects_barrier()
     assert len(calls) == budget == state.evaluations
     assert state.status == EXHAUSTED
-    # In order; float32 is what a callback's own thread receives.
-    np.testing.assert_allclose(calls, record.thetas, rtol=1e-6)
-    best = int(np.argmin(record.values))
-    assert state.best_value == record.values[best]
-    np.testing.assert_array_equal(state.best_theta, record.thetas[best])
-    assert ((record.thetas >= low[None]) & (record.thetas <= high[None])).all()
-    assert_same(step(counted, args, state), state)
+    loops.assert_recorded(calls, state, record)
+    loops.assert_same(step(counted, args, state), state)
     jax.effects_barrier()
     assert len(calls) == budget
 
@@ -231,7 +220,7 @@ def test_resumed_run_equals_uninterrupted_run_bit_for_bit(dtype):
         thetas.append(simplex.ask(state))
         state = step(rosenbrock, args, state)
         assert jax.tree.map(jax.typeof, state) == types
-    assert_same(state, whole)
+    loops.assert_same(state, whole)
     np.testing.assert_array_equal(np.array(thetas), record.thetas[: len(thetas)])
     assert state.best_theta.dtype == state.values.dtype == dtype
 

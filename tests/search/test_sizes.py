@@ -41,7 +41,7 @@ def regression(n=60, d=2, seed=0):
 
 
 def tuned_sizes(X, y, sizes, dtype, kernel=None, **options):
-    """By `tune_sizes`, on three folds, with the first rows for prototypes."""
+    """Call `tune_sizes` on three folds, with the first rows as prototypes."""
     Z, target = jnp.asarray(X, dtype), jnp.asarray(y, dtype)
     folds = folds_from_assignment(np.arange(len(X)) % 3)
     kernel = RBF(1.0) if kernel is None else kernel
@@ -315,24 +315,20 @@ def test_as_many_as_are_worth_it():
 
 
 @pytest.mark.slow
-def test_sizes_of_streams_estimators_and_the_command_line(tmp_path, capsys, monkeypatch):
+def test_sizes_of_streams_estimators_and_the_command_line(cache_folder, capsys):
     X, y = regression(n=120)
     options = {"task": "regression", "search": Profile(3), "folds": 3, "key": 0}
     streamed = train(ArrayStream(X, y, batch_rows=60), method=FixedSize("auto"), **options)
     assert streamed.curve.sizes.tolist() == [56, 112]
     machine = FixedSizeLSSVMRegressor("auto", cv=3, random_state=0).fit(X, y)
     assert machine.sizes_.tolist() == [40, 80]
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    file, cache = str(tmp_path / "rows.csv"), jax.config.jax_compilation_cache_dir
+    file, out = str(cache_folder / "rows.csv"), str(cache_folder / "m")
     np.savetxt(file, np.column_stack([X, y]), delimiter=",", header="a,b,y", comments="")
-    fit = ["fit", file, "--target", "y", "--out", str(tmp_path / "m"), "--folds", "3", "--quiet"]
+    fit = ["fit", file, "--target", "y", "--out", out, "--folds", "3", "--quiet"]
     fit += ["--method", "fixed-size", "--evaluations", "2", "--prototypes"]
-    try:
-        for way in (["auto"], ["5,15"], ["5,15", "--stream"]):
-            assert main([*fit, *way]) == 0
-            printed = capsys.readouterr().out
-            assert printed.count(" chosen") == 1
-            curve = [row.split(":")[0].strip() for row in printed.splitlines() if "+-" in row]
-            assert curve == (["40", "80"] if way == ["auto"] else ["5", "15"])
-    finally:
-        jax.config.update("jax_compilation_cache_dir", cache)
+    for way in (["auto"], ["5,15"], ["5,15", "--stream"]):
+        assert main([*fit, *way]) == 0
+        printed = capsys.readouterr().out
+        assert printed.count(" chosen") == 1
+        curve = [row.split(":")[0].strip() for row in printed.splitlines() if "+-" in row]
+        assert curve == (["40", "80"] if way == ["auto"] else ["5", "15"])

@@ -75,7 +75,7 @@ def count_of(history, stage):
 
 @pytest.fixture
 def evaluated(monkeypatch):
-    """The kernels that are evaluated, each with its `C`."""
+    """Record the kernels that are evaluated, each with its `C`."""
     kernels, scores = [], Problem.scores
 
     def counted(problem, thetas, C, scoring, best):
@@ -88,7 +88,7 @@ def evaluated(monkeypatch):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock with hands: a list of one number, which is added to the time."""
+    """Return a list of one number, which is added to the time."""
     ahead, now = [0.0], time.perf_counter
     monkeypatch.setattr("time.perf_counter", lambda: now() + ahead[0])
     return ahead
@@ -98,25 +98,25 @@ class Broken(Exception):
     pass
 
 
-def stopped_history(name, way, k, clock):
-    """Return the evaluations of a run that is stopped after the first `k`."""
+def stopped_history(name, way, k, clock, known=None):
+    """Return the evaluations of a run that is stopped when it reports the `k`-th."""
 
     def progress(done, planned, best):
         if done == k:
-            if way == "seconds":
-                clock[0] += 1e6
-            else:
+            clock[0] += 1e6
+            if way != "seconds":
                 raise KeyboardInterrupt if way == "interrupted" else Broken
 
-    options = {"progress": progress, "resources": Resources(max_seconds=1e5)}
+    options = {"history": known, "progress": progress, "resources": Resources(max_seconds=1e5)}
     if way == "error":
         with pytest.raises(Broken) as caught:
             trained(name, **options)
-        assert len(caught.value.__notes__) == 1
-        assert f"the {k} evaluations" in caught.value.__notes__[0]
-        return caught.value.history
+        history = caught.value.history
+        (note,) = caught.value.__notes__
+        assert f"the {len(history)} evaluations" in note
+        return history
     tuning = trained(name, **options).tuning
-    assert tuning.stopped == way
+    assert known or tuning.stopped == way
     return tuning.history
 
 
@@ -182,20 +182,7 @@ def test_what_is_known_of_later_stages_is_not_lost(name, way, clock, evaluated):
     if way == "seconds":
         kept -= 1  # what is known takes no time
     known = expected.tuning.history[:kept]
-
-    def progress(done, planned, best):
-        if done == 2:
-            clock[0] += 1e6
-            if way != "seconds":
-                raise KeyboardInterrupt if way == "interrupted" else Broken
-
-    options = {"history": known, "progress": progress, "resources": Resources(max_seconds=1e5)}
-    if way == "error":
-        with pytest.raises(Broken) as caught:
-            trained(name, **options)
-        history = caught.value.history
-    else:
-        history = trained(name, **options).tuning.history
+    history = stopped_history(name, way, 2, clock, known)
     assert [(e.stage, e.seconds) for e in sorted(history, key=lambda e: (e.stage, e.seconds))][
         :kept
     ] == [(e.stage, e.seconds) for e in known]
@@ -440,7 +427,7 @@ def test_lost_digits_count_unless_the_method_says_that_the_errors_show_them():
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_gradient_leaves_time_to_score_the_kernel_at_its_end(monkeypatch, resumed):
-    """Kernels that are scored in one batch share one time, and a given history has other clocks."""
+    """Kernels of one batch share one time; times in a given history come from another machine."""
     now = 0.0
 
     class Batched:

@@ -67,7 +67,7 @@ def test_solves_and_eigenvalues(factorise, p):
 
 
 def test_small_features_keep_their_digits_in_float32():
-    """Largest features first, as Nystroem's are: not worse than by an eigendecomposition."""
+    """The largest features come first, as in Nystroem's map."""
     with jax.enable_x64(False):
         p, shift = 64, np.float32(1e-3)
         A, rhs = semidefinite("graded", p).astype(np.float32), np.ones((p, 1), np.float32)

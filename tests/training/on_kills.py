@@ -50,7 +50,7 @@ def trained(case, path, seconds=0.0):
 
 
 def result(model):
-    """Every bit of the result that is no time."""
+    """Return every bit of a result except times."""
     tables = {"score": model.cv_error, "C": model.C, "out_of_fold": model.out_of_fold}
     for i, leaf in enumerate(jax.tree.leaves((model.expansion, model.tuning.kernel))):
         tables[f"leaf {i}"] = leaf

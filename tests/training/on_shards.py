@@ -34,7 +34,7 @@ CLASSES = {"task": "classification", "class_weight": "balanced"}
 
 
 def shards(target, *ends, weights=None, batch_rows=BATCH):
-    """Streams of the rows up to each end."""
+    """Return streams of the rows up to each end."""
     return [
         ArrayStream(
             X[a:b], target[a:b], None if weights is None else weights[a:b], batch_rows=batch_rows
@@ -44,7 +44,7 @@ def shards(target, *ends, weights=None, batch_rows=BATCH):
 
 
 def own(streams, owner, rank):
-    """The shards of a process; `owner` has the process of each shard."""
+    """Return the shards of one process; `owner` has the process of each shard."""
     return Shards({i: s for i, s in enumerate(streams) if owner[i] == rank})
 
 
@@ -66,7 +66,7 @@ def numbers_of(trained):
 
 
 def equal(streams, owner, mesh, rank, **options):
-    """The result of all processes is the result of one that has all shards."""
+    """Assert that the result of all processes equals the result of one with all shards."""
     options = {**OPTIONS, "method": FIXED, **options}
     resources = {"sample_rows": 100, **options.pop("resources", {})}
     ours = jsparse.train(
@@ -100,7 +100,7 @@ def an_empty_process(mesh, rank, last):
 
 
 def classes_of_one_process(mesh, rank, last):
-    """A class that only one process sees."""
+    """Train with a class that only one process sees."""
     order = np.argsort(labels, kind="stable")
     X_, labels_ = X[order], labels[order]
     cut = [int(np.sum(labels_ == "a")), int(np.sum(labels_ <= "bb")), N]
@@ -112,7 +112,7 @@ def classes_of_one_process(mesh, rank, last):
 
 
 def separate_classes(mesh, rank, last):
-    """Of problems that leave out rows, which have sums for each class."""
+    """Train binary problems that leave out rows; they have sums for each class."""
     options = {"task": "classification", "multiclass": "one_versus_one"}
     equal(shards(labels, 33, 240), [last, 0], mesh, rank, **options)
 
@@ -130,7 +130,7 @@ def other_methods(mesh, rank, last):
 
 
 def errors_of_one_process(mesh, rank, last):
-    """Which all processes raise, and then go on."""
+    """Check errors that arise in one process: all processes raise them, and then go on."""
 
     def refused(stream, message, error: Any = ValueError, **more):
         options = {**OPTIONS, "method": FIXED, **CLASSES, **more}
@@ -188,7 +188,7 @@ CASES = {
 
 
 def connected(port, rank, count, devices):
-    """The mesh of some devices of each of the processes."""
+    """Connect the processes, and return the mesh of a number of devices of each."""
     warnings.simplefilter("error")
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
@@ -202,7 +202,7 @@ def connected(port, rank, count, devices):
 
 
 def resumed(mesh, rank, last, folder, moment=None):
-    """The result of a run with a checkpoint, which is killed in the last process."""
+    """Write the result of a run with a checkpoint; the last process may be killed."""
     import on_kills  # computes, so not before the processes are connected
 
     folder = Path(folder)

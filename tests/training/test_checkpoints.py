@@ -25,6 +25,10 @@ from jsparse.training.streamed import Reader
 HERE = Path(__file__).parent
 
 
+def full(*_, **__):
+    raise OSError(28, "No space left on device")
+
+
 class Killed(BaseException):
     """Stands for a kill: nothing more is written."""
 
@@ -135,7 +139,7 @@ def test_a_search_that_the_time_limit_stopped_goes_on(tmp_path):
 
 @pytest.fixture
 def interrupted(tmp_path, monkeypatch):
-    """The checkpoint of a call that was killed, and what it was called with."""
+    """Return the path of the checkpoint of a call that was killed."""
     path = tmp_path / "checkpoint"
     with monkeypatch.context() as patched:
         kills_after(patched, Reader, "_encoded", 12)
@@ -179,10 +183,6 @@ def test_a_checkpoint_of_another_call_or_version_is_refused(interrupted, monkeyp
 
 def test_a_full_disk_warns_and_leaves_the_last_checkpoint(interrupted, monkeypatch):
     content, expected = interrupted.read_bytes(), on_kills.trained("stream", None)
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
     seen = []
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_bytes", full)
@@ -229,9 +229,6 @@ def test_the_command_line_resumes_until_the_model_is_saved(tmp_path, monkeypatch
         assert main([*map(str, command), "--out", str(tmp_path / name)]) == 0
         arrays = safetensors.numpy.load_file(tmp_path / name)
         return {name: array.tobytes() for name, array in arrays.items()}
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr("jsparse.model.Model.save", full)

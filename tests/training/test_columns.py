@@ -1,4 +1,4 @@
-"""`columns`: standardisation or normal scores of ranks, as the user or the rows decide."""
+"""The setting `columns`: standardisation, normal scores of ranks, or the better of the two."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +13,7 @@ from jsparse.scaling import NormalScores, Standardization
 
 
 def heavy_tails(n=200, seed=0):
-    """Lognormal columns, and a target that depends on their logs."""
+    """Return lognormal columns, and a target that depends on their logs."""
     Z = np.random.default_rng(seed).normal(size=(n, 3))
     return np.exp(3 * Z), np.sin(2 * Z[:, 0]) + Z[:, 1] * Z[:, 2]
 

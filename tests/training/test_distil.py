@@ -1,4 +1,4 @@
-"""Distilled machines: few of the prototypes of a large one, in its kernel."""
+"""Distilled machines: few prototypes of a large machine, with its kernel."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What a search keeps: predictions of the best machine, and sums."""
+"""A search keeps the held-out values of its best machine."""
 
 import numpy as np
 import pytest

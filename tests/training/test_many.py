@@ -1,4 +1,4 @@
-"""Many problems: equal to their own `train`, one program, names of problems in errors."""
+"""`train_many`: results equal those of `train`, by one program; errors name the problem."""
 
 import contextlib
 import re
@@ -62,7 +62,7 @@ def assert_equal(one, alone, tol=1e-6):
 
 
 def test_models_of_a_batch_are_those_of_train_by_one_program():
-    """Other rows, widths, numbers of prototypes, seeds and weights, padded to one program."""
+    """Problems differ in rows, columns, prototypes, seeds and weights, and share one program."""
     w = np.random.default_rng(9).integers(0, 3, 62).astype(float)
     narrow = dict(zip("Xy", table(1, 64, 2), strict=True))
     problems = {
@@ -236,7 +236,7 @@ def test_bad_lists_of_problems():
 
 @pytest.mark.parametrize("n", [7, 1700])
 def test_folds_of_padded_rows(n):
-    """Equal to `plain_folds` and `stratified_folds`, also where JAX sorts twice."""
+    """Folds equal those of `plain_folds` and `stratified_folds`, also where JAX sorts twice."""
     key, labels = jax.random.key(3), np.random.default_rng(n).integers(0, 3, n).astype(np.int32)
     for classes, expected in (
         (np.zeros(n, np.int32), plain_folds(key, n, 3)),
@@ -290,6 +290,15 @@ def test_200_problems_are_those_of_train():
         assert_equal(one, train(**problem, **options), tol=1e-4)
 
 
+@contextlib.contextmanager
+def dask_client():
+    """Start two processes of dask, and close them at the end."""
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["loky", "dask"])
 def test_grid_search_on_several_processes(backend):
@@ -299,10 +308,7 @@ def test_grid_search_on_several_processes(backend):
     alone = search.fit(X, y).cv_results_["mean_test_score"]
     with contextlib.ExitStack() as stack:
         if backend == "dask":
-            distributed = pytest.importorskip("distributed")
-            options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
-            cluster = stack.enter_context(distributed.LocalCluster(**options))
-            stack.enter_context(distributed.Client(cluster))
+            stack.enter_context(dask_client())
             stack.enter_context(joblib.parallel_config("dask"))
         parallel = search.set_params(n_jobs=2).fit(X, y).cv_results_["mean_test_score"]
     np.testing.assert_allclose(parallel, alone, rtol=1e-5)
@@ -320,9 +326,7 @@ def test_workers_of_a_cluster_train_parts_of_the_problems(scheduler):
     problems["no rows"] = (np.zeros((0, 5)), np.zeros(0))
     parts = [dict(list(problems.items())[i::2]) for i in range(2)]
     if scheduler == "dask":
-        distributed = pytest.importorskip("distributed")
-        options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
-        with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        with dask_client() as client:
             results = client.gather(client.map(trained_part, parts))
     else:
         ray = pytest.importorskip("ray")

@@ -1,4 +1,4 @@
-"""Frequent mistakes: each gets a message that says what was expected and what came."""
+"""Frequent mistakes get a message with the expected and the given value."""
 
 import jax
 import numpy as np
@@ -13,9 +13,9 @@ y = np.sin(6 * X[:, 0]) + X[:, 1]
 QUICK = {"task": "regression", "key": 0, "method": FixedSize(5), "search": Profile(2)}
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
+@pytest.mark.usefixtures("as_users_call")
+def test_a_wrong_argument_is_named():
+    for changed, message in (
         ({"method": "scdpp"}, r"such as jsparse.SCDP\(\), got 'scdpp'"),
         ({"method": "RVM"}, r"such as jsparse.RVM\(\), got 'RVM'"),
         ({"method": "spsvm"}, r"such as jsparse.SpSVM\(\), got 'spsvm'"),
@@ -32,11 +32,9 @@ QUICK = {"task": "regression", "key": 0, "method": FixedSize(5), "search": Profi
             {"y": np.round(20 * y) / 20, "task": "classification"},
             r"\d+ different values in 60 rows",
         ),
-    ],
-)
-def test_a_wrong_argument_is_named(changed, message):
-    with pytest.raises(ValueError, match=message):
-        train(**{"X": X, "y": y, **QUICK, **changed})
+    ):
+        with pytest.raises(ValueError, match=message):
+            train(**{"X": X, "y": y, **QUICK, **changed})
 
 
 @pytest.mark.parametrize("dtype", [int, float])
@@ -46,6 +44,7 @@ def test_whole_classes_may_be_many(dtype):
         train(X, labels, **{**QUICK, "task": "classification"}, folds=61)
 
 
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("fit", [lambda: fixed_size.fit("rbf", X[:5], 10.0, X, y),
                                  lambda: dual.fit("rbf", 10.0, X, y)])  # fmt: skip
 def test_a_pure_fit_takes_no_name_of_a_kernel(fit):

@@ -197,13 +197,10 @@ def test_a_function_of_two_points_is_a_kernel(rows):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder to run commands in; afterwards JAX's settings are as before."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    cache = jax.config.jax_compilation_cache_dir
-    yield tmp_path
-    jax.config.update("jax_compilation_cache_dir", cache)
+def folder(cache_folder, monkeypatch):
+    """Run commands in a temporary folder."""
+    monkeypatch.chdir(cache_folder)
+    return cache_folder
 
 
 def write(path, header, rows, mark=","):

@@ -1,4 +1,4 @@
-"""The plan of a run against what its programs and its process take."""
+"""The planned memory of a run against the memory of its programs and its process."""
 
 import os
 import subprocess

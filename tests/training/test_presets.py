@@ -1,4 +1,4 @@
-"""What `train` chooses where the caller states nothing, and its small machines."""
+"""The settings that `train` chooses by default, and machines of few prototypes."""
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ NOTHING = Stated(None, None, None, None)
 
 
 def rows(n=150, seed=0):
-    """Three columns, of which the last is noise, and a target."""
+    """Return three columns, of which the last is noise, and a target."""
     X = np.random.default_rng(seed).normal(size=(n, 3))
     return X, np.sin(2 * X[:, 0]) + X[:, 1]
 

@@ -1,100 +1,58 @@
-"""Rows that no process holds whole: several processes over loopback, against one."""
+"""Training in several processes, each with a part of the rows, equals training in one."""
 
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from processes import free_port, run_together
 
 from jsparse.data.streams import ArrayStream, ReplayableStream, Shards, StreamError
 
-HERE = Path(__file__).parent
 
-
-def run(tmp_path, count, *what, seconds=400):
-    """Run the script in several processes; return exit codes, what each said, and seconds.
+def run(tmp_path, count, *what):
+    """Run the script in several processes; return exit codes, what each prints, and seconds.
 
     The time runs from the first end to the last.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
-    environment = {
-        **kept,
-        "JAX_PLATFORMS": "cpu",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # little to compute, much to compile
-        "XDG_CACHE_HOME": str(tmp_path),
-        "PYTHONPATH": str(HERE.parents[1]),
-    }
-    command = [sys.executable, HERE / "on_shards.py", port]
-    logs = [tmp_path / f"log{rank}" for rank in range(count)]
-    running = []
-    try:
-        for rank, log in enumerate(logs):
-            with log.open("w") as out:
-                arguments = [*map(str, [*command, rank, count, *what])]
-                running.append(
-                    subprocess.Popen(
-                        arguments, env=environment, stdout=out, stderr=subprocess.STDOUT
-                    )
-                )
-        end, first = time.monotonic() + seconds, None
-        while any(process.poll() is None for process in running) and time.monotonic() < end:
-            time.sleep(0.05)
-            if first is None and any(process.poll() is not None for process in running):
-                first = time.monotonic()
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-    took = 0.0 if first is None else time.monotonic() - first
-    return [process.returncode for process in running], [log.read_text() for log in logs], took
+    command = [Path(__file__).with_name("on_shards.py"), free_port()]
+    return run_together([[*command, rank, count, *what] for rank in range(count)], tmp_path, 400)
 
 
 def succeeds(*arguments):
-    codes, said, _ = run(*arguments)
-    assert not any(codes), "\n".join([f"exit codes {codes}", *said])
+    codes, printed, _ = run(*arguments)
+    assert not any(codes), "\n".join([f"exit codes {codes}", *printed])
 
 
-def test_two_processes_are_one(tmp_path):
-    succeeds(tmp_path, 2, "fast")
-
-
-@pytest.mark.slow
-def test_two_processes_are_one_with_every_method(tmp_path):
-    succeeds(tmp_path, 2, "slow")
-
-
-@pytest.mark.slow
-def test_four_processes_are_one(tmp_path):
-    succeeds(tmp_path, 4, "fast")
+@pytest.mark.parametrize(
+    ("count", "cases"),
+    [(2, "fast"), *(pytest.param(*c, marks=pytest.mark.slow) for c in ((2, "slow"), (4, "fast")))],
+)
+def test_several_processes_give_the_result_of_one(count, cases, tmp_path):
+    succeeds(tmp_path, count, cases)
 
 
 def resumes(tmp_path, moments):
-    """One of two processes is killed at the moments, one after another; the result is the same."""
+    """Kill one of two processes at each moment in turn; the resumed result must be equal."""
     broken, unbroken = tmp_path / "broken", tmp_path / "unbroken"
     unbroken.mkdir()
     succeeds(tmp_path, 2, "resumed", unbroken)
     unbroken.joinpath("programs").rename(broken.mkdir() or broken / "programs")
     kills = 0
     for moment in moments:
-        codes, said, took = run(tmp_path, 2, "resumed", broken, moment)
+        codes, printed, took = run(tmp_path, 2, "resumed", broken, moment)
         if codes == [0, 0]:  # the moment came after the end
             continue
         kills += 1
-        # The other one ends with an error that names it, within the time of the heartbeat and more.
-        assert codes[1] == -signal.SIGKILL, said
-        assert codes[0] not in (None, 0, -signal.SIGKILL), said
-        assert "process 1" in said[0], said
-        assert "Task 1 heartbeat timeout" in said[0] or "heartbeats):\n1\n" in said[0], said
+        # The other process ends soon after the missed heartbeats, with an error that names it.
+        assert codes[1] == -signal.SIGKILL, printed
+        assert codes[0] not in (None, 0, -signal.SIGKILL), printed
+        assert "process 1" in printed[0], printed
+        assert "Task 1 heartbeat timeout" in printed[0] or "heartbeats):\n1\n" in printed[0], (
+            printed
+        )
         assert took < 60
     succeeds(tmp_path, 2, "resumed", broken)
     for rank in (0, 1):

@@ -1,4 +1,4 @@
-"""Training from streams: the same numbers as in memory, and no answer from a broken stream."""
+"""Training from streams gives the results of training in memory; broken streams are refused."""
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ def options(**more):
 
 
 def test_streamed_equals_in_memory():
-    """Of weighted rows with balanced classes.
+    """Train on weighted rows with balanced classes.
 
     All rows are in the sample, so the scores are the scores of all rows. The learners "stream" of
     `tests/contracts` compare several classes, several targets and paths.
@@ -81,7 +81,7 @@ def test_streamed_equals_in_memory():
 
 
 def number_of(what):
-    """The seed that training makes of the key for this."""
+    """Return the seed that training derives from the key for one purpose."""
     keys = Keys(*jax.random.split(KEY, len(Keys._fields)))
     return int(jax.random.bits(getattr(keys, what), dtype=jnp.uint32))
 
@@ -128,7 +128,7 @@ def test_less_memory_takes_more_passes_for_the_same_model():
 
 
 def plan_of_small(m, **more):
-    """What a run of `blobs` in batches of 60 takes, on a machine that has plenty."""
+    """Plan a run on `blobs` in batches of 60, on a machine with ample memory."""
     shape = {"n_C": 3, "dtype": np.float64, "batch_rows": 60, "sample_rows": 240}
     return jsparse.plan(240, 3, m, streamed=True, memory=10**15, **shape, **more)
 
@@ -173,7 +173,7 @@ def test_too_many_prototypes_are_refused_with_the_most_that_fit():
 
 
 class Broken:
-    """Sound in its first passes, then without its last batch or with a value that is no number."""
+    """A stream that is complete in its first passes, and changed by a function in later passes."""
 
     def __init__(self, sound, change):
         self.batches = list(ArrayStream(*blobs(), batch_rows=50))

@@ -1,4 +1,4 @@
-"""Targets of any size: the same machine in other units, with scores in the caller's."""
+"""Targets in any unit give the same machine; scores are in the caller's unit."""
 
 import math
 import warnings
