@@ -38,9 +38,9 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
             by less than a tenth of a standard error, or when the next number would exceed the
             time limit of the search.
-        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
-            for the rows with the largest residual variance under the untuned kernel, whatever
-            the class.
+        selection: "renyi" (De Brabanter 2010, Algorithm 1), stratified by class; "uniform"; or
+            "pivoted_cholesky", for the rows of any class with the largest residual variance
+            under the untuned kernel.
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes;
             then, with the same folds, retune `C` and one common factor of the lengthscales for
             all prototypes. This takes a few Cholesky factors, and no eigendecomposition. If the
@@ -103,9 +103,9 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
             by less than a tenth of a standard error, or when the next number would exceed the
             time limit of the search.
-        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
-            for the rows with the largest residual variance under the untuned kernel, whatever
-            the class.
+        selection: "renyi" (De Brabanter 2010, Algorithm 1), stratified by class; "uniform"; or
+            "pivoted_cholesky", for the rows of any class with the largest residual variance
+            under the untuned kernel.
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes;
             then, with the same folds, retune `C` and one common factor of the lengthscales for
             all prototypes. This takes a few Cholesky factors, and no eigendecomposition. If the
@@ -167,8 +167,7 @@ class KernelBasisPursuitClassifier(_SeveralSizes, Classifier):
             "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
             several kernels one prototype with one of the kernels.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty; the machine minimises the mean squared error plus `ridge
-            |coefficients|^2`.
+        ridge: a penalty: the mean squared error plus `ridge |coefficients|^2` is minimised.
 
     Other parameters, and attributes: see `KernelMachineClassifier`.
     """
@@ -217,8 +216,7 @@ class KernelBasisPursuitRegressor(_SeveralSizes, Regressor):
             "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
             several kernels one prototype with one of the kernels.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty; the machine minimises the mean squared error plus `ridge
-            |coefficients|^2`.
+        ridge: a penalty: the mean squared error plus `ridge |coefficients|^2` is minimised.
 
     Other parameters, and attributes: see `KernelMachineRegressor`.
     """
@@ -437,8 +435,7 @@ class KernelMatchingPursuitClassifier(_SeveralSizes, Classifier):
             "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
             several kernels one prototype with one of the kernels.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty; the machine minimises the mean squared error plus `ridge
-            |coefficients|^2`.
+        ridge: a penalty: the mean squared error plus `ridge |coefficients|^2` is minimised.
         fitting: "basic" selects the atom most correlated with the residual, and fits only its
             coefficient; it may select an atom again, which adds no prototype. "backfitting"
             fits all coefficients after each step: orthogonal matching pursuit, which is SCDP
@@ -497,8 +494,7 @@ class KernelMatchingPursuitRegressor(_SeveralSizes, Regressor):
             "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
             several kernels one prototype with one of the kernels.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty; the machine minimises the mean squared error plus `ridge
-            |coefficients|^2`.
+        ridge: a penalty: the mean squared error plus `ridge |coefficients|^2` is minimised.
         fitting: "basic" selects the atom most correlated with the residual, and fits only its
             coefficient; it may select an atom again, which adds no prototype. "backfitting"
             fits all coefficients after each step: orthogonal matching pursuit, which is SCDP
@@ -551,8 +547,7 @@ class KernelSubspacePursuitClassifier(_SeveralSizes, Classifier):
         n_prototypes: K, or several numbers from which cross-validation chooses; None or "auto"
             for ten numbers up to `max_prototypes`.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty; the machine minimises the mean squared error plus `ridge
-            |coefficients|^2`.
+        ridge: a penalty: the mean squared error plus `ridge |coefficients|^2` is minimised.
         max_iter: limit of the exchanges for one K, the paper's l_max.
         formed: whether fits to rows in memory use the normal equations.
 
@@ -606,8 +601,7 @@ class KernelSubspacePursuitRegressor(_SeveralSizes, Regressor):
         n_prototypes: K, or several numbers from which cross-validation chooses; None or "auto"
             for ten numbers up to `max_prototypes`.
         intercept: whether the machines have an intercept, which does not count as an atom.
-        ridge: penalty; the machine minimises the mean squared error plus `ridge
-            |coefficients|^2`.
+        ridge: a penalty: the mean squared error plus `ridge |coefficients|^2` is minimised.
         max_iter: limit of the exchanges for one K, the paper's l_max.
         formed: whether fits to rows in memory use the normal equations.
 
@@ -794,8 +788,8 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
             prototypes (MRS), instead of keeping the coefficients of the approximation.
         loss: "hinge" or "squared_hinge".
         large_prototypes: largest number of prototypes of the large machine, which are rows
-            chosen by randomly pivoted Cholesky; None to train it in the span of all rows. Then
-            it needs the kernel matrix, and the time grows with the cube of the number of rows.
+            chosen by randomly pivoted Cholesky. None: all rows; the machine then needs the
+            kernel matrix, and the time grows with the cube of the number of rows.
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iter: limit of steps of the descent. It is the length of the history, so a new value
             compiles the programs again.
@@ -920,9 +914,9 @@ class RobustLSSVMClassifier(Classifier):
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
             by less than a tenth of a standard error, or when the next number would exceed the
             time limit of the search.
-        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
-            for the rows with the largest residual variance under the untuned kernel, whatever
-            the class.
+        selection: "renyi" (De Brabanter 2010, Algorithm 1), stratified by class; "uniform"; or
+            "pivoted_cholesky", for the rows of any class with the largest residual variance
+            under the untuned kernel.
         loss: "huber", which is quadratic for small residuals and linear for large ones;
             "absolute"; or "quantile", the pinball loss of quantile regression (Koenker and
             Bassett 1978), for regression only.
@@ -972,17 +966,17 @@ class RobustLSSVMRegressor(Regressor):
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
             by less than a tenth of a standard error, or when the next number would exceed the
             time limit of the search.
-        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
-            for the rows with the largest residual variance under the untuned kernel, whatever
-            the class.
+        selection: "renyi" (De Brabanter 2010, Algorithm 1), stratified by class; "uniform"; or
+            "pivoted_cholesky", for the rows of any class with the largest residual variance
+            under the untuned kernel.
         loss: "huber", which is quadratic for small residuals and linear for large ones;
             "absolute"; or "quantile", the pinball loss of quantile regression (Koenker and
             Bassett 1978), for regression only.
         quantile: with the quantile loss, the share of the targets that should lie below the
-            machine's value, between 0 and 1. Several increasing shares give an output for each,
-            on the same kernel, prototypes and `C`; the model sorts the outputs of each row, so
-            that they never cross (Chernozhukov, Fernandez-Val and Galichon 2010). None stands
-            for 0.5, the median.
+            machine's value, between 0 and 1; None for 0.5, the median. Several increasing
+            shares give an output for each. These outputs share the kernel, the prototypes and
+            `C`. The model sorts the outputs of each row, so that they never cross
+            (Chernozhukov, Fernandez-Val and Galichon 2010).
 
     Other parameters, and attributes: see `KernelMachineRegressor`.
     """
@@ -1031,7 +1025,7 @@ class SCDPClassifier(_SeveralSizes, Classifier):
             one-standard-error rule.
         selection: whether several problems or targets have the same prototypes, "joint", or
             "separate" ones.
-        stopping: end a path once its error no longer changes (eq. 38), to save time; by default
+        stopping: end a path once its error no longer changes (eq. 38), to save time. By default
             all paths have `max_prototypes`, the paper's safest choice.
         nu: see `fit`.
 
@@ -1083,7 +1077,7 @@ class SCDPRegressor(_SeveralSizes, Regressor):
             one-standard-error rule.
         selection: whether several problems or targets have the same prototypes, "joint", or
             "separate" ones.
-        stopping: end a path once its error no longer changes (eq. 38), to save time; by default
+        stopping: end a path once its error no longer changes (eq. 38), to save time. By default
             all paths have `max_prototypes`, the paper's safest choice.
         nu: see `fit`.
 
@@ -1356,9 +1350,8 @@ class SparseReducedLSSVMClassifier(Classifier):
         start: the initial sizes in the reweighting: the "coefficients" of the first machine, or
             for "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights,
             although feature `j` is unrelated to prototype `j`.
-        loss: the squared errors of all "rows", or of the "prototypes" alone. With "prototypes"
-            the method is the SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the
-            rows in memory.
+        loss: the squared errors of all "rows", or of the "prototypes" alone, which is the
+            SV_L0-norm PFS-LSSVM of the paper's comparison; it needs the rows in memory.
         rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as
             printed. "relative" scales the targets to variance 1, and starts no prototype with a
             penalty that would force it to vanish.
@@ -1418,9 +1411,8 @@ class SparseReducedLSSVMRegressor(Regressor):
         start: the initial sizes in the reweighting: the "coefficients" of the first machine, or
             for "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights,
             although feature `j` is unrelated to prototype `j`.
-        loss: the squared errors of all "rows", or of the "prototypes" alone. With "prototypes"
-            the method is the SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the
-            rows in memory.
+        loss: the squared errors of all "rows", or of the "prototypes" alone, which is the
+            SV_L0-norm PFS-LSSVM of the paper's comparison; it needs the rows in memory.
         rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as
             printed. "relative" scales the targets to variance 1, and starts no prototype with a
             penalty that would force it to vanish.

@@ -146,8 +146,9 @@ def _scaled_sides(
         assert matrix is not None
         diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)
     b = b if several else b[..., None]
-    b, diagonals = (b, diagonal) if batched else (b[None], diagonal[None])
-    return scaled(Columns(None), b, diagonals)[1:]
+    if not batched:
+        b, diagonal = b[None], diagonal[None]
+    return scaled(Columns(None), b, diagonal)[1:]
 
 
 def scaled_systems(

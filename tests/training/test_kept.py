@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import jsparse
-from jsparse import _dry_run
 from jsparse.training import source
 
 KEPT = {
@@ -29,13 +28,13 @@ def rows(method, n=90):
 FAST = ("scdp", "robust")
 
 
+@pytest.mark.usefixtures("no_dry_run")  # a dry run calls `evaluate`, too
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in KEPT]
 )
 def test_held_out_values_come_from_the_search(name, monkeypatch):
     """They take no evaluation, and equal the values after a search that keeps nothing."""
     method, after_search = KEPT[name], []
-    monkeypatch.setattr(_dry_run, "usable_cores", lambda: 1)  # a dry run calls `evaluate`, too
     X, y, task = rows(method)
     evaluate, held_out_values = source.evaluate, source.TrainingSource.held_out_values
 
