@@ -322,7 +322,7 @@ def test_estimators_and_the_command_line_name_the_part_that_is_not_trusted(
         warnings.simplefilter("always")
         FixedSizeLSSVMRegressor(5).fit(X, X[:, 0])
         code = command_line._exit_code(model)
-    report._ends(model.statuses)
+    report._print_status(model.statuses)
     printed = capsys.readouterr().out
     messages = [str(warning.message) for warning in raised]
     if part is None:

@@ -81,7 +81,7 @@ def test_the_report_and_the_figure_say_so_too(capsys, as_users_call):
     Z = np.zeros((1, 4))
     kernel = RBF(np.array([2.0, 1.0, 2.0, 500.0]))
     model = Model(KernelExpansion(kernel, *map(jax.numpy.asarray, (Z, Z[:, 0], 0.0))))
-    report._relevance(SimpleNamespace(model=model), None)
+    report._print_relevance(SimpleNamespace(model=model), None)
     lines = [line[16:] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "x1 1", "0.5 for 2 columns that share one lengthscale: x0, x2", "0, switched off: x3",

@@ -201,8 +201,8 @@ def test_training_compiles_the_same_programs_and_gives_the_same_model(name, core
     cores(1)
     alone, reports_alone, again = train(120)
     # A branch on placeholders may need a program that the run does not.
-    assert without.here <= with_dry_run.total <= without.here + 1
-    assert with_dry_run.here < without.here
+    assert with_dry_run.total <= without.here + 1
+    assert with_dry_run.elsewhere > 0
     assert again.total == 0
     assert reports == reports_alone
     np.testing.assert_array_equal(ahead.out_of_fold, alone.out_of_fold)
