@@ -507,7 +507,8 @@ class Classifier(ClassifierMixin, Machine):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class labels with the largest score, shape `(n_samples,)`."""
-        return self.classes_[decisions(self.decision_function(X))]
+        scores = self.decision_function(X)  # raises `NotFittedError` before `classes_` is read
+        return self.classes_[decisions(scores)]
 
     @available_if(_is_calibrated)
     def predict_proba(self, X: Any) -> np.ndarray:

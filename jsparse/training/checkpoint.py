@@ -78,11 +78,16 @@ class Checkpoint:
         if error is not None:
             with contextlib.suppress(Exception):  # the error of the block is the one to report
                 self.close()
-        elif self.complete and self.path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(self.path)
+        elif self.complete:
+            self.remove()
         else:
             self.close()
+
+    def remove(self) -> None:
+        """Remove the file."""
+        if self.path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self.path)
 
     def next_run(self) -> "RunState":
         """Return the entries of the next run of the call."""
