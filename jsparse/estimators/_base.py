@@ -432,7 +432,8 @@ class Regressor(RegressorMixin, Machine):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return predicted targets, shape `(n_samples,)` or `(n_samples, n_targets)`."""
-        return self.model_.scores(self._rows(X))
+        X = self._rows(X)  # raises `NotFittedError`
+        return self.model_.scores(X)
 
     @available_if(_has_held_out_errors)
     def interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
@@ -447,7 +448,8 @@ class Regressor(RegressorMixin, Machine):
         Raises:
             AttributeError: with `out_of_fold=False`.
         """
-        return self.model_.interval(self._rows(X), coverage)
+        X = self._rows(X)  # raises `NotFittedError`
+        return self.model_.interval(X, coverage)
 
 
 class Classifier(ClassifierMixin, Machine):
@@ -503,11 +505,12 @@ class Classifier(ClassifierMixin, Machine):
             predicted. For more classes, shape `(n_samples, n_classes)`: the negative distances from
             the codes of the classes.
         """
-        return self.model_.scores(self._rows(X))
+        X = self._rows(X)  # raises `NotFittedError`
+        return self.model_.scores(X)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class labels with the largest score, shape `(n_samples,)`."""
-        scores = self.decision_function(X)  # raises `NotFittedError` before `classes_` is read
+        scores = self.decision_function(X)
         return self.classes_[decisions(scores)]
 
     @available_if(_is_calibrated)
@@ -538,7 +541,8 @@ class Classifier(ClassifierMixin, Machine):
         Raises:
             AttributeError: with `out_of_fold=False`.
         """
-        return self.model_.predict_set(self._rows(X), coverage)
+        X = self._rows(X)  # raises `NotFittedError`
+        return self.model_.predict_set(X, coverage)
 
 
 def vector_of(y: np.ndarray) -> np.ndarray:
