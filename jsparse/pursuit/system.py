@@ -144,11 +144,12 @@ def _scaled_sides(
     """
     if diagonal is None:
         assert matrix is not None
-        diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)
+        squares = jnp.diagonal(matrix, axis1=-2, axis2=-1)
+    else:
+        squares = diagonal
     b = b if several else b[..., None]
-    if not batched:
-        b, diagonal = b[None], diagonal[None]
-    return scaled(Columns(None), b, diagonal)[1:]
+    b, squares = (b, squares) if batched else (b[None], squares[None])
+    return scaled(Columns(None), b, squares)[1:]
 
 
 def scaled_systems(
