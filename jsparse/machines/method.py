@@ -394,7 +394,7 @@ class Method(eqx.Module):
         return None
 
     def validation_folds(self, folds: Any, n: int) -> Any:
-        """Return those of the `folds` of `n` rows that `held_out` predicts."""
+        """Return the folds that `held_out` predicts, out of the `folds` of `n` rows."""
         return folds
 
     def fold_machines(

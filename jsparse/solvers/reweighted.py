@@ -176,7 +176,7 @@ def reweighted_rows(
     number of F, not by its square, so float32 suffices where `reweighted` needs float64. It takes
     about five times as long as `reweighted`.
 
-    `F` has shape `r p` and `g` shape `r` or `r c`; the other arguments are those of `reweighted`.
+    `F` has shape `r p` and `g` shape `r` or `r c`; the other arguments are as for `reweighted`.
     """
     length = jnp.sqrt(jnp.sum(jnp.square(F), axis=0))
     unit, first = _units(length, C, first)

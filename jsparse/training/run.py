@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -96,10 +98,11 @@ def run(
         config = _resolve_search(config, data, state)
         method = _resolve_method(config, data)
         if _is_auto(config.kernel) or config.search.rank is not None:
-            with clock(seconds, "settings"), dry_run(lambda: _choose_kernel(config, data)):
+            with clock(seconds, "settings"), _compiled_ahead(_choose_kernel, config, data):
                 config = _choose_kernel(config, data)
-        with _compiled_ahead(method, config, data):
-            fitted = _fitted(method, config, data, state, seconds)
+        fit = functools.partial(_fitted, method=method)
+        with _compiled_ahead(fit, config, data):
+            fitted = fit(config, data, state=state, seconds=seconds)
     return trained_of(fitted, data, config, schema, seconds, preset)
 
 
@@ -118,21 +121,30 @@ class Fitted(NamedTuple):
 
 
 def _compiled_ahead(
-    method: Method, config: Config, data: TrainingData
+    step: Callable[[Config, TrainingData], Any], config: Config, data: TrainingData
 ) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which the programs of `_fitted` are compiled in other threads."""
+    """Return a context in which other threads compile the programs of a step of the run."""
     source = data.source.for_dry_run()
     if source is None:
         return contextlib.nullcontext()
-    data, config = data._replace(source=source), config._replace(progress=None)
-    return dry_run(lambda: _fitted(method, config, data, NO_CHECKPOINT, {}))
+    arguments = config._replace(progress=None), data._replace(source=source)
+    return dry_run(lambda: step(*arguments))
 
 
 def _fitted(
-    method: Method, config: Config, data: TrainingData, state: RunState, seconds: dict[str, float]
+    config: Config,
+    data: TrainingData,
+    *,
+    method: Method,
+    state: RunState = NO_CHECKPOINT,
+    seconds: dict[str, float] | None = None,
 ) -> Fitted:
-    """Choose the points, tune the machine, and fit it to all rows."""
+    """Choose the points, tune the machine, and fit it to all rows.
+
+    The wall time of each phase is added to `seconds`.
+    """
     units = data.encoding.units
+    seconds = {} if seconds is None else seconds
     with clock(seconds, "prototypes"):
         template = _template(config, data)
         points = _points(method, template, config, data, state)
