@@ -17,7 +17,6 @@ import jax
 import numpy as np
 from jaxlib.version import __version__ as JAXLIB
 
-from . import _dry_run
 from ._numerics import is_traced
 from ._runtime import on_cpu
 
@@ -199,9 +198,8 @@ def compiled(
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
         # JAX takes compiler options for whole programs only.
-        if is_traced(arguments, named):
-            return plain(*arguments, **named)
-        return _dry_run.call(jitted_for(*arguments, **named), arguments, named)
+        jitted = plain if is_traced(arguments, named) else jitted_for(*arguments, **named)
+        return jitted(*arguments, **named)
 
     def program(*arguments: Any, **named: Any) -> jax.stages.Compiled:
         """Return the program for these arguments; its own arguments are the arrays among them."""

@@ -106,12 +106,6 @@ def tol(dtype):
 
 
 @pytest.fixture
-def no_dry_run(monkeypatch):
-    """Let training compile in one thread, for tests that count or replace calls in training."""
-    monkeypatch.setattr("jsparse._dry_run.usable_cores", lambda: 1)
-
-
-@pytest.fixture
 def as_users_call():
     """Switch off the suite's type checks at run time, which would raise before the package does."""
     jaxtyping.config.update("jaxtyping_disable", True)

@@ -1,18 +1,14 @@
 """Wall time of each phase of a run, and of compilation."""
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import jax
 
-from .._dry_run import WAITED
-
 _COMPILE_EVENTS = (
     "/jax/core/compile/jaxpr_to_mlir_module_duration",
     "/jax/core/compile/backend_compile_duration",
-    WAITED,
 )
 
 
@@ -28,14 +24,13 @@ def clock(seconds: dict[str, float], phase: str) -> Iterator[None]:
 
 @contextmanager
 def compile_clock(seconds: dict[str, float]) -> Iterator[None]:
-    """Store the time that this thread waits for lowering and compiling in `seconds["compile"]`.
+    """Store the time that JAX spends on lowering and compiling in `seconds["compile"]`.
 
     The time of tracing is not included, because nested traces would count twice.
     """
-    thread = threading.get_ident()
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event in _COMPILE_EVENTS and threading.get_ident() == thread:
+        if event in _COMPILE_EVENTS:
             seconds["compile"] = seconds.get("compile", 0.0) + duration_secs
 
     jax.monitoring.register_event_duration_secs_listener(listen)

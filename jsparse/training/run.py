@@ -1,9 +1,6 @@
 """A run: the steps from raw rows and complete settings to a tuned model."""
 
-import contextlib
 import dataclasses
-import functools
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -12,7 +9,6 @@ from jaxtyping import Array, ArrayLike
 
 from .._agreement import least_in_all_processes, same_in_all_processes
 from .._arguments import finite_rows
-from .._dry_run import dry_run
 from .._mesh import from_first_process, spans_processes
 from .._repr import short_repr
 from .._types import KeyLike
@@ -33,7 +29,7 @@ from ..search.run import Progress
 from ..search.template import Template, split_kernel
 from ..validation.folds import Folds
 from .auto import family_of, main_directions
-from .checkpoint import NO_CHECKPOINT, Entry, RunState, resumable, run_state
+from .checkpoint import Entry, RunState, resumable, run_state
 from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
 from .data import TrainingData
@@ -98,11 +94,9 @@ def run(
         config = _resolve_search(config, data, state)
         method = _resolve_method(config, data)
         if _is_auto(config.kernel) or config.search.rank is not None:
-            with clock(seconds, "settings"), _compiled_ahead(_choose_kernel, config, data):
+            with clock(seconds, "settings"):
                 config = _choose_kernel(config, data)
-        fit = functools.partial(_fitted, method=method)
-        with _compiled_ahead(fit, config, data):
-            fitted = fit(config, data, state=state, seconds=seconds)
+        fitted = _fitted(method, config, data, state, seconds)
     return trained_of(fitted, data, config, schema, seconds, preset)
 
 
@@ -120,31 +114,11 @@ class Fitted(NamedTuple):
     __repr__ = short_repr
 
 
-def _compiled_ahead(
-    step: Callable[[Config, TrainingData], Any], config: Config, data: TrainingData
-) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which other threads compile the programs of a step of the run."""
-    source = data.source.for_dry_run()
-    if source is None:
-        return contextlib.nullcontext()
-    arguments = config._replace(progress=None), data._replace(source=source)
-    return dry_run(lambda: step(*arguments))
-
-
 def _fitted(
-    config: Config,
-    data: TrainingData,
-    *,
-    method: Method,
-    state: RunState = NO_CHECKPOINT,
-    seconds: dict[str, float] | None = None,
+    method: Method, config: Config, data: TrainingData, state: RunState, seconds: dict[str, float]
 ) -> Fitted:
-    """Choose the points, tune the machine, and fit it to all rows.
-
-    The wall time of each phase is added to `seconds`.
-    """
+    """Choose the points, tune the machine, and fit it to all rows."""
     units = data.encoding.units
-    seconds = {} if seconds is None else seconds
     with clock(seconds, "prototypes"):
         template = _template(config, data)
         points = _points(method, template, config, data, state)

@@ -190,10 +190,6 @@ class TrainingSource(abc.ABC):
     folds: Folds
     n_predicted: int
 
-    def for_dry_run(self) -> "InMemory | None":
-        """Return a copy for a dry run, see `_dry_run`; None if a dry run would read the rows."""
-        return None
-
     @property
     def n_folds(self) -> int:
         """The number of folds of the validation rows."""
@@ -323,12 +319,6 @@ class InMemory(TrainingSource):
     kept: KeptEvaluations = dataclasses.field(default_factory=KeptEvaluations, compare=False)
 
     __repr__ = short_repr
-
-    def for_dry_run(self) -> "InMemory | None":
-        """See `TrainingSource`: a copy that keeps its own evaluations; None on a mesh."""
-        if self.placed.mesh is not None:
-            return None
-        return dataclasses.replace(self, kept=KeptEvaluations())
 
     @property
     def n_predicted(self) -> int:  # type: ignore[override]

@@ -73,8 +73,7 @@ class Trained:
         out_of_fold: held-out value of each row, or of each row of a stream's sample, shape `n *l`;
             NaN for rows that are in no fold.
         n_rows: number of training rows, all of positive weight.
-        seconds: wall time by phase. The other phases include "compile", the time for which the run
-            waited for compilation.
+        seconds: wall time by phase; the time of "compile" is included in the other phases.
         curve: errors of every size in `metric`, if several sizes were compared. Its `chosen_by` has
             the errors in `criterion`, if the metrics differ.
         selection_status: stop code of the choice of points.

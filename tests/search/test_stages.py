@@ -22,9 +22,6 @@ from jsparse.search.scores import Scores, least_of_sizes
 from jsparse.search.template import split_kernel
 from jsparse.validation.validate import Scoring, Validation
 
-# Many tests here replace parts of a search, which a dry run calls, too.
-pytestmark = pytest.mark.usefixtures("no_dry_run")
-
 SMALLEST = 2.0**-130  # a unit of the targets, in which squares are far from 1
 METHODS = {
     "sizes": FixedSize((5, 20)),

@@ -28,7 +28,6 @@ def rows(method, n=90):
 FAST = ("scdp", "robust")
 
 
-@pytest.mark.usefixtures("no_dry_run")  # a dry run calls `evaluate`, too
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in KEPT]
 )
