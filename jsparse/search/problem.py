@@ -16,7 +16,7 @@ from .._status import PRECISION_LOST
 from .._types import Key
 from ..kernels import Kernel
 from ..machines.family import Family
-from ..machines.held_out import HeldOut, OnFold, Start, Sums
+from ..machines.held_out import HeldOut, OnFold, Sums, Total
 from ..machines.method import Method, Metric, Task
 from ..multiclass import Decoding
 from ..validation.validate import Kept, Scoring, Validation
@@ -109,12 +109,22 @@ class Source(_Scored, Protocol):
         C: Float[np.ndarray, " s"],
         scoring: Scoring,
         keep: Kept,
-    ) -> tuple[Float[np.ndarray, " n *c"], Sums | Start | None]:
+    ) -> tuple[Float[np.ndarray, " n *c"], Total | None]:
         """Return the held-out predictions of the machine `keep`, and `HeldOut.total`.
 
         Predictions are in the order of the rows that are scored. `keep` refers to the values `C`.
         With the `scoring` of the search, the program of the search serves the predictions too.
         """
+        ...
+
+    def known(
+        self,
+        problem: "Problem",
+        theta: Float[np.ndarray, " p"],
+        C: Float[np.ndarray, " s"],
+        scoring: Scoring,
+    ) -> Validation | None:
+        """Return the validation of one kernel, if all of it is kept for every `C`."""
         ...
 
     def held_out(

@@ -1,5 +1,6 @@
 """The LS-SVM in the dual against dense systems, refits and scikit-learn."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +12,9 @@ from sklearn.kernel_ridge import KernelRidge
 from jsparse import _status
 from jsparse.compilation import count_compilations
 from jsparse.kernels import RBF
-from jsparse.machines import dual, fixed_size
+from jsparse.machines import dual, dual_leave_one_out, fixed_size
 from jsparse.machines.dual import Dual
-from jsparse.machines.dual_leave_one_out import leave_one_out_by_cholesky, leave_one_out_of
+from jsparse.machines.dual_leave_one_out import _by_cholesky, leave_one_out_of
 from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
 from jsparse.solvers import conjugate_gradients
@@ -127,13 +128,39 @@ def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype):
     C = np.array([0.3, 20.0], dtype)
     arguments = RBF(1.3), jnp.asarray(C), jnp.asarray(X), jnp.asarray(y), jnp.asarray(w)
     values, status = dual.leave_one_out(*arguments)
-    others, other_status = leave_one_out_by_cholesky(*arguments)
+    others, other_status, _ = _by_cholesky(*arguments)
     np.testing.assert_array_equal(status, other_status)
     np.testing.assert_allclose(values, others, atol=2e-3 if np.finfo(dtype).eps > 1e-10 else 1e-9)
     # Rounding that decides is told by both.
     twice = jnp.concatenate([arguments[2]] * 2), jnp.concatenate([arguments[3]] * 2)
-    for by in (dual.leave_one_out, leave_one_out_by_cholesky):
+    for by in (dual.leave_one_out, _by_cholesky):
         assert by(RBF(1.3), jnp.asarray([1e18], dtype), *twice)[1][0] == _status.PRECISION_LOST
+
+
+@pytest.mark.parametrize("by_cholesky", [False, True])
+@pytest.mark.parametrize("kind", ["one target", "two targets", "one_versus_rest", "one_versus_one"])
+def test_leave_one_out_gives_the_machines_of_all_rows(kind, by_cholesky, monkeypatch):
+    if by_cholesky:
+        monkeypatch.setattr(dual_leave_one_out, "MANY_ROWS", 1)
+    rows = rows_of_kind(kind)
+    outputs = rows.target_columns.shape[1]
+    grid = jnp.asarray([0.5, 5.0, 20.0])
+    machines = leave_one_out_of(RBF(1.0), grid, rows)[2]
+    one_each = (grid[::-1][:outputs],) if rows.code is not None else ()
+    for C in (*grid, *one_each):
+        fitted = Dual().fit(RBF(1.0), None, C, rows)
+        known, sums = Dual().fit_and_sum(RBF(1.0), None, C, rows, sums=machines)
+        assert sums is None
+        assert known.info.pop("relative_residual") < 1e-12
+        del fitted.info["relative_residual"]
+        chex.assert_trees_all_equal_shapes_and_dtypes(known, fitted)
+        chex.assert_trees_all_close(known, fitted, atol=1e-9)
+    lost = leave_one_out_of(RBF(5.0), jnp.asarray([1.0, 1e20]), rows)[2]
+    statuses = [
+        int(Dual().fit_and_sum(RBF(5.0), None, C, rows, sums=lost)[0].statuses[0])
+        for C in (1.0, 1e20)
+    ]
+    assert statuses == [_status.CONVERGED, _status.PRECISION_LOST]
 
 
 @pytest.mark.slow
