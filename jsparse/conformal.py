@@ -6,7 +6,7 @@ regression (Romano, Patterson and Candes 2019), in NumPy or JAX. They turn centr
 intervals, and scores of classes into sets.
 
 A model keeps some hundred quantiles of the errors instead of one error for each row, see
-`kept_errors`.
+`conformal_scores`.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class ConformalScores(eqx.Module):
     """The errors of machines on held-out rows.
 
     Attributes:
-        errors: the `errors_of_numbers`, shape `q` or `q c`, or the `errors_of_classes`, shape `q`.
+        errors: the `errors_of_numbers`, shape `q` or `q c`, or the `errors_of_scores`, shape `q`.
         fold: number of the fold whose machine gave the error, shape `q`; None without machines.
         machines: one for each fold, as an expansion with a column for each fold and each output of
             the model, fold by fold. Its inputs are scaled like the model's inputs.
@@ -91,7 +91,7 @@ def errors_of_numbers(
     return np.maximum(low - truth, truth - high).astype(values.dtype)
 
 
-def errors_of_classes(
+def errors_of_scores(
     scores: Float[np.ndarray, " n *k"], numbers: Int[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
     """Return the `margin_deficit` of each row's true class, given the row's held-out scores."""
@@ -112,7 +112,7 @@ def kept_ranks(n: int) -> tuple[int, ...]:
     return tuple(sorted(rank for rank in ranks if 1 <= rank <= n))
 
 
-def kept_errors(
+def conformal_scores(
     errors: Float[np.ndarray, " n *c"],
     fold: Int[np.ndarray, " n"] | None = None,
     machines: KernelExpansion | None = None,

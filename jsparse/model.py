@@ -15,7 +15,7 @@ from ._compilations import Compiled, count_compilations
 from ._files import PathLike
 from ._numerics import as_array, is_concrete, is_traced
 from ._repr import few_lines
-from .conformal import ConformalScores, errors_of_classes, errors_of_numbers, kept_errors
+from .conformal import ConformalScores, conformal_scores, errors_of_numbers, errors_of_scores
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .machines.family import Family
@@ -193,8 +193,8 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
             shape = scores.shape[:1] if self._sorts_quantiles else scores.shape
             errors = errors_of_numbers(scores, finite_targets(truth, shape))
         else:
-            errors = errors_of_classes(scores, numbers_of_labels(truth, self.labels, len(inputs)))
-        return dataclasses.replace(self, conformal=kept_errors(errors, held_out=True))
+            errors = errors_of_scores(scores, numbers_of_labels(truth, self.labels, len(inputs)))
+        return dataclasses.replace(self, conformal=conformal_scores(errors, held_out=True))
 
     def with_novelty(self, X: Any) -> "Model":
         """Return the model with the distribution of novelty in rows that are not novel.

@@ -12,7 +12,7 @@ from ._blocks import map_row_batches, map_row_blocks, rows_in_block
 from ._numerics import as_array, cholesky_shift, epsilon
 from ._programs import compiled
 from ._repr import short_repr
-from .conformal import ConformalScores, kept_errors
+from .conformal import ConformalScores, conformal_scores
 from .expansion import KernelExpansion
 from .kernels import Kernel
 from .prediction import check_scores
@@ -122,12 +122,12 @@ _distances_without_self = compiled(Span.distances_without_self)
 
 
 def calibration(expansion: KernelExpansion, X: Float[np.ndarray, "n d"]) -> ConformalScores:
-    """Return a few hundred quantiles of the distances of rows, see `conformal.kept_errors`.
+    """Return a few hundred quantiles of the distances of rows, see `conformal.conformal_scores`.
 
     `X` are raw inputs on the host, of training rows or later rows. A row that is a prototype counts
     with its distance from the other prototypes, as if it had been held out.
     """
-    return kept_errors(_on_host(expansion, X, _distances_without_self))
+    return conformal_scores(_on_host(expansion, X, _distances_without_self))
 
 
 def novelty(

@@ -104,7 +104,7 @@ class Shards:
 
     Example:
         >>> files = [ArrayStream(np.full((2, 1), float(i)), np.arange(2.0)) for i in range(5)]
-        >>> mine = Shards.dealt(files, process=1, processes=2)
+        >>> mine = Shards.of_process(files, process=1, processes=2)
         >>> sorted(mine.shards)
         [1, 3]
     """
@@ -123,7 +123,7 @@ class Shards:
         self.schema = getattr(first, "schema", None) if schema is None else schema
 
     @classmethod
-    def dealt(
+    def of_process(
         cls,
         streams: Sequence[RowStream],
         *,

@@ -50,7 +50,7 @@ class TableStream:
 def table_shards(
     paths: Iterable[str | os.PathLike[str]], schema: Schema, dtype: str = "float64"
 ) -> list[TableStream]:
-    """Return the shards of a table in several files, for `Shards.dealt`.
+    """Return the shards of a table in several files, for `Shards.of_process`.
 
     A Parquet file has a shard for each of its row groups; a CSV file is one shard. The function
     reads no rows.

@@ -348,7 +348,7 @@ def _shape(
         largest_fold = int(np.asarray(folds.valid).sum(axis=1).max())
     else:
         largest_fold = -(-n // (default_folds(n) if isinstance(folds, str) else folds))
-    return Shape(n=n, present=n, training=n - largest_fold, d=d, classes=classes, linear=False)
+    return Shape(n=n, n_present=n, training=n - largest_fold, d=d, classes=classes, linear=False)
 
 
 def limited_to_rows(method: Method, shape: Shape) -> Method:

@@ -131,7 +131,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         """Return the method that chooses the starts of the descents, for `n` rows with weight."""
         if self.n_prototypes is not None:
             whole_number("n_prototypes", self.n_prototypes, 1, 2**31 - 1, "the largest number")
-        shape = Shape(n=n, present=n, training=n, d=d, classes=None, linear=False)
+        shape = Shape(n=n, n_present=n, training=n, d=d, classes=None, linear=False)
         starts = whole_number("starts", self.starts, 1, 1000, "a thousand")
         method = limited_to_rows(SLMC(self.n_prototypes, starts=starts), shape)
         return cast(SLMC, method.resolve(shape))

@@ -9,7 +9,7 @@ from ..predictor import Predictor
 from .c_columns import columns_in_words, encoder
 from .c_conformal import description, intervals_or_sets, n_intervals
 from .c_machine import values
-from .c_numbers import Numbers, comment, function, int_literal, string_literal
+from .c_numbers import Numbers, c_function, comment, int_literal, string_literal
 
 # The largest odds of a class that is not predicted, 1 less four units of rounding, as in
 # `predictor.codes.probabilities`.
@@ -128,7 +128,7 @@ def _scores(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
         problems = model.code.shape[1]
         parts.append(_int8_matrix(f"{prefix}_code", model.code))
         head = f"void {prefix}_decode(const {real} *f, {real} *scores)"
-        parts.append(function(head, _distances(model, prefix), numbers))
+        parts.append(c_function(head, _distances(model, prefix), numbers))
         lines += [
             f"{real} f[{problems}];",
             f"{prefix}_values(x, f);",
@@ -139,7 +139,7 @@ def _scores(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
         "return 0;",
     ]
     head = f"int {prefix}_scores(const {real} *x, {real} *scores)"
-    return [*parts, function(head, lines, numbers)]
+    return [*parts, c_function(head, lines, numbers)]
 
 
 def _int8_matrix(name: str, values: np.ndarray) -> str:
@@ -179,7 +179,7 @@ def _answers(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
     checked = [f"{real} scores[{s}];", f"if ({prefix}_scores(x, scores) != 0) {{ return %s; }}"]
     if model.labels is None:
         lines = [checked[0], checked[1] % f"({real})NAN", "return scores[0];"]
-        return [function(f"{real} {prefix}_predict(const {real} *x)", lines, numbers)]
+        return [c_function(f"{real} {prefix}_predict(const {real} *x)", lines, numbers)]
     best = ["return scores[0] >= 0.0;"]
     if s > 1:
         best = [
@@ -189,8 +189,8 @@ def _answers(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
     lines = [checked[0], checked[1] % "-1", f"return {prefix}_best(scores);"]
     parts = [
         _labels(model.labels, prefix),
-        function(f"int {prefix}_best(const {real} *scores)", best, numbers),
-        function(f"int {prefix}_class(const {real} *x)", lines, numbers),
+        c_function(f"int {prefix}_best(const {real} *scores)", best, numbers),
+        c_function(f"int {prefix}_class(const {real} *x)", lines, numbers),
     ]
     if model.inverse_temperatures is not None:
         parts += _probabilities(model, prefix, numbers, lines[:2])
@@ -230,4 +230,4 @@ def _probabilities(model: Predictor, prefix: str, numbers: Numbers, scores: list
         "return 0;",
     ]
     head = f"int {prefix}_probabilities(const {real} *x, {real} *p)"
-    return [numbers.array(f"{prefix}_slopes", temperatures), function(head, lines, numbers)]
+    return [numbers.array(f"{prefix}_slopes", temperatures), c_function(head, lines, numbers)]

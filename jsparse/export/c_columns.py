@@ -1,7 +1,7 @@
 """The encoding of a row of a table, as a function of C."""
 
 from ..predictor.schema import Column, Schema
-from .c_numbers import Numbers, function, int_literal
+from .c_numbers import Numbers, c_function, int_literal
 
 
 def columns_in_words(schema: Schema, prefix: str, real: str) -> list[str]:
@@ -27,7 +27,7 @@ def encoder(schema: Schema, prefix: str, numbers: Numbers) -> str:
         lines += _encoded(column, i, offset, numbers, impute=schema.impute)
         offset += len(column.features)
     head = f"void {prefix}_encode(const double *columns, {numbers.type} *x)"
-    return function(head, lines, numbers)
+    return c_function(head, lines, numbers)
 
 
 def _encoded(column: Column, i: int, offset: int, numbers: Numbers, *, impute: bool) -> list[str]:

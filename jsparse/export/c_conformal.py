@@ -8,7 +8,7 @@ from ..predictor import Predictor
 from ..predictor.answers import known_errors
 from ..predictor.conformal import ConformalScores, error_at, rank_of
 from .c_machine import values
-from .c_numbers import Numbers, function, int_array
+from .c_numbers import Numbers, c_function, int_array
 
 
 def intervals_or_sets(
@@ -111,7 +111,7 @@ class _Writer:
     def _interval_function(self, lines: list[str]) -> str:
         real = self.numbers.type
         head = f"int {self.prefix}_interval(const {real} *x, {real} *lower, {real} *upper)"
-        return function(head, lines, self.numbers)
+        return c_function(head, lines, self.numbers)
 
     def set_of_classes(self) -> list[str]:
         """Return the C functions that compute prediction sets from the model's errors."""
@@ -128,7 +128,7 @@ class _Writer:
 
     def _set_function(self, lines: list[str]) -> str:
         head = f"int {self.prefix}_set(const {self.numbers.type} *x, int *in_set)"
-        return function(head, lines, self.numbers)
+        return c_function(head, lines, self.numbers)
 
     def _deficits(self) -> str:
         """Return the C function of margin deficits, see `predictor.conformal.margin_deficit`."""
@@ -144,7 +144,7 @@ class _Writer:
                 "}",
             ]
         head = f"void {self.prefix}_deficits(const {real} *scores, {real} *deficits)"
-        return function(head, lines, self.numbers)
+        return c_function(head, lines, self.numbers)
 
     def _fold_arrays(self, errors: np.ndarray) -> list[str]:
         """Return C arrays and functions: the machines of the folds, and the errors."""
@@ -224,7 +224,7 @@ class _Writer:
             "return values[i];",
         ]
         real = self.numbers.type
-        return function(f"{real} {self.prefix}_ranked({real} *values)", lines, self.numbers)
+        return c_function(f"{real} {self.prefix}_ranked({real} *values)", lines, self.numbers)
 
     def fold_set(self) -> list[str]:
         """Return C arrays and functions that compute sets from the machines of the folds."""

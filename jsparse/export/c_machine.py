@@ -2,7 +2,7 @@
 
 from ..predictor.machine import Machine, Standardization
 from .c_kernel import KernelWriter
-from .c_numbers import Numbers, function
+from .c_numbers import Numbers, c_function
 
 
 def values(machine: Machine, prefix: str, numbers: Numbers) -> str:
@@ -28,7 +28,7 @@ def values(machine: Machine, prefix: str, numbers: Numbers) -> str:
         "}",
     ]
     head = f"void {prefix}_values(const {numbers.type} *x, {numbers.type} *f)"
-    return "\n\n".join([*arrays, *helpers, function(head, body, numbers)])
+    return "\n\n".join([*arrays, *helpers, c_function(head, body, numbers)])
 
 
 def _scaling(
@@ -64,4 +64,4 @@ def _interpolation(prefix: str, numbers: Numbers) -> str:
         "}",
         "return y[low] + (y[high] - y[low]) * ((a - x[low]) / (x[high] - x[low]));",
     ]
-    return function(head, body, numbers)
+    return c_function(head, body, numbers)

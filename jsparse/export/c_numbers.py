@@ -99,7 +99,7 @@ def int_literal(number: int) -> str:
     return f"{number}LL" if number > -(2**63) else f"({number + 1}LL - 1)"
 
 
-def function(head: str, lines: list[str], numbers: Numbers) -> str:
+def c_function(head: str, lines: list[str], numbers: Numbers) -> str:
     """Return a function of C, with declarations of the scratch variables that its lines use.
 
     `head` is the return type, the name and the parameters. Decimal literals in the statements

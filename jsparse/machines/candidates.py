@@ -113,7 +113,7 @@ class Candidates(Method):
                 )
         else:
             what = "the number of rows with weight"
-            candidates = M = whole_number("candidates", M, 1, shape.present, what)
+            candidates = M = whole_number("candidates", M, 1, shape.n_present, what)
         most, k = min(M, shape.training), self.max_prototypes
         k = min(self.usual_length, rounded_down(most)) if k is None else k
         what = "the number of candidates or of training rows"
@@ -136,14 +136,14 @@ class Candidates(Method):
     def _candidate_count(self, shape: Shape) -> Any:
         """Return the number of candidates that the settings state, unchecked."""
         if self.candidates is None:
-            return min(rounded_down(shape.present), CANDIDATES)
+            return min(rounded_down(shape.n_present), CANDIDATES)
         if isinstance(self.candidates, _CandidateTable):
             return len(self.candidates.X)
-        return shape.present if self.candidates == "all" else self.candidates
+        return shape.n_present if self.candidates == "all" else self.candidates
 
     def capped(self, shape: Shape) -> "Candidates":
         """See `Method.capped`."""
-        lowered = replaced(self, candidates=at_most(self.candidates, shape.present))
+        lowered = replaced(self, candidates=at_most(self.candidates, shape.n_present))
         M = whole_number("candidates", lowered._candidate_count(shape), 1)
         return replaced(
             lowered,
@@ -158,7 +158,7 @@ class Candidates(Method):
     @property
     def fit_sizes(self) -> tuple[int, ...]:
         """See `Method.fit_sizes`: every size up to the largest."""
-        return tuple(range(1, self.longest + 1))
+        return tuple(range(1, self.largest_size + 1))
 
     def error_status(self, status: Int[np.ndarray, " s"]) -> Int[np.ndarray, " s"]:
         """See `Method.error_status`: PRECISION_LOST of coefficients does not spoil predictions."""
@@ -173,7 +173,7 @@ class Candidates(Method):
         return replaced(self, max_prototypes=n_sizes)
 
     @property
-    def longest(self) -> int:
+    def largest_size(self) -> int:
         """The largest number of prototypes; only valid for a resolved method."""
         assert self.max_prototypes is not None
         return self.max_prototypes

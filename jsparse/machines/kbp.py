@@ -39,7 +39,7 @@ class KBP(Pursuit):
     def select(self, system: System, key: Key | None) -> Selected:
         """See `Pursuit.select`."""
         unit, factor = of_unit_length(system)
-        k, sizes = self.longest, np.asarray(self.fit_sizes, np.int32)
+        k, sizes = self.largest_size, np.asarray(self.fit_sizes, np.int32)
         diagonal, zero = jnp.diagonal(unit.A)[None], jnp.zeros((), unit.A.dtype)
 
         def one(b: Float[Array, " p"]) -> Selected:

@@ -59,7 +59,7 @@ class KMP(Pursuit):
     def _path(self, system: System, key: Key | None) -> Path:
         """Return the path of unit-length atoms, with coefficients for the unscaled atoms."""
         unit, factor = of_unit_length(system)
-        b, k, c = unit.b.T[:, :, None], self.longest, unit.b.shape[1]
+        b, k, c = unit.b.T[:, :, None], self.largest_size, unit.b.shape[1]
         subset = cast(int | None, self.subset)
         draws = None if subset is None else key
         if self.fitting == "basic":

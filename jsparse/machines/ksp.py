@@ -64,9 +64,9 @@ class KSP(Pursuit):
         if self.subset is not None:
             raise ValueError("subset: expected None with KSP, which examines all candidates")
 
-    def default_sizes(self, longest: int) -> tuple[int, ...]:
+    def default_sizes(self, largest: int) -> tuple[int, ...]:
         """See `Pursuit.default_sizes`: ten sizes in geometric progression."""
-        sizes = np.unique(np.round(np.geomspace(1, longest, SIZES)).astype(int))
+        sizes = np.unique(np.round(np.geomspace(1, largest, SIZES)).astype(int))
         return tuple(sizes.tolist())
 
     def select(self, system: System, key: Key | None) -> Selected:
@@ -79,7 +79,7 @@ class KSP(Pursuit):
             selected = self.select(system, key)
             if resolves_products(design.D.dtype):
                 return selected
-            return _with_coefficients_from_rows(selected, design, system.ridge, self.longest)
+            return _with_coefficients_from_rows(selected, design, system.ridge, self.largest_size)
         return self._pursue(subspace_pursuit, design.D, design.y, system.ridge)
 
     def _pursue(

@@ -46,8 +46,8 @@ class Shape(NamedTuple):
     """The numbers of rows, columns and classes, known before any work on the rows."""
 
     n: int  # number of rows from which points are chosen
-    present: int  # number of rows with a weight above 0; in training, all rows
-    training: int  # `present` less the rows of the largest fold
+    n_present: int  # number of rows with a weight above 0; in training, all rows
+    training: int  # `n_present` less the rows of the largest fold
     d: int  # number of columns
     classes: int | None  # number of classes; None for regression
     linear: bool  # whether the kernel is the linear one, which needs no points

@@ -81,8 +81,8 @@ class Pursuit(CandidatesFromSums):
         """See `Method.resolve`."""
         if self.n_prototypes in (None, "auto"):
             method = cast(Pursuit, super().resolve(shape))
-            return replaced(method, n_prototypes=self.default_sizes(method.longest))
-        sizes = sizes_of(self.n_prototypes, shape.present, "the rows with weight")
+            return replaced(method, n_prototypes=self.default_sizes(method.largest_size))
+        sizes = sizes_of(self.n_prototypes, shape.n_present, "the rows with weight")
         if self.max_prototypes not in (None, sizes[-1]):
             raise ValueError(
                 f"max_prototypes: expected None or the last of n_prototypes, {sizes[-1]}, got "
@@ -97,9 +97,9 @@ class Pursuit(CandidatesFromSums):
         bound = min(lowered._candidate_count(shape), shape.training)
         return replaced(lowered, n_prototypes=at_most(self.n_prototypes, bound))
 
-    def default_sizes(self, longest: int) -> tuple[int, ...]:
+    def default_sizes(self, largest: int) -> tuple[int, ...]:
         """Return the default numbers of atoms: every size, as one pursuit returns them all."""
-        return tuple(range(1, longest + 1))
+        return tuple(range(1, largest + 1))
 
     @property
     def fit_sizes(self) -> tuple[int, ...]:

@@ -118,8 +118,8 @@ class SparseReduction(Prototypes, FromSums):
 
     def default_number(self, shape: Shape) -> int:
         """See `Sized.default_number`."""
-        most = min(shape.present, MOST)
-        return min(max(shape.classes or 1, math.ceil(self.k * math.sqrt(shape.present))), most)
+        most = min(shape.n_present, MOST)
+        return min(max(shape.classes or 1, math.ceil(self.k * math.sqrt(shape.n_present))), most)
 
     def resolve(self, shape: Shape) -> "SparseReduction":
         """See `Method.resolve`; the linear kernel needs prototypes too."""

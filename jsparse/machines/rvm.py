@@ -93,7 +93,7 @@ class RVM(Method):
 
     def resolve(self, shape: Shape) -> "RVM":
         """See `Method.resolve`."""
-        count = min(CANDIDATES if self.candidates is None else self.candidates, shape.present)
+        count = min(CANDIDATES if self.candidates is None else self.candidates, shape.n_present)
         limit, likelihood = min(self.max_prototypes, count), self.likelihood
         if likelihood == "auto":
             likelihood = "normal" if shape.classes is None else "logistic"

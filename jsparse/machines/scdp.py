@@ -86,7 +86,7 @@ class SCDP(CandidatesFromSums):
         if self.stopping is None:
             return (self,)
         methods, length = [], max(FIRST_LENGTH, 2 * self.stopping.window)
-        while length < self.longest:
+        while length < self.largest_size:
             methods.append(cast(SCDP, self.shortened(length)))
             length *= 2
         return (*methods, self)
@@ -128,7 +128,7 @@ class SCDP(CandidatesFromSums):
 
         path = select(
             A, by_problem(b), rounded, owner, None if self.subset is None else key,
-            max_prototypes=self.longest, subset=cast(int | None, self.subset),
+            max_prototypes=self.largest_size, subset=cast(int | None, self.subset),
         )  # fmt: skip
         intercepts = intercept_path(
             path,
@@ -144,7 +144,7 @@ class SCDP(CandidatesFromSums):
         """See `FromSums.solve`; in float32 `fit` is more precise, as it reads the rows."""
         assert isinstance(sums.features, CandidateColumns)
         family = _solve(self, *sums, jnp.asarray(C, sums.equations.gram.dtype), key)
-        return with_sizes(family, np.arange(1, self.longest + 1))
+        return with_sizes(family, np.arange(1, self.largest_size + 1))
 
     def fit_in_memory(
         self, kernel: Kernel, points: Float[Array, "M d"], C: CLike, rows: Rows, key: Key | None
@@ -152,7 +152,7 @@ class SCDP(CandidatesFromSums):
         """See `fit` of this module."""
         return fit(
             kernel, points, cast(ScalarLike, C), rows.X, rows.targets, rows.weights, nu=self.nu,
-            max_prototypes=self.longest, selection=self.selection,
+            max_prototypes=self.largest_size, selection=self.selection,
             subset=cast(int | None, self.subset), key=None if self.subset is None else key,
         )  # fmt: skip
 

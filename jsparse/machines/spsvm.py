@@ -68,7 +68,7 @@ class SpSVM(Candidates):
 
     def stages(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages`: the kernel and `C` are tuned for the first part of the path."""
-        length = min(self.longest, max(SEARCHED, self.longest // 4))
+        length = min(self.largest_size, max(SEARCHED, self.largest_size // 4))
         beginning = problem.with_method(self.shortened(length))
         tuned = yield from super().stages(beginning, search)
         outcome = tuned.outcome
@@ -77,7 +77,7 @@ class SpSVM(Candidates):
 
     def stages_of_one_size(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages_of_one_size`: the kernel for the fixed-size LS-SVM, then nearby."""
-        surrogate = fixed_size_surrogate(problem, max(self.longest, SURROGATE_PROTOTYPES))
+        surrogate = fixed_size_surrogate(problem, max(self.largest_size, SURROGATE_PROTOTYPES))
         return nearby_stages(surrogate, problem, search, refine_kernel=True)
 
     def fit(
@@ -88,7 +88,7 @@ class SpSVM(Candidates):
         assert key is not None
         return fit(
             kernel, points, C, rows.X, rows.targets, rows.weights, key=key, growth=self.growth,
-            max_prototypes=self.longest, subset=cast(int | None, self.subset),
+            max_prototypes=self.largest_size, subset=cast(int | None, self.subset),
         )  # fmt: skip
 
 

@@ -18,7 +18,8 @@ TOLERANCE = 1e-3  # smallest gain of the log evidence, in nats
 MAX_ITERATIONS = 200
 _DISCOUNT = 1 - 1e-3  # factor of the gain of an addition; see `_gains`
 _NEWTON_STEPS = 30  # Newton steps towards the mode
-_FULL = 100  # factor of the tolerance for a model with the largest number of functions
+# Factor of the tolerance for a model with the largest number of functions.
+_TOLERANCE_WHEN_FULL = 100
 _NOISE = 0.1  # initial share of the noise in the variance of the targets
 # Changes of the model in one step. With fewer a fit takes more steps; with more the curvatures of
 # the expansion are out of date. Which optimum of the evidence a fit finds depends on the number.
@@ -279,7 +280,8 @@ def _changes(
         gains = jnp.where(state.tried & (so_far.changes == 0), 0, jnp.nan_to_num(gains))
         best = jnp.argmax(gains).astype(jnp.int32)
         # A full model cannot reach the optimum of the evidence, so it stops at a larger gain.
-        least = jnp.where(_is_full(so_far.model, len(Phi)), _FULL * tolerance, tolerance)
+        is_full = _is_full(so_far.model, len(Phi))
+        least = jnp.where(is_full, _TOLERANCE_WHEN_FULL * tolerance, tolerance)
         return Change(best, alphas[best], jnp.where(gains[best] > least, gains[best], 0))
 
     def change_once(so_far: tuple[Quadratic, Change]) -> tuple[Quadratic, Change]:

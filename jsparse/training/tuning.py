@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from .._numerics import as_array
 from .._repr import short_repr
 from ..calibration import fit_inverse_temperatures
-from ..conformal import ConformalScores, errors_of_classes, errors_of_numbers, kept_errors
+from ..conformal import ConformalScores, conformal_scores, errors_of_numbers, errors_of_scores
 from ..machines.family import Family
 from ..machines.held_out import MachineIndex, Sums
 from ..machines.rows import Rows
@@ -191,16 +191,16 @@ def calibrate(
         errors = errors_of_numbers(values[rows], truth)
     else:
         scores = scores_of(values[rows], encoding.code, problem.decoding)
-        errors = errors_of_classes(scores, truth)
+        errors = errors_of_scores(scores, truth)
         inverse_temperatures = fit_inverse_temperatures(
             scores, truth, None if weights is None else weights[rows]
         )
     if not machines:
-        return inverse_temperatures, kept_errors(errors)
+        return inverse_temperatures, conformal_scores(errors)
     fold_machines, fold = data.source.fold_machines(
         problem, choice.tuning.kernel, choice.C_array, choice.size, sums
     )
-    return inverse_temperatures, kept_errors(
+    return inverse_temperatures, conformal_scores(
         errors, fold[rows], encoding.units.expansion(fold_machines)
     )
 

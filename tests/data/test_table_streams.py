@@ -417,7 +417,7 @@ def test_row_groups_and_files_are_shards(tmp_path):
     np.testing.assert_array_equal(rows[0], expected[:200])
     np.testing.assert_array_equal(np.concatenate(rows[1:7]), expected)
     np.testing.assert_array_equal(rows[7], expected[:50])
-    second = Shards.dealt(shards, process=1, processes=2)
+    second = Shards.of_process(shards, process=1, processes=2)
     assert list(second.shards) == [1, 3, 5, 7]
     assert second.schema == schema
     with pytest.raises(TableError, match="no such file"):

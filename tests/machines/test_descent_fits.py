@@ -245,6 +245,6 @@ def test_auto_doubles_the_number_of_prototypes_within_the_rows():
     shape = Shape(60, 60, 40, 2, 3, False)
     assert jsparse.SLMC("auto").resolve(shape).n_prototypes == (8, 16, 32)
     assert jsparse.SLMC("auto").resolve(shape).stop_when_flat
-    large = shape._replace(n=5000, present=5000, training=4500)
+    large = shape._replace(n=5000, n_present=5000, training=4500)
     assert jsparse.ReducedSVM("auto").resolve(large).n_prototypes == (5, 10, 20, 40, 80)
     assert jsparse.SparseReduction("auto").resolve(large).n_prototypes[-1] == 1984

@@ -13,8 +13,8 @@ from test_model import LABELS, NUMBERS, QUICK, ROWS, SMALL
 from jsparse import SCDP, Dual, HoldOut, Robust, load, train
 from jsparse.conformal import (
     ConformalScores,
+    conformal_scores,
     intervals,
-    kept_errors,
     kept_ranks,
     margin_deficit,
     rank_of,
@@ -111,7 +111,7 @@ def test_coverages_of_two_digits_take_the_errors_that_all_rows_give(n):
 def test_quantiles_of_errors_give_intervals_that_are_never_shorter(targets):
     rng, n = np.random.default_rng(5), 3000
     errors = rng.exponential(size=(n, *targets))
-    kept, centre = kept_errors(errors), np.zeros((1, 1, *targets))
+    kept, centre = conformal_scores(errors), np.zeros((1, 1, *targets))
     assert kept.n_rows == n
     assert len(kept.errors) < 400
     ordered = np.sort(errors, axis=0)
@@ -131,7 +131,7 @@ def test_quantiles_of_each_fold_give_intervals_and_sets_that_are_never_smaller()
     rng, n, v = np.random.default_rng(6), 3000, 5
     errors, fold = rng.exponential(size=n), rng.integers(0, v, n).astype(np.int32)
     centres, machines = 0.3 * rng.standard_normal((7, v)), object.__new__(KernelExpansion)
-    kept, every = kept_errors(errors, fold, machines), ConformalScores(errors, fold, machines)
+    kept, every = conformal_scores(errors, fold, machines), ConformalScores(errors, fold, machines)
     assert (kept.n_rows, kept.guarantee) == (n, "folds")
     assert len(kept.errors) < n / 2
     apart = rng.standard_normal((200, v, 3)) + 1
@@ -147,8 +147,8 @@ def test_quantiles_of_each_fold_give_intervals_and_sets_that_are_never_smaller()
         inside, least = (sets(apart, conformal, coverage) for conformal in (kept, every))
         assert (least <= inside).all()
         assert (inside <= sets(apart, every, wider)).all()
-    np.testing.assert_array_equal(np.sort(kept_errors(errors[:60], fold[:60], machines).errors),
-                                  np.sort(errors[:60]))  # fmt: skip
+    few = conformal_scores(errors[:60], fold[:60], machines)
+    np.testing.assert_array_equal(np.sort(few.errors), np.sort(errors[:60]))
 
 
 @pytest.mark.slow

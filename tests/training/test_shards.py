@@ -77,7 +77,7 @@ def test_numbers_of_rows_and_batches_do_not_depend_on_the_process():
     streams = [ArrayStream(part, part[:, 0], batch_rows=2) for part in (X[:5], X[5:])]
     both = ReplayableStream(Shards({0: streams[0], 1: streams[1]})).located()
     whole = {part.batch.X[0, 0]: part for part in both}
-    second = list(ReplayableStream(Shards.dealt(streams, process=1, processes=2)).located())
+    second = list(ReplayableStream(Shards.of_process(streams, process=1, processes=2)).located())
     assert len(second) == 3
     for part in second:
         np.testing.assert_array_equal(part.places, whole[part.batch.X[0, 0]].places)
@@ -97,7 +97,7 @@ def test_shards_are_checked(as_users_call):
         with pytest.raises(ValueError, match=message):
             Shards(shards)
     with pytest.raises(ValueError, match="process: expected"):
-        Shards.dealt([stream], process=2, processes=2)
+        Shards.of_process([stream], process=2, processes=2)
     broken = ArrayStream(np.array([[1.0], [np.nan]]), np.zeros(2))
     with pytest.raises(
         StreamError, match="shard 7: row indices 0 to 1: X is not finite at row index 1"
