@@ -16,7 +16,6 @@ from ._files import PathLike
 from ._numerics import as_array, is_concrete, is_traced
 from ._repr import few_lines
 from .conformal import ConformalScores, conformal_scores, errors_of_numbers, errors_of_scores
-from .data.schema import Schema
 from .expansion import KernelExpansion
 from .machines.family import Family
 from .model_answers import (
@@ -32,6 +31,7 @@ from .model_exports import ModelExports
 from .multiclass import Code, Decoding
 from .novelty import Novelty, calibration, novelty
 from .predictor.checks import NameRow, row_index
+from .predictor.schema import Schema
 from .relevance import Relevance, relevance_of
 from .serialization import caster
 

@@ -16,7 +16,6 @@ from ._files import PathLike, named
 from ._repr import short_repr
 from ._runtime import check_fork
 from .conformal import ConformalScores, jax_scores
-from .data.schema import Schema
 from .expansion import KernelExpansion
 from .kernels import Mixture
 from .machines.family import Family
@@ -24,6 +23,7 @@ from .multiclass import Code, Decoding, output_code
 from .plain import jax_expansion
 from .predictor.contents import LONGEST_LABEL, complete, load_machine, machine_arrays, predictor_of
 from .predictor.files import check_arrays
+from .predictor.schema import Schema
 
 
 class Contents(NamedTuple):

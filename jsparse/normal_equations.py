@@ -17,7 +17,6 @@ from ._blocks import map_folds, padded, rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
 from ._numerics import (
     as_array,
-    dot,
     dot_over_rows,
     is_traced,
     like,
@@ -102,14 +101,6 @@ class NormalEquations(NamedTuple):
             cross=times_power(self.cross[None], exponent)[0],
             target_square=times_power(self.target_square[None], 2 * exponent)[0],
             target_sum=times_power(self.target_sum[None], exponent)[0],
-        )
-
-    def transformed(self, transform: Float[Array, "p q"]) -> "NormalEquations":
-        """Return the sums of the features `Phi T`."""
-        return self._replace(
-            gram=dot(transform.T, dot(self.gram, transform)),
-            cross=dot(transform.T, self.cross),
-            feature_sum=dot(transform.T, self.feature_sum),
         )
 
 

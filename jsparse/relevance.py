@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float
 
 from ._repr import few_lines
-from .data.schema import Schema
 from .kernels import Kernel, Mixed, Product, Projected, Scaled, Sum
 from .kernels.stationary import Stationary
+from .predictor.schema import Schema
 
 # If rows differ in two columns by equal numbers of standard deviations, a column with 50 times the
 # lengthscale adds 1/2500 of the squared distance. The gradient search switches columns off by

@@ -32,7 +32,7 @@ from .interrupts import Interrupts, Result
 from .options import budget_of, command_line, method_of
 
 if TYPE_CHECKING:
-    from ..data.schema import CsvFormat, Schema
+    from ..predictor.schema import CsvFormat, Schema
 
 DONE, UNTRUSTED = 0, 3
 
@@ -309,7 +309,7 @@ def _check_columns(options: argparse.Namespace) -> None:
 
 
 def _csv_format(options: argparse.Namespace) -> "CsvFormat":
-    from ..data.schema import NULL_VALUES, CsvFormat
+    from ..predictor.schema import NULL_VALUES, CsvFormat
 
     return CsvFormat((*NULL_VALUES, *options.missing), options.decimal, options.delimiter)
 

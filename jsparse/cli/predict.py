@@ -13,10 +13,10 @@ from ..calibration import decisions, probabilities
 from ..conformal import rank_of
 from ..data.arrow import pa, pa_csv
 from ..data.encoding import encode, encode_target
-from ..data.schema import Column, Schema
 from ..data.table_files import TableFile, read_table
 from ..data.tables import TableError, rows_of_file
 from ..model import Model
+from ..predictor.schema import Column, Schema
 from ..serialization import atomic_path, writing
 from . import report
 from .files import check_fits_memory, print_counts

@@ -13,8 +13,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import _status
-from ..data.schema import Schema
 from ..machines.method import METRIC_NAMES
+from ..predictor.schema import Schema
 from ..search.run import Progress as Callback
 from ..training.presentation import describe_kernel
 from ..training.presets import ADVICE

@@ -23,6 +23,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
+from ..predictor.schema import CLASSIFICATION, REGRESSION, CsvFormat
+from ..predictor.schema import Column as Column
+from ..predictor.schema import Schema as Schema
 from ..predictor.tables import Columns, encode_columns
 from ..predictor.tables import Encoded as Encoded
 from .arrow import pa, pc
@@ -34,9 +37,6 @@ from .columns import (
     plain_column,
     type_words,
 )
-from .schema import CLASSIFICATION, REGRESSION, CsvFormat
-from .schema import Column as Column
-from .schema import Schema as Schema
 from .tables import NameRow, TableError, check_names, listing, row_index
 
 # Digits with decimal and thousands marks; around them a sign, brackets, a currency or a percent.

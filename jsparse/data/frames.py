@@ -10,8 +10,8 @@ from jaxtyping import Float, Int, Shaped
 from .._arguments import boolean, column_names, on_host, whole_number
 from .._repr import short_repr
 from ..predictor.checks import TableError, row_index
+from ..predictor.schema import Schema
 from ..predictor.tables import unsupported_type
-from .schema import Schema
 
 
 @dataclasses.dataclass(frozen=True)

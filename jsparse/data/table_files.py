@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from .._arguments import column_names
+from ..predictor.schema import CsvFormat, Schema, Value
 from .arrow import pa, pa_csv, pa_dataset, pa_parquet
-from .schema import CsvFormat, Schema, Value
 from .streams import BATCH_ROWS
 from .tables import TableError, check_names, file_row, listing
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from .._arguments import boolean, column_names
+from ..predictor.schema import REGRESSION, Schema
 from .arrow import pa, pc
 from .columns import is_number, plain_column
 from .encoding import encode, encode_target, fit_schema, infer_task
-from .schema import REGRESSION, Schema
 from .streams import Batch
 from .table_files import TableFile, row_groups
 from .tables import TableError, check_names, file_row, rows_of_file

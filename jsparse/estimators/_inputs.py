@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from ..data.frames import EncodedFrame, Frame, as_frame
-from ..data.schema import Schema
 from ..machines.method import Task
+from ..predictor.schema import Schema
 from ..training.inputs import weighted_rows
 from ._sklearn import check_X_y, validate_data
 

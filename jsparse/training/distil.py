@@ -14,13 +14,13 @@ from .._numerics import as_array
 from .._runtime import check_runtime
 from .._types import Key, KeyLike
 from ..data.frames import Frame, as_frame
-from ..data.schema import Schema
 from ..expansion import KernelExpansion
 from ..kernels import Kernel, Mixture
 from ..machines.imitation import MovedPrototypes, imitate
 from ..machines.method import Method, Shape
 from ..machines.scdp import SCDP
 from ..model import Model
+from ..predictor.schema import Schema
 from ..search.strategies import Profile
 from ..validation.folds import Folds
 from .clock import clock, compile_clock

@@ -14,7 +14,6 @@ from .._repr import short_repr
 from .._types import KeyLike
 from ..conformal import ConformalScores
 from ..data.frames import as_frame
-from ..data.schema import Schema
 from ..data.streams import RowStream
 from ..kernels import Projected
 from ..machines.family import Family
@@ -23,6 +22,7 @@ from ..machines.method import Method, Metric, Points, Task
 from ..model import About, Model
 from ..multiclass import Scheme
 from ..predictor.checks import refuse_path
+from ..predictor.schema import Schema
 from ..scaling import normal_scores
 from ..search.problem import Problem
 from ..search.run import Progress

@@ -20,10 +20,10 @@ import pytest
 from crafted import crafted_examples
 
 from jsparse.data.encoding import encode, encode_target, fit_schema
-from jsparse.data.schema import NULL_VALUES
 from jsparse.data.table_files import TableFile, read_table
 from jsparse.data.table_streams import TableStream, stream_schema
 from jsparse.data.tables import TableError, rows_of_file
+from jsparse.predictor.schema import NULL_VALUES
 
 small = st.integers(-99, 99).map(str)
 floats = st.floats(-1e300, 1e300, allow_nan=False).map(repr)

@@ -12,11 +12,11 @@ from predictor.plain_models import schema_model
 from jsparse import load
 from jsparse.cli.main import main
 from jsparse.data.encoding import encode, encode_target, fit_schema
-from jsparse.data.schema import CsvFormat
 from jsparse.data.streams import Shards
 from jsparse.data.table_files import TableFile, read_table
 from jsparse.data.table_streams import TableStream, stream_schema, table_shards
 from jsparse.data.tables import TableError
+from jsparse.predictor.schema import CsvFormat
 
 
 def people(n=500):

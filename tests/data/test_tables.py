@@ -19,11 +19,11 @@ from benchmarks.data_sets import benchmark_set
 from jsparse.data import demo_set
 from jsparse.data.encoding import Schema, encode, encode_target, fit_schema, infer_task
 from jsparse.data.frames import Frame
-from jsparse.data.schema import NULL_VALUES, CsvFormat
 from jsparse.data.table_files import TableFile, read_table
 from jsparse.data.table_streams import stream_schema
 from jsparse.data.tables import TableError, rows_of_file
 from jsparse.predictor.checks import rows_of
+from jsparse.predictor.schema import NULL_VALUES, CsvFormat
 
 PEOPLE = """age,job,height,member,income
 31,clerk,1.75,true,>50K

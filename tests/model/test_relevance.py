@@ -12,10 +12,10 @@ from predictor.plain_models import table_model
 from jsparse import plotting
 from jsparse.cli import report
 from jsparse.data.frames import Frame
-from jsparse.data.schema import Column, Schema
 from jsparse.expansion import KernelExpansion
 from jsparse.kernels import RBF, Linear, Matern32, Mixed, Projected, RationalQuadratic
 from jsparse.model import Model
+from jsparse.predictor.schema import Column, Schema
 from jsparse.relevance import relevance_of
 
 LENGTHS = np.array([2.0, 1.0, 8.0])
