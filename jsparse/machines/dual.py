@@ -16,6 +16,7 @@ from .._numerics import (
     dot,
     epsilon,
     is_concrete,
+    is_traced,
     like,
     present_rows,
     present_targets,
@@ -23,7 +24,7 @@ from .._numerics import (
 )
 from .._programs import compiled
 from .._repr import short_repr
-from .._status import NOT_FINITE, status_of
+from .._status import CONVERGED, NOT_FINITE, status_of
 from .._types import CLike, Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -145,15 +146,16 @@ class Dual(Method):
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
         sums: Any = None,
     ) -> tuple[Family, Sums | None]:  # fmt: skip
-        """See `Method.fit_and_sum`: `held_out` has computed the machines of all rows."""
-        X, y, weights = rows.X, rows.y, rows.weights
-        if sums is not None:
+        """See `Method.fit_and_sum`: `held_out` has computed the machines of all rows.
+
+        A machine that rounding decides is fitted again by Cholesky, which is then more accurate.
+        """
+        machine = None
+        if sums is not None and not is_traced(sums):
             machine = _of_C(sums, kernel, jnp.asarray(C, rows.dtype), rows)
-        elif rows.code is not None:
-            machine = fit_classes(kernel, C, X, y, rows.code, weights)
-        else:
-            machine = fit(kernel, cast(ScalarLike, C), X, y, weights)
-        count = _count_present(weights)
+        if machine is None or int(machine.status) != CONVERGED:
+            machine = _fit_rows(kernel, C, rows)
+        count = _count_present(rows.weights)
         return single(machine.expansion, machine.status, diagnostics(machine), count=count), None
 
     def held_out(
@@ -354,6 +356,13 @@ def fit_classes(
     machine, *worst = jax.tree.map(lambda *problems: jnp.stack(problems, axis=-1), *fits)
     expansion = KernelExpansion(kernel, X, machine.coefficients, machine.intercept)
     return DualFit(expansion, *map(jnp.max, worst))
+
+
+def _fit_rows(kernel: Kernel, C: CLike, rows: Rows) -> DualFit:
+    X, y, weights = rows.X, rows.y, rows.weights
+    if rows.code is not None:
+        return fit_classes(kernel, C, X, y, rows.code, weights)
+    return fit(kernel, cast(ScalarLike, C), X, y, weights)
 
 
 @functools.partial(compiled, quickly=True)

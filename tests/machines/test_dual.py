@@ -155,12 +155,29 @@ def test_leave_one_out_gives_the_machines_of_all_rows(kind, by_cholesky, monkeyp
         del fitted.info["relative_residual"]
         chex.assert_trees_all_equal_shapes_and_dtypes(known, fitted)
         chex.assert_trees_all_close(known, fitted, atol=1e-9)
-    lost = leave_one_out_of(RBF(5.0), jnp.asarray([1.0, 1e20]), rows)[2]
-    statuses = [
-        int(Dual().fit_and_sum(RBF(5.0), None, C, rows, sums=lost)[0].statuses[0])
-        for C in (1.0, 1e20)
+    # A machine that rounding decides is fitted by Cholesky.
+    lost = leave_one_out_of(RBF(5.0), jnp.asarray([1e20]), rows)[2]
+    known, _ = Dual().fit_and_sum(RBF(5.0), None, 1e20, rows, sums=lost)
+    assert known.statuses[0] == _status.PRECISION_LOST
+    fitted = Dual().fit(RBF(5.0), None, 1e20, rows)
+    np.testing.assert_array_equal(known.coefficients, fitted.coefficients)
+
+
+@pytest.mark.parametrize("n", [600, 1100])  # by the spectrum, and by Cholesky
+def test_machines_of_leave_one_out_are_as_accurate_in_float32(n):
+    rng = np.random.default_rng(0)
+    X = jnp.asarray(rng.normal(size=(n, 4)))
+    y = jnp.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.normal(size=n)
+    C, rows = 1e3, rows_of(jnp.float32(X), jnp.float32(y))
+    kernel = RBF(jnp.float32(5.0))
+    exact = np.asarray(Dual().fit(RBF(5.0), None, C, rows_of(X, y)).expansion(X))
+    machines = leave_one_out_of(kernel, jnp.float32([1.0, C]), rows)[2]
+    known = Dual().fit_and_sum(kernel, None, C, rows, sums=machines)[0]
+    errors = [
+        np.max(np.abs(np.asarray(family.expansion(rows.X)) - exact))
+        for family in (Dual().fit(kernel, None, C, rows), known)
     ]
-    assert statuses == [_status.CONVERGED, _status.PRECISION_LOST]
+    assert errors[1] < 3 * errors[0]
 
 
 @pytest.mark.slow

@@ -182,7 +182,7 @@ def test_features_lost_to_rounding_are_told(loss):
     X = np.random.default_rng(0).standard_normal((200, 2))
     y = np.sin(X[:, 0])
     for dtype, end in (("float32", _status.TRUNCATED), ("float64", _status.CONVERGED)):
-        phi = Nystroem(RBF(jnp.asarray(1.0, dtype)), jnp.asarray(X[:20], dtype))
+        phi = Nystroem(RBF(jnp.asarray(1.5, dtype)), jnp.asarray(X[:20], dtype))
         data = jnp.asarray(X, dtype), jnp.asarray(y, dtype)
         assert int(fixed_size.fit_features(phi, 10.0, *data).status) == end
         assert int(robust.fit(phi, 10.0, *data, loss=loss).status) == end
