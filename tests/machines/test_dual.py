@@ -165,7 +165,7 @@ def test_leave_one_out_gives_the_machines_of_all_rows(kind, by_cholesky, monkeyp
 
 @pytest.mark.parametrize("n", [600, 1100])  # by the spectrum, and by Cholesky
 def test_machines_of_leave_one_out_are_as_accurate_in_float32(n):
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(1)
     X = jnp.asarray(rng.normal(size=(n, 4)))
     y = jnp.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.normal(size=n)
     C, rows = 1e3, rows_of(jnp.float32(X), jnp.float32(y))
