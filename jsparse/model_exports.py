@@ -14,7 +14,7 @@ from .predictor import Predictor
 
 
 class ModelExports:
-    """The exports of `Model`, a subclass that has the fields."""
+    """The methods of `Model` that export it. `Model` inherits them, and defines the fields."""
 
     expansion: Any
     inverse_temperatures: Any

@@ -59,7 +59,10 @@ def _assignment(splits: Any, n: int) -> np.ndarray:
 
 
 def _held_out(parts: Any, n: int) -> np.ndarray:
-    """Return the numbers of the rows that a split holds out."""
+    """Return the indices of the held-out rows of `parts`, a pair of training and held-out rows.
+
+    Both are indices into `n` rows, or masks of them, as a splitter of scikit-learn gives them.
+    """
     try:
         _, test = parts
         return np.atleast_1d(np.arange(n)[np.asarray(test)])

@@ -81,10 +81,10 @@ class Mixture(Kernel):
         return values
 
     def of_prototypes(self, indices: Int[np.ndarray, " k"]) -> "Mixture":
-        """Return the mixture of the prototypes with these indices.
+        """Return this mixture for only the prototypes with these indices.
 
         Raises:
-            ValueError: without `which`.
+            ValueError: if `which`, the kernel of each prototype, is None.
         """
         if self.which is None:
             raise self._no_pair_value()

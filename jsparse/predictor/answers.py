@@ -49,7 +49,10 @@ class Answers(abc.ABC):
 
     @staticmethod
     def _map_blocks_in(xp: Any) -> Callable[..., Any]:
-        """Return the function of `xp` that applies a function to blocks of rows."""
+        """Return the function that maps blocks of rows for the array namespace `xp`.
+
+        `xp` is `numpy` or `jax.numpy`. The function is called as `map_blocks(function, rows)`.
+        """
         return in_blocks
 
     def decision_function(self, X: Any) -> Any:

@@ -90,7 +90,11 @@ def save_history(path: PathLike, history: Sequence[Evaluation]) -> None:
 
 
 def arrays_of(history: Sequence[Evaluation]) -> dict[str, np.ndarray]:
-    """Return the evaluations of a search as arrays by name, a set of columns for each stage."""
+    """Return the evaluations of a search as arrays with a row for each evaluation.
+
+    The name of an array is the number of the tuning stage and a field of `Evaluation`, such as
+    "0.scores".
+    """
     arrays: dict[str, np.ndarray] = {}
     for stage in sorted({e.stage for e in history}):
         evaluations = [e for e in history if e.stage == stage]

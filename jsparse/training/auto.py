@@ -47,7 +47,7 @@ class _SelectedFamily(Stationary):
     _cusp: ClassVar[bool] = True
 
     def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """Return the profile of the selected family."""
+        """Return the kernel values of the selected family at squared scaled distances `s`."""
         one, weights = jnp.ones((), s.dtype), self.weights.astype(s.dtype)
         terms = [w * f(one).profile(s) for w, f in zip(weights, FAMILIES.values(), strict=True)]
         return sum(terms, jnp.zeros_like(s))

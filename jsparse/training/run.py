@@ -376,7 +376,7 @@ def _model(
     error: float,
     metric: Metric,
 ) -> Model:
-    """Return the model to deploy."""
+    """Return the model to deploy: the fitted machine, its scaling and labels, and its error."""
     choice, family = fitted.choice, fitted.family
     encoding, method, classes = data.encoding, choice.problem.method, data.encoding.classes
     machine = family.expansion if choice.size is None else family.at(choice.size)

@@ -102,7 +102,10 @@ class SumsOfFolds(NamedTuple):
 
 
 class KeptSums(NamedTuple):
-    """The arguments of a program that predicts held-out rows from the sums of one kernel."""
+    """The arguments of a program that predicts held-out rows from the normal equations of folds.
+
+    The normal equations belong to one kernel, and stay in memory between evaluations of it.
+    """
 
     method: FromSums
     sums: FoldSums

@@ -91,7 +91,7 @@ class Reader(NamedTuple):
 
     @property
     def n_groups(self) -> int:
-        """The number of groups of rows in all parts."""
+        """The number of groups of rows with separate sums, over all folds of the stream."""
         return self.split.parts * self.groups_per_part
 
     @property
