@@ -331,6 +331,7 @@ def _fit(
     weights: Float[Array, " n"],
     block_rows: int | None,
 ) -> ReducedFit:
+    """Fit a variant from sums over the rows; meanwhile a power of two scales the targets."""
     columns = reduction_columns(kernel, prototypes)
     y = jnp.where((weights > 0).reshape(-1, *[1] * (y.ndim - 1)), y, 0)
     exponent = target_exponent(variant, y)

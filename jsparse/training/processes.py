@@ -98,9 +98,10 @@ def _join_moments(summarizer: Summarizer, reports: list[dict[str, Any]]) -> None
 
 
 def _selected_rows(mesh: Mesh, local: SampledRows, sample_rows: int) -> SampledRows:
-    """Return the rows of the sample, of all processes, in the order of their places.
+    """Return the random sample of all processes' rows, sorted by their places in the stream.
 
-    First the processes exchange the random numbers of their rows, then only the selected rows.
+    Each row has drawn a random number, and the rows with the lowest numbers are selected, see
+    `lowest_numbers`. First the processes exchange these numbers, then only the selected rows.
     """
     draws = np.stack([local.numbers, local.class_numbers.astype(float)])
     all_draws = [np.frombuffer(text).reshape(2, -1) for text in gather_texts(mesh, draws.tobytes())]
