@@ -148,11 +148,14 @@ class Dual(Method):
     ) -> tuple[Family, Sums | None]:  # fmt: skip
         """See `Method.fit_and_sum`: `held_out` has computed the machines of all rows.
 
-        A machine that rounding decides is fitted again by Cholesky, which is then more accurate.
+        `sums` must come from `held_out` with this kernel and these rows. It is not used while JAX
+        is tracing, for another `C`, and for a machine that rounding makes inaccurate.
         """
         machine = None
-        if sums is not None and not is_traced(sums):
-            machine = _of_C(sums, kernel, jnp.asarray(C, rows.dtype), rows)
+        if sums is not None and not is_traced(sums, kernel, C, rows):
+            values = np.asarray(C, rows.dtype)
+            if np.isin(values, np.asarray(sums.C)).all():
+                machine = _of_C(sums, kernel, jnp.asarray(values), rows)
         if machine is None or int(machine.status) != CONVERGED:
             machine = _fit_rows(kernel, C, rows)
         count = _count_present(rows.weights)

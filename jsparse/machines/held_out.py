@@ -82,13 +82,17 @@ class Start(NamedTuple):
 
 
 class Machines(NamedTuple):
-    """The machines of all rows for `s` values of `C`: every row is a prototype."""
+    """The machines of all rows for `s` values of `C`: every row is a prototype.
+
+    A machine whose status is not `CONVERGED` is not to be used: a fit is more accurate, and has the
+    right stop code.
+    """
 
     C: Float[Array, " s"]
     coefficients: Float[Array, "s n l"]
     intercepts: Float[Array, "s l"]
     residuals: Float[Array, "s l"]  # of the linear system, relative to the targets
-    status: Int[Array, "s l"]
+    status: Int[Array, "s l"]  # of the machines, not of the predictions that were left out
 
     __repr__ = short_repr
 

@@ -124,7 +124,7 @@ class Source(_Scored, Protocol):
         C: Float[np.ndarray, " s"],
         scoring: Scoring,
     ) -> Validation | None:
-        """Return the validation of one kernel, if all of it is kept for every `C`."""
+        """Return the validation of one kernel, if all folds of every `C` are kept; else None."""
         ...
 
     def held_out(

@@ -180,6 +180,42 @@ def test_machines_of_leave_one_out_are_as_accurate_in_float32(n):
     assert errors[1] < 3 * errors[0]
 
 
+@pytest.mark.parametrize("lengthscale", [2.0, 8.0])
+def test_a_machine_near_rounding_has_the_stop_code_of_a_fit(lengthscale):
+    rng = np.random.default_rng(0)
+    X = jnp.asarray(rng.normal(size=(300, 4)), "float32")
+    rows, kernel = rows_of(X, jnp.sin(2 * X[:, 0])), RBF(jnp.float32(lengthscale))
+    grid = jnp.geomspace(1, 1e6, 25, dtype="float32")
+    machines = leave_one_out_of(kernel, grid, rows)[2]
+    statuses = set()
+    for C in grid:
+        fitted = Dual().fit(kernel, None, C, rows)
+        known, _ = Dual().fit_and_sum(kernel, None, C, rows, sums=machines)
+        assert known.statuses == fitted.statuses
+        exact = dual.fit(
+            RBF(jnp.float64(lengthscale)), float(C), X.astype(float), rows.y.astype(float)
+        )
+        values = np.asarray(exact.expansion(X.astype(float)))
+        errors = [np.max(np.abs(np.asarray(f.expansion(X)) - values)) for f in (fitted, known)]
+        assert errors[1] < 3 * errors[0] + 1e-5
+        statuses.add(int(known.statuses[0]))
+    assert statuses == {_status.CONVERGED, _status.PRECISION_LOST}
+
+
+def test_machines_of_leave_one_out_serve_only_their_values_of_C():
+    rows = rows_of_kind("one target")
+    machines = leave_one_out_of(RBF(1.0), jnp.asarray([1.0, 10.0]), rows)[2]
+    known, _ = Dual().fit_and_sum(RBF(1.0), None, 3.0, rows, sums=machines)
+    fitted = Dual().fit(RBF(1.0), None, 3.0, rows)
+    np.testing.assert_array_equal(known.coefficients, fitted.coefficients)
+
+    def intercept(C, sums):
+        return Dual().fit_and_sum(RBF(1.0), None, C, rows, sums=sums)[0].intercepts.sum()
+
+    with_sums, without = (jax.grad(intercept)(10.0, sums) for sums in (machines, None))
+    assert with_sums == without != 0
+
+
 @pytest.mark.slow
 def test_many_rows_and_few_C_are_predicted_by_cholesky():
     rng = np.random.default_rng(4)
