@@ -16,7 +16,6 @@ from .._numerics import (
     dot,
     epsilon,
     is_concrete,
-    is_traced,
     like,
     present_rows,
     present_targets,
@@ -24,7 +23,7 @@ from .._numerics import (
 )
 from .._programs import compiled
 from .._repr import short_repr
-from .._status import CONVERGED, NOT_FINITE, status_of
+from .._status import NOT_FINITE, status_of
 from .._types import CLike, Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -42,7 +41,7 @@ from .dual_system import (
     without_intercept,
 )
 from .family import Family, diagnostics, single
-from .held_out import HeldOut, Machines, OnFold, Sums, each_C, with_size_axis
+from .held_out import HeldOut, OnFold, Sums, each_C, with_size_axis
 from .method import MANY_C, Method, Points, Task, TrainingRows, option, replaced
 from .rows import FoldLayout, Rows
 from .stages import Chosen, Outcome, Stage, nearby_stages
@@ -140,26 +139,13 @@ class Dual(Method):
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
         """See `fit` and `fit_classes` of this module."""
-        return self.fit_and_sum(kernel, points, C, rows, key)[0]
-
-    def fit_and_sum(
-        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
-        sums: Any = None,
-    ) -> tuple[Family, Sums | None]:  # fmt: skip
-        """See `Method.fit_and_sum`: `held_out` has computed the machines of all rows.
-
-        `sums` must come from `held_out` with this kernel and these rows. It is not used while JAX
-        is tracing, for another `C`, and for a machine that rounding makes inaccurate.
-        """
-        machine = None
-        if sums is not None and not is_traced(sums, kernel, C, rows):
-            values = np.asarray(C, rows.dtype)
-            if np.isin(values, np.asarray(sums.C)).all():
-                machine = _of_C(sums, kernel, jnp.asarray(values), rows)
-        if machine is None or int(machine.status) != CONVERGED:
-            machine = _fit_rows(kernel, C, rows)
-        count = _count_present(rows.weights)
-        return single(machine.expansion, machine.status, diagnostics(machine), count=count), None
+        X, y, weights = rows.X, rows.y, rows.weights
+        if rows.code is not None:
+            machine = fit_classes(kernel, C, X, y, rows.code, weights)
+        else:
+            machine = fit(kernel, cast(ScalarLike, C), X, y, weights)
+        count = _count_present(weights)
+        return single(machine.expansion, machine.status, diagnostics(machine), count=count)
 
     def held_out(
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
@@ -168,7 +154,7 @@ class Dual(Method):
         """See `Method.held_out`: predict each row by `leave_one_out`."""
         n = len(rows)
         parts = rows.by_fold(self.validation_folds(folds, n))
-        values, statuses, all_rows = leave_one_out_of(kernel, C, rows)
+        values, statuses = leave_one_out_of(kernel, C, rows)
         machines = each_C(C)
 
         # Fold i holds only row i.
@@ -176,7 +162,7 @@ class Dual(Method):
             return on_fold(parts.fold(row), values[None], machines)
 
         sums, kept_values = jax.vmap(score)(jnp.arange(n, dtype=jnp.int32), values)
-        return HeldOut(with_size_axis(sums), kept_values, statuses, all_rows)
+        return HeldOut(with_size_axis(sums), kept_values, statuses)
 
     def validation_text(self, folds: int) -> str:
         """Return "leave-one-out", the validation in words; see `Method.validation_text`."""
@@ -359,34 +345,6 @@ def fit_classes(
     machine, *worst = jax.tree.map(lambda *problems: jnp.stack(problems, axis=-1), *fits)
     expansion = KernelExpansion(kernel, X, machine.coefficients, machine.intercept)
     return DualFit(expansion, *map(jnp.max, worst))
-
-
-def _fit_rows(kernel: Kernel, C: CLike, rows: Rows) -> DualFit:
-    X, y, weights = rows.X, rows.y, rows.weights
-    if rows.code is not None:
-        return fit_classes(kernel, C, X, y, rows.code, weights)
-    return fit(kernel, cast(ScalarLike, C), X, y, weights)
-
-
-@functools.partial(compiled, quickly=True)
-def _of_C(machines: Machines, kernel: Kernel, C: Float[Array, "*l"], rows: Rows) -> DualFit:
-    """Return the machine of one of the values of `C`, which may differ between outputs."""
-    outputs = rows.targets.shape[1:]
-    output = jnp.arange(machines.intercepts.shape[1], dtype=jnp.int32)
-    each_C = jnp.broadcast_to(C, output.shape)
-    place = jnp.argmin(jnp.abs(machines.C[:, None] - each_C[None]), axis=0), output
-    coefficients = jnp.moveaxis(machines.coefficients, 2, 1)[place].T
-    return DualFit(
-        expansion=KernelExpansion(
-            kernel,
-            present_rows(rows.X, rows.weights),
-            coefficients.reshape(len(rows), *outputs),
-            machines.intercepts[place].reshape(outputs),
-        ),
-        relative_residual=jnp.max(machines.residuals[place], initial=0),
-        steps=jnp.zeros((), jnp.int32),
-        status=jnp.max(machines.status[place]),
-    )
 
 
 _count_present = compiled(lambda weights: jnp.sum(weights > 0, dtype=jnp.int32), quickly=True)

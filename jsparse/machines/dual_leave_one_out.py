@@ -5,18 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from .._blocks import map_row_blocks, rows_in_block
-from .._numerics import (
-    dot,
-    epsilon,
-    present_rows,
-    present_targets,
-    rank_cutoff,
-    relative_size,
-    with_derivative,
-)
+from .._numerics import dot, epsilon, present_rows, present_targets, rank_cutoff, with_derivative
 from .._programs import compiled
 from .._status import NumericalError, status_of
 from .._types import CLike
@@ -26,10 +18,10 @@ from ..solvers.definite import factorise, inverse_by_blocks
 from ..solvers.ridge import Spectrum, shifted_inverse, spectrum
 from .dual_system import intercept_of, right_sides, solve_weighted, without_intercept
 from .fold_machines import expansion_of_folds
-from .held_out import Machines
 from .rows import Rows
 
 
+@compiled
 def leave_one_out(
     kernel: Kernel,
     C: Float[Array, " s"],
@@ -51,22 +43,6 @@ def leave_one_out(
     Memory `n x n`. Pure; differentiable in all floating arguments, in both modes. At a weight of 0
     the derivative is as for `dual.fit`.
     """
-    return _by_spectrum(kernel, C, X, y, weights)[:2]
-
-
-Solved = tuple[Float[Array, "s n *c"], Int[Array, " s"], Machines]
-"""Predictions and stop codes, see `leave_one_out`, and the machines of all rows."""
-
-
-@compiled
-def _by_spectrum(
-    kernel: Kernel,
-    C: Float[Array, " s"],
-    X: Float[Array, "n d"],
-    y: Float[Array, " n *c"],
-    weights: Float[Array, " n"] | None = None,
-) -> Solved:
-    """Predict like `leave_one_out`, by one eigendecomposition that serves all values of `C`."""
     n, s = X.shape[0], C.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
     inputs, X, y = X, present_rows(X, w), present_targets(y, w)
@@ -74,7 +50,7 @@ def _by_spectrum(
     K, root = kernel.gram(X), jnp.sqrt(w)[:, None]
     spec = jax.lax.stop_gradient(spectrum(root * K * root.T))
     rhs = right_sides(X, y)
-    alpha, e, residual = _solve(spec, K, w, C, jnp.broadcast_to(rhs[None], (s, *rhs.shape)))
+    alpha, e = _solve(spec, K, w, C, jnp.broadcast_to(rhs[None], (s, *rhs.shape)))
     # The residuals are a matrix times the targets. The residual of a row is its leave-one-out
     # residual times the diagonal entry of that matrix, which is (I + C K W)^(-1) less a rank-one
     # term for the intercept. The entry is 1 for a row of weight 0.
@@ -83,7 +59,7 @@ def _by_spectrum(
     diagonal = diagonal - alpha[:, :, 0] * e[:, :, 0] / total
     ratio = diagonal[:, :, None]
     b = intercept_of(alpha)
-    alpha, e, residual = (without_intercept(a, b) for a in (alpha, e, residual))
+    alpha, e = without_intercept(alpha, b), without_intercept(e, b)
     # The prediction of a row of weight 0 does not depend on its target, however large.
     fitted = dot(K[None], alpha) + b - e * (1 - ratio) / ratio
     predictions = jnp.where(w[None, :, None] > 0, targets[None] - e / ratio, fitted)
@@ -98,33 +74,8 @@ def _by_spectrum(
         lambda: predictions,
     )
     rounded = jnp.any(diagonal < 32 * epsilon(X.dtype), axis=1)
-    lost = rank_cutoff(spec.largest) > 1 / C
-    # Near the rounding of the matrix, see `factorise`, a fit by Cholesky is more accurate.
-    rounding = 4 * epsilon(X.dtype) * jnp.max(jnp.sum(jnp.abs(root * K * root.T), axis=0))
-    inaccurate = lost | (rounding * C > _LARGEST_ROUNDING)
-    machines = _machines(C, alpha, b[:, 0], residual, root * targets, inaccurate)
-    return predictions.reshape(s, n, *y.shape[1:]), status_of(~finite, lost | rounded), machines
-
-
-# Rounding, relative to `1 / C`, above which a machine by the spectrum is not to be used. Below it
-# values of size one have errors below 0.001 in float32, up to 4.5 times those by Cholesky (measured
-# in 197 fits).
-_LARGEST_ROUNDING = 0.05
-
-
-def _machines(
-    C: Float[Array, " s"],
-    alpha: Float[Array, "s n c"],
-    b: Float[Array, "s c"],
-    residual: Float[Array, "s n c"],
-    weighted_targets: Float[Array, "n c"],
-    lost: Bool[Array, " s"],
-) -> Machines:
-    """Return the machines, given their residuals and whether rounding makes them inaccurate."""
-    size = jax.vmap(lambda residual: relative_size(residual.T, weighted_targets.T))
-    failed = ~(jnp.all(jnp.isfinite(alpha), axis=1) & jnp.isfinite(b))
-    lost = jnp.broadcast_to(lost[:, None], b.shape)
-    return Machines(C, alpha, b, size(residual), status_of(failed, lost))
+    lost = (rank_cutoff(spec.largest) > 1 / C) | rounded
+    return predictions.reshape(s, n, *y.shape[1:]), status_of(~finite, lost)
 
 
 # With up to FEW_C values of C and at least MANY_ROWS rows, a Cholesky factor for each value is
@@ -134,17 +85,17 @@ FEW_C, MANY_ROWS = 4, 1024
 
 
 @compiled
-def _by_cholesky(
+def leave_one_out_by_cholesky(
     kernel: Kernel,
     C: Float[Array, " s"],
     X: Float[Array, "n d"],
     y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | None = None,
-) -> Solved:
-    """Predict like `leave_one_out`, by a Cholesky factor for each `C`.
+) -> tuple[Float[Array, "s n *c"], Int[Array, " s"]]:
+    """Return the result of `leave_one_out` by a Cholesky factor for each `C`.
 
     Each `C` takes `2/3 n^3` operations at the speed of matrix products. Memory holds the kernel
-    matrix, one factor and its inverse.
+    matrix, one factor and its inverse. Arguments and derivatives are as for `leave_one_out`.
     """
     n = X.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
@@ -153,23 +104,16 @@ def _by_cholesky(
     K = kernel.gram(X)
     rhs = root * right_sides(X, y)
 
-    def predict(C: Float[Array, ""]) -> tuple[Array, ...]:
+    def predict(C: Float[Array, ""]) -> tuple[Float[Array, "n c"], Int[Array, ""]]:
         factor = factorise(root * K * root.T, 1 / C)
         inverse = inverse_by_blocks(factor.lower)
-
-        def solve(b: Float[Array, "n k"]) -> Float[Array, "n k"]:
-            return dot(inverse.T, dot(inverse, b))
-
-        def residual_of(g: Float[Array, "n k"]) -> Float[Array, "n k"]:
-            # Multiply by K, not by `factor.matrix`, whose memory is free once it is factorised.
-            return rhs - root * dot(K, root * g) - factor.shift * g
-
-        g = solve(rhs)
-        g = g + solve(residual_of(g))
-        residual = residual_of(g)
+        g = dot(inverse.T, dot(inverse, rhs))
+        # Multiply by K, not by `factor.matrix`, whose memory is free once the factor is computed.
+        residual = rhs - root * dot(K, root * g) - factor.shift * g
+        g = g + dot(inverse.T, dot(inverse, residual))
         ones, total = g[:, :1], jnp.sum(root * g[:, :1])
         b = jnp.sum(root * g[:, 1:], axis=0, keepdims=True) / total
-        g, residual = without_intercept(g, b), without_intercept(residual, b)
+        g = g[:, 1:] - ones * b
         diagonal = jnp.sum(jnp.square(inverse), axis=0)[:, None] - jnp.square(ones) / total
         present = root > 0
         left_out = targets - g / jnp.where(present, diagonal * root, 1)
@@ -181,37 +125,31 @@ def _by_cholesky(
         finite = jnp.all(jnp.isfinite(predictions))
         # `diagonal / C` is the `diagonal` of `leave_one_out`, at most 1.
         rounded = jnp.any(jnp.where(present, diagonal / C, 1) < 32 * epsilon(X.dtype))
-        status = status_of(~finite, factor.lost | rounded)
-        return predictions, status, root * g, b[0], residual, factor.lost
+        return predictions, status_of(~finite, factor.lost | rounded)
 
-    predictions, status, *solved = jax.lax.map(predict, C)
-    alpha, b, residual, lost = solved
-    machines = _machines(C, alpha, b, residual, root * targets, lost)
-    return predictions.reshape(len(C), n, *y.shape[1:]), status, machines
+    predictions, status = jax.lax.map(predict, C)
+    return predictions.reshape(len(C), n, *y.shape[1:]), status
 
 
 def leave_one_out_of(
     kernel: Kernel, C: Float[Array, " s"], rows: Rows
-) -> tuple[Float[Array, "n s l"], Int[Array, " s"], Machines]:
+) -> tuple[Float[Array, "n s l"], Int[Array, " s"]]:
     """Return the predictions of `leave_one_out` for each output, and a stop code for each `C`.
 
-    The third result holds the machines of all rows. If some problems of a code leave out rows,
-    there is one decomposition for each problem.
+    If some problems of a code leave out rows, there is one decomposition for each problem.
     """
     targets, weights = rows.target_columns, rows.problem_weights
     few = len(C) <= FEW_C and len(rows) >= MANY_ROWS
-    predict = _by_cholesky if few else _by_spectrum
+    predict = leave_one_out_by_cholesky if few else leave_one_out
     if weights.ndim == 1:
-        predictions, status, machines = predict(kernel, C, rows.X, targets, weights)
-        return jnp.moveaxis(predictions, 0, 1), status, machines
+        predictions, status = predict(kernel, C, rows.X, targets, weights)
+        return jnp.moveaxis(predictions, 0, 1), status
 
-    def predict_one(problem: tuple[Array, Array]) -> Solved:
+    def predict_one(problem: tuple[Array, Array]) -> tuple[Float[Array, "s n"], Int[Array, " s"]]:
         return predict(kernel, C, rows.X, *problem)
 
-    predictions, status, machines = jax.lax.map(predict_one, (targets.T, weights.T))
-    of_outputs = (jnp.moveaxis(a[..., 0], 0, -1) for a in machines[1:])
-    machines = Machines(C, *of_outputs)
-    return jnp.transpose(predictions, (2, 1, 0)), jnp.max(status, axis=0), machines
+    predictions, status = jax.lax.map(predict_one, (targets.T, weights.T))
+    return jnp.transpose(predictions, (2, 1, 0)), jnp.max(status, axis=0)
 
 
 def machines_without_each(
@@ -287,16 +225,15 @@ def _solve(
     w: Float[Array, " n"],
     C: Float[Array, " s"],
     rhs: Float[Array, "s n k"],
-) -> tuple[Float[Array, "s n k"], Float[Array, "s n k"], Float[Array, "s n k"]]:
-    """Return `alpha`, `e` and the residual of `solve_weighted`, by the spectrum of `D K D`."""
+) -> tuple[Float[Array, "s n k"], Float[Array, "s n k"]]:
+    """Return the `alpha` and `e` of `solve_weighted`, by the spectrum of `D K D`."""
     spec, shifts = jax.lax.stop_gradient((spec, 1 / C))
 
     def inverse(b: Float[Array, "s n k"]) -> tuple[Float[Array, "s n k"], None]:
         return jnp.swapaxes(shifted_inverse(spec, jnp.swapaxes(b, 1, 2), shifts), 1, 2), None
 
     scales = w[None, :, None], C[:, None, None]
-    alpha, e, (residual, _) = solve_weighted(lambda v: dot(K[None], v), inverse, *scales, rhs)
-    return alpha, e, residual
+    return solve_weighted(lambda v: dot(K[None], v), inverse, *scales, rhs)[:2]
 
 
 def _diagonal(arguments: tuple[Spectrum, Array, Array, Array]) -> Float[Array, "s n"]:

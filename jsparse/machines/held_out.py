@@ -81,26 +81,6 @@ class Start(NamedTuple):
     __repr__ = short_repr
 
 
-class Machines(NamedTuple):
-    """The machines of all rows for `s` values of `C`: every row is a prototype.
-
-    A machine whose status is not `CONVERGED` is not to be used: a fit is more accurate, and has the
-    right stop code.
-    """
-
-    C: Float[Array, " s"]
-    coefficients: Float[Array, "s n l"]
-    intercepts: Float[Array, "s l"]
-    residuals: Float[Array, "s l"]  # of the linear system, relative to the targets
-    status: Int[Array, "s l"]  # of the machines, not of the predictions that were left out
-
-    __repr__ = short_repr
-
-
-Total = Sums | Start | Machines
-"""What a fit to all rows can start from."""
-
-
 class HeldOut(NamedTuple):
     """The results of `on_fold` for `v` folds of `r` rows, `s` values of `C` and `k` sizes.
 
@@ -110,7 +90,7 @@ class HeldOut(NamedTuple):
     sums: PyTree  # sums over the rows of each fold, shape `v s .. k`
     kept: PyTree  # results for each row, the second pytree of `OnFold`, shape `v r ..`
     statuses: Int[Array, " s"]  # for each `C`, the worst stop code over folds
-    total: Total | None = None  # what a fit to all rows can start from, if it is known
+    total: Sums | Start | None = None  # what a fit to all rows can start from, if it is known
 
     __repr__ = short_repr
 

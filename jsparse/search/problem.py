@@ -16,7 +16,7 @@ from .._status import PRECISION_LOST
 from .._types import Key
 from ..kernels import Kernel
 from ..machines.family import Family
-from ..machines.held_out import HeldOut, OnFold, Sums, Total
+from ..machines.held_out import HeldOut, OnFold, Start, Sums
 from ..machines.method import Method, Metric, Task
 from ..multiclass import Decoding
 from ..validation.validate import Kept, Scoring, Validation
@@ -109,22 +109,12 @@ class Source(_Scored, Protocol):
         C: Float[np.ndarray, " s"],
         scoring: Scoring,
         keep: Kept,
-    ) -> tuple[Float[np.ndarray, " n *c"], Total | None]:
+    ) -> tuple[Float[np.ndarray, " n *c"], Sums | Start | None]:
         """Return the held-out predictions of the machine `keep`, and `HeldOut.total`.
 
         Predictions are in the order of the rows that are scored. `keep` refers to the values `C`.
         With the `scoring` of the search, the program of the search serves the predictions too.
         """
-        ...
-
-    def known(
-        self,
-        problem: "Problem",
-        theta: Float[np.ndarray, " p"],
-        C: Float[np.ndarray, " s"],
-        scoring: Scoring,
-    ) -> Validation | None:
-        """Return the validation of one kernel, if all folds of every `C` are kept; else None."""
         ...
 
     def held_out(

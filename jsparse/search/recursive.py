@@ -120,11 +120,8 @@ class _Rounds:
     def _product(self, theta: Float[np.ndarray, " p"], C: float) -> Float[np.ndarray, " d *d"]:
         """Fit a machine at `theta` and `C`; return its average gradient outer product."""
         run, problem = self.evaluator, self.evaluator.problem
-        theta, C_array = theta.astype(run.dtype), np.asarray(C, run.dtype)
-        known = problem.source.known(problem, theta, C_array[None], run.scoring)
-        total = None if known is None else known.total
-        kernel = run.template.at(theta)
-        family, _ = problem.source.fit(problem, kernel, as_array(C_array), total)
+        kernel = run.template.at(theta.astype(run.dtype))
+        family, _ = problem.source.fit(problem, kernel, as_array(np.asarray(C, run.dtype)), None)
         X, _, weights = problem.source.rows_in_memory()
         return np.asarray(agop(family.expansion, X, weights, diagonal=not self.signed.any()), float)
 

@@ -16,7 +16,6 @@ from .._repr import short_repr
 from .._status import RUNNING
 from .._types import Key
 from ..machines.method import Method
-from ..validation.validate import Scoring
 from . import annealing, downhill, simplex
 from .race import CLEARLY_WORSE, WORSE, Rule
 from .template import Template
@@ -35,7 +34,6 @@ class Evaluator(Protocol):
     problem: Any  # `search.problem.Problem`, or another `Tunable`
     template: Template  # the kernel whose leaves are tuned
     dtype: jnp.dtype  # of the computations
-    scoring: Scoring  # the metric and the decoding
     key: Key  # PRNG key of the search
     grid: Float[np.ndarray, " s"]  # values of `C`
     low: Float[np.ndarray, " p"]  # lower bounds of theta

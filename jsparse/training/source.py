@@ -23,7 +23,7 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.family import Family
 from ..machines.from_sums import FoldSums, FromSums
-from ..machines.held_out import HeldOut, OnFold, Sums, Total
+from ..machines.held_out import HeldOut, OnFold, Start, Sums
 from ..machines.method import Method
 from ..machines.rows import Rows
 from ..multiclass import Code
@@ -250,7 +250,7 @@ class TrainingSource(abc.ABC):
         C: Float[np.ndarray, " s"],
         scoring: Scoring,
         keep: Kept,
-    ) -> tuple[Float[np.ndarray, " n *c"], Total | None]:
+    ) -> tuple[Float[np.ndarray, " n *c"], Sums | Start | None]:
         """See `Source`; predictions of rows in no fold are NaN."""
         used, places = np.unique(keep.C, return_inverse=True)
         validation, wanted = self.known(problem, theta, C[used], scoring), None
@@ -276,7 +276,7 @@ class TrainingSource(abc.ABC):
     def known(
         self, problem: Problem, theta: Float[Any, " p"], C: Float[Any, " s"], scoring: Scoring
     ) -> Validation | None:
-        """See `Source`."""
+        """Return the validation of one kernel with all predictions, if it is kept for every `C`."""
         return None
 
     def _evaluate(

@@ -1,6 +1,5 @@
 """The LS-SVM in the dual against dense systems, refits and scikit-learn."""
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +11,9 @@ from sklearn.kernel_ridge import KernelRidge
 from jsparse import _status
 from jsparse.compilation import count_compilations
 from jsparse.kernels import RBF
-from jsparse.machines import dual, dual_leave_one_out, fixed_size
+from jsparse.machines import dual, fixed_size
 from jsparse.machines.dual import Dual
-from jsparse.machines.dual_leave_one_out import _by_cholesky, leave_one_out_of
+from jsparse.machines.dual_leave_one_out import leave_one_out_by_cholesky, leave_one_out_of
 from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
 from jsparse.solvers import conjugate_gradients
@@ -128,92 +127,13 @@ def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype):
     C = np.array([0.3, 20.0], dtype)
     arguments = RBF(1.3), jnp.asarray(C), jnp.asarray(X), jnp.asarray(y), jnp.asarray(w)
     values, status = dual.leave_one_out(*arguments)
-    others, other_status, _ = _by_cholesky(*arguments)
+    others, other_status = leave_one_out_by_cholesky(*arguments)
     np.testing.assert_array_equal(status, other_status)
     np.testing.assert_allclose(values, others, atol=2e-3 if np.finfo(dtype).eps > 1e-10 else 1e-9)
     # Rounding that decides is told by both.
     twice = jnp.concatenate([arguments[2]] * 2), jnp.concatenate([arguments[3]] * 2)
-    for by in (dual.leave_one_out, _by_cholesky):
+    for by in (dual.leave_one_out, leave_one_out_by_cholesky):
         assert by(RBF(1.3), jnp.asarray([1e18], dtype), *twice)[1][0] == _status.PRECISION_LOST
-
-
-@pytest.mark.parametrize("by_cholesky", [False, True])
-@pytest.mark.parametrize("kind", ["one target", "two targets", "one_versus_rest", "one_versus_one"])
-def test_leave_one_out_gives_the_machines_of_all_rows(kind, by_cholesky, monkeypatch):
-    if by_cholesky:
-        monkeypatch.setattr(dual_leave_one_out, "MANY_ROWS", 1)
-    rows = rows_of_kind(kind)
-    outputs = rows.target_columns.shape[1]
-    grid = jnp.asarray([0.5, 5.0, 20.0])
-    machines = leave_one_out_of(RBF(1.0), grid, rows)[2]
-    one_each = (grid[::-1][:outputs],) if rows.code is not None else ()
-    for C in (*grid, *one_each):
-        fitted = Dual().fit(RBF(1.0), None, C, rows)
-        known, sums = Dual().fit_and_sum(RBF(1.0), None, C, rows, sums=machines)
-        assert sums is None
-        assert known.info.pop("relative_residual") < 1e-12
-        del fitted.info["relative_residual"]
-        chex.assert_trees_all_equal_shapes_and_dtypes(known, fitted)
-        chex.assert_trees_all_close(known, fitted, atol=1e-9)
-    # A machine that rounding decides is fitted by Cholesky.
-    lost = leave_one_out_of(RBF(5.0), jnp.asarray([1e20]), rows)[2]
-    known, _ = Dual().fit_and_sum(RBF(5.0), None, 1e20, rows, sums=lost)
-    assert known.statuses[0] == _status.PRECISION_LOST
-    fitted = Dual().fit(RBF(5.0), None, 1e20, rows)
-    np.testing.assert_array_equal(known.coefficients, fitted.coefficients)
-
-
-@pytest.mark.parametrize("n", [600, 1100])  # by the spectrum, and by Cholesky
-def test_machines_of_leave_one_out_are_as_accurate_in_float32(n):
-    rng = np.random.default_rng(1)
-    X = jnp.asarray(rng.normal(size=(n, 4)))
-    y = jnp.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.normal(size=n)
-    C, rows = 1e3, rows_of(jnp.float32(X), jnp.float32(y))
-    kernel = RBF(jnp.float32(5.0))
-    exact = np.asarray(Dual().fit(RBF(5.0), None, C, rows_of(X, y)).expansion(X))
-    machines = leave_one_out_of(kernel, jnp.float32([1.0, C]), rows)[2]
-    known = Dual().fit_and_sum(kernel, None, C, rows, sums=machines)[0]
-    errors = [
-        np.max(np.abs(np.asarray(family.expansion(rows.X)) - exact))
-        for family in (Dual().fit(kernel, None, C, rows), known)
-    ]
-    assert errors[1] < 3 * errors[0]
-
-
-@pytest.mark.parametrize("lengthscale", [2.0, 8.0])
-def test_a_machine_near_rounding_has_the_stop_code_of_a_fit(lengthscale):
-    rng = np.random.default_rng(0)
-    X = jnp.asarray(rng.normal(size=(300, 4)), "float32")
-    rows, kernel = rows_of(X, jnp.sin(2 * X[:, 0])), RBF(jnp.float32(lengthscale))
-    grid = jnp.geomspace(1, 1e6, 25, dtype="float32")
-    machines = leave_one_out_of(kernel, grid, rows)[2]
-    statuses = set()
-    for C in grid:
-        fitted = Dual().fit(kernel, None, C, rows)
-        known, _ = Dual().fit_and_sum(kernel, None, C, rows, sums=machines)
-        assert known.statuses == fitted.statuses
-        exact = dual.fit(
-            RBF(jnp.float64(lengthscale)), float(C), X.astype(float), rows.y.astype(float)
-        )
-        values = np.asarray(exact.expansion(X.astype(float)))
-        errors = [np.max(np.abs(np.asarray(f.expansion(X)) - values)) for f in (fitted, known)]
-        assert errors[1] < 3 * errors[0] + 1e-5
-        statuses.add(int(known.statuses[0]))
-    assert statuses == {_status.CONVERGED, _status.PRECISION_LOST}
-
-
-def test_machines_of_leave_one_out_serve_only_their_values_of_C():
-    rows = rows_of_kind("one target")
-    machines = leave_one_out_of(RBF(1.0), jnp.asarray([1.0, 10.0]), rows)[2]
-    known, _ = Dual().fit_and_sum(RBF(1.0), None, 3.0, rows, sums=machines)
-    fitted = Dual().fit(RBF(1.0), None, 3.0, rows)
-    np.testing.assert_array_equal(known.coefficients, fitted.coefficients)
-
-    def intercept(C, sums):
-        return Dual().fit_and_sum(RBF(1.0), None, C, rows, sums=sums)[0].intercepts.sum()
-
-    with_sums, without = (jax.grad(intercept)(10.0, sums) for sums in (machines, None))
-    assert with_sums == without != 0
 
 
 @pytest.mark.slow
