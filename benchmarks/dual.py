@@ -174,19 +174,19 @@ def derivatives(quick: bool):
 
 
 def recursive(quick: bool):
-    """Train with five rounds of a recursive feature machine and three families of kernels."""
+    """Train without options: every row, and a metric in five rounds for three families."""
     n = 500 if quick else 6000
     X, y = made_rows(n)
-    settings = {
-        "task": "regression", "method": jsparse.Dual(), "kernel": "auto", "key": 0,
-        "search": jsparse.Recursive(rounds=5),
-    }  # fmt: skip
-    jsparse.train(X, y, **settings)  # compiles
+    jsparse.train(X, y, task="regression", key=0)  # compiles
     start = time.perf_counter()
-    trained = jsparse.train(X, y, **settings)
+    trained = jsparse.train(X, y, task="regression", key=0)
     seconds = time.perf_counter() - start
     test_X, test_y = made_rows(n + 2000)
     error = float(np.mean((trained.predict(test_X[n:]) - test_y[n:]) ** 2) / np.var(test_y))
-    row = [f"train, Recursive, three families, {n} x 20 rows", f"{seconds:.1f}", "", "", ""]
-    note = f"The machine of the recursive search has a mean squared error of {error:.3f} variances."
+    row = [f"train without options, {n} x 20 rows, float32", f"{seconds:.1f}", "", "", ""]
+    note = (
+        "Without options `train` compares three families of kernels and learns a metric in up to "
+        "five rounds, both on 1,000 of the rows, and fits the machine to every row: a mean squared "
+        f"error of {error:.3f} variances on new rows."
+    )
     return [row], [note], {"seconds": seconds, "error": error, "kernel": str(trained.kernel)}
