@@ -22,7 +22,7 @@ from .checkpoint import Entry, RunState
 from .choices import default_folds, template_of
 from .data import TrainingData
 from .encoding import Encoding, code_of
-from .inputs import WeightedRows, check_labels, class_factors
+from .inputs import WeightedRows, check_labels, class_factors, warn_if_rounded
 from .plan import check_fits, plan_of
 from .processes import join_processes
 from .settings import NO_FOLD_MACHINES, Config, HoldOut
@@ -203,6 +203,7 @@ def _reader(
     """
     X, y, weights, *_ = summary.sample
     dtype = jax.dtypes.canonicalize_dtype(np.result_type(X.dtype, np.float32))
+    warn_if_rounded("X", X, dtype)
     classes = factors = code = None
     units = TargetUnits()
     if config.task == "regression":

@@ -132,8 +132,8 @@ def train(
     `Resources(checkpoint=path)` a killed call resumes when it is made again.
 
     Warns:
-        PrecisionWarning: naming a column of an array or table whose range the dtype of the
-            computations holds in few steps, such as seconds since 1970 in float32.
+        PrecisionWarning: naming a column whose range the dtype of the computations holds in few
+            steps, such as seconds since 1970 in float32. Of a stream the random sample is checked.
 
     Raises:
         ValueError: before any work is done, for invalid data or settings, more points than fit into

@@ -6,6 +6,7 @@ import pytest
 
 from jsparse import KSP, FixedSize, Profile, train
 from jsparse._status import PrecisionWarning
+from jsparse.data.streams import ArrayStream
 from jsparse.machines import dual, fixed_size
 
 X = np.random.default_rng(0).uniform(size=(60, 2)).astype(np.float32)
@@ -60,6 +61,8 @@ def test_values_that_float32_rounds_to_few_steps_are_named():
             train(X, days, **QUICK)
         with pytest.warns(PrecisionWarning, match=r"column 1 of X: float32 .* steps of 1.3e\+02"):
             train(wide, y, **QUICK)
+        with pytest.warns(PrecisionWarning, match=r"column 1 of X: float32 .* steps of 1.3e\+02"):
+            train(ArrayStream(wide, y), **QUICK)
         both = wide + np.array([1.7e9, 0])
         with pytest.warns(PrecisionWarning, match=r"column 0 of X \(and 1 more\)"):
             train(both, y, **QUICK)
