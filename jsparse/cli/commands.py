@@ -52,6 +52,8 @@ def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
     with warnings.catch_warnings():
         # The report and the exit code tell of lost precision and exhausted steps.
         warnings.simplefilter("ignore", _status.PrecisionWarning)
+        # But nothing else tells of columns whose values are rounded.
+        warnings.filterwarnings("default", ".* holds values of this size", _status.PrecisionWarning)
         warnings.simplefilter("ignore", _status.ConvergenceWarning)
         # A cache entry that a full disk truncated is ignored, and its program compiled.
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
@@ -229,7 +231,7 @@ def _read_table(
     coded = options.categories == "kernel"
     columns = _columns(options) | {"drop": options.drop, "coded": coded, "csv": csv}
     schema = fit_schema(table, options.target, task=task, name_row=name_row, **columns)
-    encoded = encode(schema, table, options.precision, name_row)
+    encoded = encode(schema, table, name_row=name_row)
     print_counts(encoded.imputed, "missing values filled in")
     return encoded.X, encode_target(schema, table, name_row), schema, reason
 
@@ -259,7 +261,7 @@ def _fit_stream(
     columns = _columns(options)
     columns["categorical"] = [name for name in options.categorical if name not in options.drop]
     schema, reason, _ = stream_schema(file, options.target, task=options.task, **columns)
-    stream = TableStream(file, schema, options.precision)
+    stream = TableStream(file, schema)
     trained = _train(options, stream, None, schema.task, checkpoint)
     print_counts(stream.imputed, "missing values filled in")
     return trained, schema, reason

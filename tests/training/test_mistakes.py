@@ -6,6 +6,7 @@ import pytest
 
 from jsparse import KSP, FixedSize, Profile, train
 from jsparse._status import PrecisionWarning
+from jsparse.cli.main import main
 from jsparse.data.streams import ArrayStream
 from jsparse.machines import dual, fixed_size
 
@@ -66,6 +67,18 @@ def test_values_that_float32_rounds_to_few_steps_are_named():
         both = wide + np.array([1.7e9, 0])
         with pytest.warns(PrecisionWarning, match=r"column 0 of X \(and 1 more\)"):
             train(both, y, **QUICK)
+
+
+@pytest.mark.usefixtures("cache_folder", "jax_in_float32")
+@pytest.mark.parametrize("stream", [[], ["--stream"]])
+def test_the_command_line_names_rounded_columns(tmp_path, stream):
+    file = tmp_path / "rows.csv"
+    table = np.column_stack([1.7e9 + X[:, 0].astype(float), X[:, 1], y])
+    np.savetxt(file, table, delimiter=",", header="time,x,y", comments="", fmt="%.6f")
+    options = ["--method", "fixed-size", "--prototypes", "5", "--evaluations", "2", "--quiet"]
+    options += ["--target", "y", "--precision", "float32", "--out", str(tmp_path / "model")]
+    with pytest.warns(PrecisionWarning, match="column (time|0) of X: float32 .* in steps of"):
+        assert main(["fit", str(file), *options, *stream]) == 0
 
 
 @pytest.mark.parametrize(
