@@ -104,7 +104,7 @@ def _check_model(model: Any) -> None:
 def _binomial_interval(
     count: Int[np.ndarray, "*c"], n: int, confidence: float
 ) -> tuple[Float[np.ndarray, "*c"], Float[np.ndarray, "*c"]]:
-    """Return the ends of the exact confidence interval of a probability, from beta quantiles."""
+    """Return the ends of the exact confidence interval of a probability, for `count` out of `n`."""
     from scipy.special import betaincinv  # slow to import, and often not needed
 
     tail = (1 - confidence) / 2
@@ -116,10 +116,10 @@ def _binomial_interval(
 
 
 def row_errors(model: Model, X: Any, y: Any) -> Float[np.ndarray, " n"]:
-    """Return the error of each row: 1 for a wrong label, else 0; or the mean absolute error.
+    """Return the error of each row: 1 for a wrong label and 0 for a right one, or a distance.
 
-    The errors of a model of quantiles are its pinball losses, twice the mean over the quantiles, so
-    that the median has its absolute error.
+    For a regression it is the absolute error, averaged over the targets. For a model of quantiles
+    it is twice the pinball loss, averaged over the quantiles; for the median, the absolute error.
 
     Args:
         model: the model.
@@ -205,7 +205,8 @@ def mmd_test(
         Y: rows of the other sample, at least 2, shape `r d`.
         n_permutations: number of permutations (static). The smallest p-value is `1 / (1 +
             n_permutations)`.
-        block_rows: number of rows of the kernel matrix in memory at a time (static).
+        block_rows: number of rows of the kernel matrix in memory at a time (static); by default
+            it suits the device.
 
     Raises:
         ValueError: for samples of fewer than two rows or of different columns, for a `Mixture` of
@@ -244,10 +245,11 @@ def _mmd_test(
     def block(
         points: Array, number: Array, members: Array, weight: Array
     ) -> tuple[Array, Array, Array]:
-        """Return sums of kernel values off the diagonal: both points in the first sample; one; all.
+        """Return three sums of kernel values of different points, the first point in the block.
 
-        The first two have an entry for each order. `members` says which rows of the block are in
-        the first sample.
+        They are over pairs within the first sample, pairs whose first point is in the first sample,
+        and all pairs. The first two have an entry for each order of the rows. `members` is 1 for
+        rows of the block that are in the first sample.
         """
         values = kernel.cross_gram(points, rows) * weight[:, None]
         values = jnp.where(number[:, None] == numbers[None], 0, values)

@@ -41,7 +41,7 @@ class Tuning(NamedTuple):
     __repr__ = short_repr
 
     def sparsest(self, tolerance: float) -> "Tuning":
-        """Return the outcome with the smallest `C` whose error is close enough to the least.
+        """Return the outcome of the best kernel with the smallest `C` of nearly least error.
 
         Args:
             tolerance: the most by which the error may exceed the least error, in standard errors of
@@ -72,7 +72,7 @@ def hand_over(error: BaseException, history: Sequence[Evaluation]) -> None:
 def best_of(
     template: Template, dtype: jnp.dtype, history: list[Evaluation], stopped: Stopped
 ) -> Tuning:
-    """Return the best trusted outcome of a history.
+    """Return the kernel and `C` of the lowest trusted score, with the whole history.
 
     Raises:
         NumericalError: if no score can be trusted.
@@ -261,11 +261,11 @@ class Run:
         return BestFolds(best.least, best.fold_scores[np.argmin(best.trusted)], rule)
 
     def _name(self, theta: np.ndarray, C: np.ndarray) -> bytes:
-        """Return a dictionary key for the scores of a point, rounded to the device's dtype."""
+        """Return a dictionary key for scores at `theta` and `C`, rounded to the device's dtype."""
         return np.concatenate([theta, C]).astype(self.dtype).tobytes()
 
     def _slope_name(self, theta: np.ndarray, C: np.ndarray) -> bytes:
-        """Return a dictionary key for the next slope at a point.
+        """Return a dictionary key for the next slope at theta and `C`, and count this slope.
 
         Descents with other rows or prototypes may go through the same point. Their order is the
         same in every run, so the keys count the slopes of a point.

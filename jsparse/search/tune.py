@@ -44,7 +44,7 @@ def tune(
     Args:
         problem: see `tuning_problem`.
         key: random seed; the same key, problem and arguments give the same result.
-        metric: see `cross_validate`.
+        metric: the error to minimise, see `cross_validate`.
         low: logs of the lower bounds of the tuned leaves, shape `p`.
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
@@ -158,7 +158,7 @@ class _StageRuns:
         return sorted([*self.evaluations, *current, *self.known], key=lambda e: e.stage)
 
     def run(self, stage: Stage, number: int) -> Outcome | None:
-        """Return the outcome of a stage; None for an optional stage that was skipped or failed."""
+        """Run a stage; return its outcome, or None if it is optional and was skipped or failed."""
         begin = time.perf_counter()
         if not stage.optional:
             self.best = math.inf
