@@ -55,7 +55,7 @@ class ConformalScores(eqx.Module):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Return the rows on which the guarantee of intervals and sets is based.
+        """Return on which rows the guarantee of intervals and sets is based.
 
         - "held out": rows that the model was not fitted to.
         - "folds": the folds, of which each has a machine fitted without it.

@@ -70,7 +70,7 @@ def write(path: PathLike, contents: Contents) -> None:
 
 
 def read(path: PathLike, dtype: str | None) -> Contents:
-    """Read the fields of a model from a file of `write`, cast to `dtype` unless it is None."""
+    """Read the fields of a model from a file of `write`; `dtype` is as for `model_files.load`."""
     check_fork()
     machine, document, arrays = load_machine(path)
     with complete(path):
@@ -104,7 +104,7 @@ def read(path: PathLike, dtype: str | None) -> Contents:
 
 _PATH, _NOVELTY = "path.", "novelty."
 _DISTANCES = {"errors": "float q", "counts": "int32 q"}
-_FAMILY = {
+_FAMILY = {  # dtype and axes of each array, see `Family`
     "points": "float M d",
     "coefficients": "float g k q c",
     "intercepts": "float g k c",

@@ -76,8 +76,8 @@ def coverage(
         ValueError: for targets that do not fit the rows or the model; as `Model.interval`.
     """
     _check_model(model)
-    share = real("confidence", confidence, 0.0, above=True)
-    if share >= 1:
+    probability = real("confidence", confidence, 0.0, above=True)
+    if probability >= 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence!r}")
     y = targets_of(model, X, y)
     if model.labels is None:
@@ -86,10 +86,10 @@ def coverage(
         inside = (ends[..., 0] <= truth) & (truth <= ends[..., 1])
     else:
         sets = model.predict_set(X, coverage)
-        places = numbers_of_labels(y, model.labels, len(sets))
-        inside = np.take_along_axis(sets, places[:, None], axis=1)[:, 0]
+        class_numbers = numbers_of_labels(y, model.labels, len(sets))
+        inside = np.take_along_axis(sets, class_numbers[:, None], axis=1)[:, 0]
     count, n = np.asarray(inside.sum(axis=0)), len(inside)
-    low, high = _binomial_interval(count, n, share)
+    low, high = _binomial_interval(count, n, probability)
     return Coverage(coverage, np.asarray(count / n), low, high, n)
 
 
@@ -116,7 +116,7 @@ def _binomial_interval(
 
 
 def row_errors(model: Model, X: Any, y: Any) -> Float[np.ndarray, " n"]:
-    """Return the error of each row: 1 for a wrong label and 0 for a right one, or a distance.
+    """Return the error of each row: for a classifier, 1 for a wrong label, else 0.
 
     For a regression it is the absolute error, averaged over the targets. For a model of quantiles
     it is twice the pinball loss, averaged over the quantiles; for the median, the absolute error.

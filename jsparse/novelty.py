@@ -154,7 +154,7 @@ def novelty(
 def _on_host(
     expansion: KernelExpansion, X: Float[np.ndarray, "n d"], distances: Any
 ) -> Float[np.ndarray, " n"]:
-    """Return the compiled function `distances` of the span and raw inputs on the host, in batches.
+    """Return `distances(span, X)` of raw inputs on the host, in batches of rows.
 
     Raise NumericalError if a distance is not finite.
     """

@@ -25,7 +25,7 @@ class Scorer(NamedTuple):
     """Scores of the classes, or values of a regression, by one or several machines."""
 
     expansion: KernelExpansion  # the machines, which take raw inputs
-    # matrix of the code; None for two classes or a regression
+    # code of `k` classes by `l` binary problems; None for two classes or a regression
     matrix: Float[Array, "k l"] | Float[np.ndarray, "k l"] | None
     decoding: Decoding = "loss"  # the distance that turns the values of the problems into scores
     # shape of one machine's values if the expansion has the columns of several machines

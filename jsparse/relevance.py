@@ -82,7 +82,7 @@ def relevance_of(
     input, the schema is not used. Raise ValueError for a common lengthscale of all columns, a
     kernel without lengthscales, or names that are not `d` different ones.
     """
-    squares = _inverse_squares(kernel, d)
+    inverse_squares = _inverse_squares(kernel, d)
     if not _has_column_lengthscales(kernel):
         raise ValueError(
             "relevance: expected a kernel with one lengthscale for each column, got one common "
@@ -92,12 +92,12 @@ def relevance_of(
         labels = [f"x{i}" for i in range(d)] if names is None else [str(name) for name in names]
         if len(labels) != d or len(set(labels)) < d:
             raise ValueError(f"names: expected {d} different names, got {labels}")
-        parts = dict(zip(labels, squares[:, None], strict=True))
+        by_column = dict(zip(labels, inverse_squares[:, None], strict=True))
     else:
         ends = np.cumsum([len(column.features) for column in columns.columns])
         names = [column.name for column in columns.columns]
-        parts = dict(zip(names, np.split(squares, ends[:-1]), strict=True))
-    return _grouped(parts)
+        by_column = dict(zip(names, np.split(inverse_squares, ends[:-1]), strict=True))
+    return _grouped(by_column)
 
 
 def _grouped(inverse_squares: Mapping[str, Float[np.ndarray, " k"]]) -> Relevance:

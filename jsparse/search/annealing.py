@@ -140,10 +140,9 @@ def ask(state: AnnealingState) -> Float[Array, "q p"]:
     """Return the points that the next round evaluates, shape `q p`.
 
     The first round evaluates the random solutions of `init` (De Brabanter 2010, Appendix, Algorithm
-    6, step 1).
-    Later points are `y = x + T_k w tan(pi (u - 1/2))` per coordinate, w the width of the box and u
-    uniform (Cauchy, as in Xavier de Souza et al. 2010), reflected at the bounds, and
-    `T_k = T_0/(k+1)`.
+    6, step 1). Later points are `y = x + T_k w tan(pi (u - 1/2))` per coordinate, reflected at the
+    bounds. Here w is the width of the box, u is uniform (so the move is Cauchy, as in Xavier de
+    Souza et al. 2010), and `T_k = T_0/(k+1)`.
     """
     thetas, low, high = state.thetas, state.low, state.high
     k = jnp.maximum(state.rounds - 1, 0) // state.schedule.inner

@@ -33,7 +33,7 @@ class Walk:
         return point
 
     def _along(self, point: Point, step: Step) -> Point:
-        """Repeat the step, or the opposite step, as long as the error falls; return the point."""
+        """Repeat the step, or the opposite step, while the error falls; return the last point."""
         axis, length = step
         begin, expected = point, 2 * self._minima.get((axis, 2 * length), math.nan)
         directions = _directions(expected)

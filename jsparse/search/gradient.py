@@ -357,7 +357,7 @@ def _error_and_gradient(
 
 @functools.cache
 def _adam() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return two compiled functions: Adam's initial state of the prototypes, and one step."""
+    """Return compiled functions: one gives Adam's initial state, one moves prototypes a step."""
     import optax  # imported late, as it is slow to import and rarely needed
 
     adam = optax.scale_by_adam()

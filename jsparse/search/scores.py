@@ -13,9 +13,9 @@ from ..validation.validate import Validation
 
 
 class Scores(NamedTuple):
-    """Cross-validated errors of one or `q` kernels, each for a vector of `C`; on the host."""
+    """Errors on `v` folds of one or `q` kernels, each for `s` values of `C`; on the host."""
 
-    scores: Float[np.ndarray, "*q s"]
+    scores: Float[np.ndarray, "*q s"]  # cross-validated errors
     standard_errors: Float[np.ndarray, "*q s"]  # of the scores, from their spread over the folds
     status: Int[np.ndarray, "*q s"]  # stop codes, the worst over folds
     # Errors of each fold. NaN where a race ended before the fold: the score is then an estimate,
@@ -41,7 +41,7 @@ class Scores(NamedTuple):
 
 
 def least_of_sizes(method: Method, validation: Validation) -> Scores:
-    """Return the scores of one kernel: for every `C`, the errors of its best size on its path."""
+    """Return the scores of one kernel, for each `C` at the size with the least error."""
     errors, fold_scores = np.asarray(validation.scores), np.asarray(validation.fold_scores)
     best_sizes = [np.argmin(path[: method.path_end(path)]) for path in errors]
     best = np.arange(len(best_sizes)), best_sizes

@@ -43,9 +43,9 @@ class SizeCurve(NamedTuple):
     def lines(self, most: int = 8) -> list[str]:
         """Return a line for each size with its error, at most `most` sizes and the chosen one."""
         count, name = len(self.sizes), METRIC_NAMES[self.metric]
-        some = range(count) if count <= most else np.geomspace(1, count, most).astype(int) - 1
+        shown = range(count) if count <= most else np.geomspace(1, count, most).astype(int) - 1
         lines = []
-        for i in sorted({*some, self.chosen}):
+        for i in sorted({*shown, self.chosen}):
             error = f"{self.errors[i]:.4g}"
             if np.isfinite(self.standard_errors[i]):  # not known from one fold
                 error += f" +- {self.standard_errors[i]:.2g}"

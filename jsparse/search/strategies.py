@@ -271,21 +271,22 @@ class Nearby(Search):
         if template.size and not np.allclose(self.start.theta, template.theta, atol=1e-3):
             kernels.append(template.theta)
         direction = np.where(template.signed, 0, np.log(self.ratio) / 2) if template.size else 0.0
-        errors: dict[tuple[bytes, int], float] = {}  # by kernel and place in the grid
+        errors: dict[tuple[bytes, int], float] = {}  # by theta and index of `C`
 
         def error(point: downhill.Point) -> float:
-            kernel, place, factor = point
-            theta = np.clip(kernels[kernel] + factor * direction, run.low, run.high)
-            if not 0 <= place < len(grid) or (factor and np.array_equal(theta, kernels[kernel])):
+            kernel_index, C_index, factor = point
+            initial = kernels[kernel_index]
+            theta = np.clip(initial + factor * direction, run.low, run.high)
+            if not 0 <= C_index < len(grid) or (factor and np.array_equal(theta, initial)):
                 return np.inf
-            machine = theta.tobytes(), place  # at a bound several factors give one kernel
+            machine = theta.tobytes(), C_index  # at a bound several factors give one kernel
             if machine not in errors and len(errors) < run.planned:
-                errors[machine] = float(run.scores(theta[None], grid[None, [place]])[0])
+                errors[machine] = float(run.scores(theta[None], grid[None, [C_index]])[0])
             return errors.get(machine, np.inf)
 
-        place = int(np.argmin(np.abs(np.log(grid / self.start.C))))
+        nearest_C = int(np.argmin(np.abs(np.log(grid / self.start.C))))
         # The surrogate's kernel comes first, as it is the result if time is up.
-        point = min(((kernel, place, 0) for kernel in range(len(kernels))), key=error)
+        point = min(((kernel, nearest_C, 0) for kernel in range(len(kernels))), key=error)
         stride = 1 << max(len(grid) // COARSE_C, 1).bit_length() - 1  # a power of two
         # A smaller `C` has a better conditioned system, so start there if no error can be trusted.
         while not np.isfinite(error(point)) and point[1] > 0 and len(errors) < run.planned:
@@ -368,7 +369,7 @@ def annealing_rounds(budget: int) -> list[int]:
 
 
 def line_search(low: float, high: float, planned: int, dtype: jnp.dtype, scores: Objective) -> None:
-    """Evaluate at most `planned` points: an even grid, then halves of steps from the best point."""
+    """Evaluate at most `planned` points: an even grid, then halve the intervals at the best one."""
     coarse = line_rounds(planned)[0]
     points = np.linspace(low, high, coarse) if coarse > 1 else np.array([(low + high) / 2])
     points = points[middle_first(coarse)]

@@ -50,7 +50,7 @@ class Template(eqx.Module):
         return eqx.combine(self.tuned, self.fixed)
 
     def at(self, theta: Float[Any, " p"]) -> Kernel:
-        """Return the kernel with the tuned leaves that `theta` holds, mostly as logs.
+        """Return the template's kernel with other tuned leaves, of which `theta` holds the logs.
 
         If `theta` is a NumPy array, nothing is compiled.
         """
