@@ -190,10 +190,9 @@ def descend(
             return
         mean = 0.9 * mean + 0.1 * current.gradient
         square = 0.9 * square + 0.1 * np.square(current.gradient)
-        root_mean_square = np.sqrt(square / (1 - 0.9 ** (i + 1))) + 1e-8
+        rms_gradient = np.sqrt(square / (1 - 0.9 ** (i + 1))) + 1e-8
         rate = initial_rate * decay(i / steps)
-        step = rate * mean / (1 - 0.9 ** (i + 1)) / root_mean_square
-        theta = np.clip(theta - step, low, high)
+        theta = np.clip(theta - rate * mean / (1 - 0.9 ** (i + 1)) / rms_gradient, low, high)
         current, steps_without_improvement = slope(theta), steps_without_improvement + 1
         if current.value < least:
             least, steps_without_improvement = current.value, 0

@@ -141,7 +141,7 @@ class Run:
         self.slopes.clear()
         self.unused = dict(self.known)  # given evaluations that this run has not reached yet
         self.history: list[Evaluation] = []
-        self.has_new_evaluations = False  # not in the given history
+        self.has_new_evaluations = False  # whether any was not in the given history
         self.start, self.deadline = time.perf_counter(), deadline
         self.seconds_each = math.inf  # least time that the scores of a kernel have taken
         self.stops: tuple[type[BaseException], ...] = (_Stop,)

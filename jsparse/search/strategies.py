@@ -274,10 +274,9 @@ class Nearby(Search):
         errors: dict[tuple[bytes, int], float] = {}  # by theta and index of `C`
 
         def error(point: downhill.Point) -> float:
-            kernel_index, C_index, factor = point
-            initial = kernels[kernel_index]
-            theta = np.clip(initial + factor * direction, run.low, run.high)
-            if not 0 <= C_index < len(grid) or (factor and np.array_equal(theta, initial)):
+            start, C_index, factor = point
+            theta = np.clip(kernels[start] + factor * direction, run.low, run.high)
+            if not 0 <= C_index < len(grid) or (factor and np.array_equal(theta, kernels[start])):
                 return np.inf
             machine = theta.tobytes(), C_index  # at a bound several factors give one kernel
             if machine not in errors and len(errors) < run.planned:
