@@ -15,18 +15,19 @@ def fit_inverse_temperatures(
     numbers: Int[np.ndarray, " n"],
     weights: Float[np.ndarray, " n"] | None = None,
 ) -> Float[np.ndarray, " k"]:
-    """Return for each predicted class the slope that maximises the likelihood of the softmax.
+    """Return the inverse temperature of each predicted class: the slope of largest likelihood.
 
     This is Platt's scaling (1999) with a slope for each predicted class: the probabilities are
-    `softmax(slope * scores)`. There is no intercept, because it would move the decision. As by
-    Platt, labels are mixed with the uniform distribution, as if one more row had the uniform
-    target, which keeps the slope finite if scores separate the classes. The slope of a class is
-    shrunk to the common slope by `PRIOR_ROWS` rows with the probabilities of the common slope.
+    `softmax(slope * scores)`. There is no intercept, because it would move the decision. As in
+    Platt's paper, labels are mixed with the uniform distribution, as if one more row had the
+    uniform target, which keeps the slope finite if scores separate the classes. The slope of a
+    class is shrunk to the common slope of all rows by `PRIOR_ROWS` rows with the probabilities of
+    the common slope. A class that is never predicted has the common slope.
 
     Args:
         scores: held-out scores, shape `n` for two classes, positive for the second, else `n k`.
-        numbers: class numbers, shape `n`.
-        weights: row weights, shape `n`.
+        numbers: number of each row's true class, shape `n`.
+        weights: row weights, shape `n`; None for equal weights.
     """
     gaps, predicted = gaps_and_decisions(scores.astype(float))
     k = gaps.shape[1]
@@ -58,7 +59,11 @@ def _most_likely_slope(
     target: Float[np.ndarray, "n k"],
     weights: Float[np.ndarray, " n"],
 ) -> float:
-    """Return the slope of largest likelihood, between an almost flat softmax and almost a step."""
+    """Return the slope for which `softmax(slope * gaps)` has the largest likelihood.
+
+    `gaps` are scores less the row's largest score, and `target` the probabilities to match. The
+    slope lies between an almost flat softmax and almost a step.
+    """
     largest_gap = -gaps.min()
     if largest_gap == 0:
         return 1.0

@@ -55,7 +55,7 @@ class ConformalScores(eqx.Module):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Return the rows on which the guarantee of intervals and sets is based.
+        """Return on which rows the guarantee of intervals and sets is based.
 
         - "held out": rows that the model was not fitted to.
         - "folds": the folds, of which each has a machine fitted without it.
@@ -83,8 +83,8 @@ def errors_of_numbers(
 ) -> Float[np.ndarray, " n *c"]:
     """Return the absolute errors of held-out predictions, shape `n *c`.
 
-    For sorted quantiles of one target, values of shape `n l`, return the distance from the target
-    to the band between the outermost, negative inside (Romano et al. 2019, eq. 6).
+    If the values are several sorted quantiles of one target, shape `n l`, return the distance of
+    the target from the band between the outermost two, negative inside (Romano et al. 2019, eq. 6).
     """
     truth = np.asarray(targets, float)
     low, high = outermost(np.asarray(values, float), truth.ndim)
@@ -94,7 +94,10 @@ def errors_of_numbers(
 def errors_of_scores(
     scores: Float[np.ndarray, " n *k"], numbers: Int[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    """Return the `margin_deficit` of each row's true class, given the row's held-out scores."""
+    """Return, for each row, the best score of the other classes less the true class's score.
+
+    The scores are held-out scores; `numbers` are the rows' true classes. See `margin_deficit`.
+    """
     return np.take_along_axis(margin_deficit(scores), numbers[:, None], axis=1)[:, 0]
 
 
@@ -119,11 +122,11 @@ def conformal_scores(
     *,
     held_out: bool = False,
 ) -> ConformalScores:
-    """Keep a few hundred quantiles of the errors, separately for each fold's machine.
+    """Return a few hundred quantiles of the errors, separately for each fold's machine.
 
-    The next larger quantile replaces each other error. So intervals and sets are never smaller than
-    with all errors, and the guarantee still holds. Up to 99 rows, of each fold if there are
-    machines, all errors are kept. `ConformalScores` describes the arguments.
+    Every other error is replaced by the next larger quantile. So intervals and sets are never
+    smaller than with all errors, and the guarantee still holds. Up to 99 rows, of each fold if
+    there are machines, all errors are kept. `ConformalScores` describes the arguments.
     """
     machine_numbers = np.zeros(len(errors), np.int32) if fold is None else fold
     order = np.argsort(machine_numbers, kind="stable")
@@ -143,7 +146,7 @@ def plain_scores(
 ) -> plain_conformal.ConformalScores | None:
     """Convert conformal scores to NumPy; the folds' machines scale their inputs as `machine` does.
 
-    Raises as `plain_kernel`.
+    Raise ValueError for a kernel that is not one of this package's.
     """
     if conformal is None:
         return None
@@ -160,7 +163,10 @@ def plain_scores(
 def jax_scores(
     conformal: plain_conformal.ConformalScores | None, cast: Cast
 ) -> ConformalScores | None:
-    """Convert conformal scores from NumPy to JAX; their machines take inputs in scaled units."""
+    """Convert conformal scores to JAX; the folds' machines then take inputs in scaled units.
+
+    `cast` returns the JAX array of a NumPy array, given its name and values.
+    """
     if conformal is None:
         return None
     errors = np.asarray(cast("conformal.errors", conformal.errors))

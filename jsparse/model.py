@@ -92,7 +92,7 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
 
     @property
     def classes(self) -> np.ndarray | None:
-        """Return the labels in sorted order."""
+        """Return the labels in sorted order; None for a regression."""
         return None if self.labels is None else np.array(self.labels, dtype=self.label_dtype)
 
     @property
@@ -133,7 +133,7 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         Only the selected size keeps probabilities, intervals, sets and novelty.
 
         Raises:
-            ValueError: if this is no whole number, or there is no machine of this size.
+            ValueError: if `size` is not a whole number, or there is no machine of this size.
         """
         size = whole_number("size", size, 0)
         if self.path is None:
@@ -215,7 +215,7 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
 
         The p-value is the share of the rows of `with_novelty` that are at least as novel. It is
         valid if the new rows are exchangeable with the rows of `with_novelty`. It is too large if
-        prototypes among the latter were chosen for their distance from others, as by entropy. A
+        these include prototypes that were chosen for their distance from others, as by entropy. A
         call factorises the prototypes' Gram matrix, in time `m^3 / 3`, and takes `m^2` operations
         for each row. Rounding limits distances to the root of epsilon: 1e-8, and 3e-4 in float32.
 
@@ -276,12 +276,13 @@ class Model(eqx.Module, ModelAnswers, ModelExports):
         name_row: NameRow = row_index,
         by_fold: bool = False,
     ) -> np.ndarray:
-        """Return the scores of raw, finite inputs, shape `n *k`.
+        """Return the scores of the classes, or the values of a regression, shape `n *k`.
 
         Args:
-            inputs: raw inputs.
+            inputs: raw inputs, finite; a table must be encoded first.
             name_row: names a row in error messages, given its index; by default "row index 4".
-            by_fold: return the scores of each fold's machine, shape `n v *k`, if there are any.
+            by_fold: return the scores by the machines of `v` folds, shape `n v *k`. A model without
+                such machines ignores it.
         """
         return scores_of_rows(self, inputs, name_row=name_row, by_fold=by_fold)
 

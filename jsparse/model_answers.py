@@ -24,10 +24,10 @@ from .predictor.conformal import in_blocks
 
 
 class ModelAnswers(Answers):
-    """The predictions of `Model`, a subclass that has the fields.
+    """The methods of `Model` that predict. `Model` inherits them, and defines the fields.
 
-    Within JAX's transformations they are JAX's arrays. Otherwise a compiled program computes them,
-    or for few rows on a CPU NumPy, which is faster. Both agree to rounding.
+    Within JAX's transformations they return JAX arrays. Otherwise a compiled program computes the
+    predictions, or for few rows on a CPU NumPy, which is faster. Both agree to rounding.
     """
 
     @staticmethod
@@ -53,7 +53,10 @@ class ModelAnswers(Answers):
 
 
 def scorer_of(model: Any, *, by_fold: bool = False) -> Scorer:
-    """Return the scorer of a `Model`, or with `by_fold` of its folds' machines, if it has any."""
+    """Return the function from inputs to scores of a `Model`.
+
+    With `by_fold` it has the scores of the folds' machines, if the model has any.
+    """
     expansion, conformal = model.expansion, model.conformal
     matrix = None if model.code is None else model.code.matrix
     scorer = Scorer(expansion, matrix, model.decoding, in_order=len(model.quantiles) > 1)
@@ -70,7 +73,7 @@ def scores_of_rows(
     name_row: NameRow = row_index,
     by_fold: bool = False,
 ) -> np.ndarray:
-    """Return the scores of finite inputs by a `Model`; see `Model.scores` for the arguments."""
+    """Return `Model.scores`: by NumPy for few rows on a CPU, else by a compiled program."""
     check_runtime()
     if model not in _PREDICTORS:
         _PREDICTORS[model] = model.to_numpy() if _suits_numpy(model) else None
@@ -81,7 +84,7 @@ def scores_of_rows(
 
 
 def traced_inputs(model: Any, X: Any) -> tuple[Any, bool]:
-    """Return the rows of a traced input, and whether the input was one row."""
+    """Return the rows of an input within JAX's transformations, and whether it was one row."""
     if not isinstance(X, jax.Array):  # a table, or rows of NumPy
         return inputs_of(model, X)
     single = X.ndim == 1
@@ -89,7 +92,7 @@ def traced_inputs(model: Any, X: Any) -> tuple[Any, bool]:
 
 
 def inputs_of(model: Any, X: Any) -> tuple[np.ndarray, bool]:
-    """Return the rows of an input as an array, and whether the input was one row."""
+    """Return the rows of an array or table as a NumPy array, and whether it was one row."""
     frame = as_frame(X)
     if frame is not None and model.columns is not None:
         return frame.encode(model.columns, model.dtype.name), False

@@ -70,7 +70,7 @@ def write(path: PathLike, contents: Contents) -> None:
 
 
 def read(path: PathLike, dtype: str | None) -> Contents:
-    """Read the fields of a model from a file that `write` wrote; see `model_files.load`."""
+    """Read the fields of a model from a file of `write`; `dtype` is as for `model_files.load`."""
     check_fork()
     machine, document, arrays = load_machine(path)
     with complete(path):
@@ -104,7 +104,7 @@ def read(path: PathLike, dtype: str | None) -> Contents:
 
 _PATH, _NOVELTY = "path.", "novelty."
 _DISTANCES = {"errors": "float q", "counts": "int32 q"}
-_FAMILY = {
+_FAMILY = {  # dtype and axes of each array, see `Family`
     "points": "float M d",
     "coefficients": "float g k q c",
     "intercepts": "float g k c",
@@ -162,7 +162,7 @@ def _family(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Family:
 
 
 def _novelties(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> ConformalScores:
-    """Return the distances from the prototypes' span that a file holds; raise if invalid."""
+    """Return the novelty of calibration rows that a file holds; raise ValueError if invalid."""
     check_arrays("novelty", arrays, _DISTANCES, {"float": expansion.prototypes.dtype})
     distances, counts = np.asarray(arrays["errors"]), np.asarray(arrays["counts"])
     if distances[0] < 0 or distances[-1] > 1 or np.any(np.diff(distances) < 0):
@@ -175,7 +175,7 @@ def _novelties(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Confo
 def _conformal_arrays(conformal: ConformalScores | None) -> dict[str, np.ndarray]:
     """Return the arrays of errors on held-out rows by name.
 
-    The prefix of the names is "held_out" if no machine was fitted to the rows, else "conformal".
+    Names begin with "held_out" if the model was not fitted to the rows, else with "conformal".
     """
     if conformal is None:
         return {}

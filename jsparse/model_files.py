@@ -37,8 +37,8 @@ def save(
 
     Raises:
         ValueError: for a kernel that is not one of this package's (a `Custom` kernel holds a
-            Python function, which a data file cannot carry), metadata that JSON cannot hold, or
-            numbers that are not finite.
+            Python function, which a data file cannot carry), metadata that JSON cannot hold,
+            numbers that are not finite, or a `model` of another type.
         OutputError: if the file cannot be written.
     """
     if isinstance(model, KernelExpansion):

@@ -76,8 +76,8 @@ def coverage(
         ValueError: for targets that do not fit the rows or the model; as `Model.interval`.
     """
     _check_model(model)
-    share = real("confidence", confidence, 0.0, above=True)
-    if share >= 1:
+    probability = real("confidence", confidence, 0.0, above=True)
+    if probability >= 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence!r}")
     y = targets_of(model, X, y)
     if model.labels is None:
@@ -86,10 +86,10 @@ def coverage(
         inside = (ends[..., 0] <= truth) & (truth <= ends[..., 1])
     else:
         sets = model.predict_set(X, coverage)
-        places = numbers_of_labels(y, model.labels, len(sets))
-        inside = np.take_along_axis(sets, places[:, None], axis=1)[:, 0]
+        class_numbers = numbers_of_labels(y, model.labels, len(sets))
+        inside = np.take_along_axis(sets, class_numbers[:, None], axis=1)[:, 0]
     count, n = np.asarray(inside.sum(axis=0)), len(inside)
-    low, high = _binomial_interval(count, n, share)
+    low, high = _binomial_interval(count, n, probability)
     return Coverage(coverage, np.asarray(count / n), low, high, n)
 
 
@@ -104,7 +104,7 @@ def _check_model(model: Any) -> None:
 def _binomial_interval(
     count: Int[np.ndarray, "*c"], n: int, confidence: float
 ) -> tuple[Float[np.ndarray, "*c"], Float[np.ndarray, "*c"]]:
-    """Return the ends of the exact confidence interval of a probability, from beta quantiles."""
+    """Return the ends of the exact confidence interval of a probability, for `count` out of `n`."""
     from scipy.special import betaincinv  # slow to import, and often not needed
 
     tail = (1 - confidence) / 2
@@ -116,10 +116,10 @@ def _binomial_interval(
 
 
 def row_errors(model: Model, X: Any, y: Any) -> Float[np.ndarray, " n"]:
-    """Return the error of each row: 1 for a wrong label, else 0; or the mean absolute error.
+    """Return the error of each row: for a classifier, 1 for a wrong label, else 0.
 
-    The errors of a model of quantiles are its pinball losses, twice the mean over the quantiles, so
-    that the median has its absolute error.
+    For a regression it is the absolute error, averaged over the targets. For a model of quantiles
+    it is twice the pinball loss, averaged over the quantiles; for the median, the absolute error.
 
     Args:
         model: the model.
@@ -205,7 +205,8 @@ def mmd_test(
         Y: rows of the other sample, at least 2, shape `r d`.
         n_permutations: number of permutations (static). The smallest p-value is `1 / (1 +
             n_permutations)`.
-        block_rows: number of rows of the kernel matrix in memory at a time (static).
+        block_rows: number of rows of the kernel matrix in memory at a time (static); by default
+            it suits the device.
 
     Raises:
         ValueError: for samples of fewer than two rows or of different columns, for a `Mixture` of
@@ -244,10 +245,11 @@ def _mmd_test(
     def block(
         points: Array, number: Array, members: Array, weight: Array
     ) -> tuple[Array, Array, Array]:
-        """Return sums of kernel values off the diagonal: both points in the first sample; one; all.
+        """Return three sums of kernel values of different points, the first point in the block.
 
-        The first two have an entry for each order. `members` says which rows of the block are in
-        the first sample.
+        They are over pairs within the first sample, pairs whose first point is in the first sample,
+        and all pairs. The first two have an entry for each order of the rows. `members` is 1 for
+        rows of the block that are in the first sample.
         """
         values = kernel.cross_gram(points, rows) * weight[:, None]
         values = jnp.where(number[:, None] == numbers[None], 0, values)

@@ -51,7 +51,7 @@ class Span(eqx.Module):
     distance_to_others: Float[Array, " m"]  # of each prototype from the span of the others
 
     def distances(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Return `Novelty.distance` of raw inputs, by blocks of rows; differentiable in `X`."""
+        """Return the novelty of raw inputs, see `Novelty.distance`; differentiable in `X`."""
 
         def block(rows: Float[Array, "r d"]) -> Float[Array, " r"]:
             rows = self._scaled(rows)
@@ -101,7 +101,7 @@ def _share(part: Float[Array, " n"], total: Float[Array, " n"]) -> Float[Array, 
 
 @compiled
 def span_of(expansion: KernelExpansion) -> Span:
-    """Return the span of a machine's prototypes in feature space, from an `m m` Cholesky factor.
+    """Return the span of a machine's prototypes in feature space; takes time `m^3`.
 
     Raise ValueError for a `Mixture` of kernels, which has no common feature space.
     """
@@ -144,17 +144,20 @@ def novelty(
         distance = _on_host(expansion, X, _distances)
     else:
         distance = span_of(expansion).distances(as_array(X, expansion.prototypes.dtype))
-    known, counts = xp.asarray(calibrated.errors), xp.asarray(calibrated.counts)
+    quantiles, counts = xp.asarray(calibrated.errors), xp.asarray(calibrated.counts)
     # 1, for the row itself, plus the number of calibration rows at least as novel as each quantile.
     at_least = xp.append(xp.cumsum(counts[::-1])[::-1], xp.zeros_like(counts[:1])) + 1
-    share = at_least.astype(known.dtype) / (xp.sum(counts) + 1).astype(known.dtype)
-    return Novelty(distance, share[xp.searchsorted(known, distance)])
+    share = at_least.astype(quantiles.dtype) / (xp.sum(counts) + 1).astype(quantiles.dtype)
+    return Novelty(distance, share[xp.searchsorted(quantiles, distance)])
 
 
 def _on_host(
     expansion: KernelExpansion, X: Float[np.ndarray, "n d"], distances: Any
 ) -> Float[np.ndarray, " n"]:
-    """Return `distances` of rows on the host, in batches; raise NumericalError unless finite."""
+    """Return `distances(span, X)` of raw inputs on the host, in batches of rows.
+
+    Raise NumericalError if a distance is not finite.
+    """
     dtype = np.dtype(expansion.prototypes.dtype)
     with jax.enable_x64(dtype == np.float64):
         span = span_of(expansion)

@@ -25,7 +25,7 @@ class Scorer(NamedTuple):
     """Scores of the classes, or values of a regression, by one or several machines."""
 
     expansion: KernelExpansion  # the machines, which take raw inputs
-    # matrix of the code; None for two classes or a regression
+    # code of `k` classes by `l` binary problems; None for two classes or a regression
     matrix: Float[Array, "k l"] | Float[np.ndarray, "k l"] | None
     decoding: Decoding = "loss"  # the distance that turns the values of the problems into scores
     # shape of one machine's values if the expansion has the columns of several machines
@@ -37,7 +37,7 @@ class Scorer(NamedTuple):
     __repr__ = short_repr
 
     def __call__(self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Float[Array, "n ..."]:
-        """Return scores, shape `n *c`, or `n v *c` for `v` machines; differentiable in `X`."""
+        """Return the scores of rows, shape `n *c`, or `n v *c` by `v` machines; differentiable."""
         values = self.expansion(X)
         if self.outputs is not None:
             machines = self.expansion.intercept.size // math.prod(self.outputs)
@@ -64,7 +64,7 @@ class Scorer(NamedTuple):
         return scores
 
     def warm_up(self) -> None:
-        """Compile the programs of `on_host`."""
+        """Compile the programs of `on_host`, one for each of six batch sizes."""
         check_runtime()
         shared, d = self._padded(), self.expansion.prototypes.shape[1]
         dtype = np.dtype(self.expansion.prototypes.dtype)
@@ -73,7 +73,7 @@ class Scorer(NamedTuple):
                 jax.block_until_ready(_scores(*shared, np.zeros((rows, d), dtype)))
 
     def _padded(self) -> "Scorer":
-        """Pad with prototypes of coefficient 0, so that models of similar size share programs."""
+        """Add prototypes of coefficient 0, so that models of similar size share programs."""
         expansion = self.expansion
         prototypes, coefficients = map(np.asarray, (expansion.prototypes, expansion.coefficients))
         m, kernel, dtype = capacity(len(prototypes)), expansion.kernel, prototypes.dtype
@@ -100,6 +100,7 @@ def _scores(
     in_order: bool,
     X: Float[Array, "n d"],
 ) -> Float[Array, "n ..."]:
+    """Return the scores of a `Scorer` with these fields, by a compiled program."""
     return Scorer(expansion, matrix, decoding, outputs, in_order)(X)
 
 
@@ -109,7 +110,7 @@ _distances = compiled(distances, static_argnames="decoding")
 def scores_of(
     values: Float[np.ndarray, " n *l"], code: Code | None, decoding: Decoding
 ) -> np.ndarray:
-    """Return the scores of the classes from the values of the machine.
+    """Return the scores of the classes from the values of the problems; without code, the values.
 
     Raise NumericalError, naming the row, if a value is not finite or too large for a code.
     """

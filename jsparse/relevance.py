@@ -77,11 +77,12 @@ def relevance_of(
     """Return the inverse lengthscale of each column, divided by the largest; see `Model.relevance`.
 
     For a linear metric `P'P` the inverse lengthscales are the roots of its diagonal, which state
-    how fast the kernel falls along a column. `d` is the number of columns that the kernel takes. A
-    categorical column of a table may have several of them. Raise ValueError for a common
-    lengthscale of all columns, a kernel without lengthscales, or another number of names.
+    how fast the kernel falls along a column. `d` is the number of the kernel's inputs; a column of
+    categories in a table of the schema `columns` may have several. With `names`, one for each
+    input, the schema is not used. Raise ValueError for a common lengthscale of all columns, a
+    kernel without lengthscales, or names that are not `d` different ones.
     """
-    squares = _inverse_squares(kernel, d)
+    inverse_squares = _inverse_squares(kernel, d)
     if not _has_column_lengthscales(kernel):
         raise ValueError(
             "relevance: expected a kernel with one lengthscale for each column, got one common "
@@ -91,12 +92,12 @@ def relevance_of(
         labels = [f"x{i}" for i in range(d)] if names is None else [str(name) for name in names]
         if len(labels) != d or len(set(labels)) < d:
             raise ValueError(f"names: expected {d} different names, got {labels}")
-        parts = dict(zip(labels, squares[:, None], strict=True))
+        by_column = dict(zip(labels, inverse_squares[:, None], strict=True))
     else:
         ends = np.cumsum([len(column.features) for column in columns.columns])
         names = [column.name for column in columns.columns]
-        parts = dict(zip(names, np.split(squares, ends[:-1]), strict=True))
-    return _grouped(parts)
+        by_column = dict(zip(names, np.split(inverse_squares, ends[:-1]), strict=True))
+    return _grouped(by_column)
 
 
 def _grouped(inverse_squares: Mapping[str, Float[np.ndarray, " k"]]) -> Relevance:
@@ -120,7 +121,11 @@ def _grouped(inverse_squares: Mapping[str, Float[np.ndarray, " k"]]) -> Relevanc
 
 
 def _inverse_squares(kernel: Kernel, d: int) -> Float[np.ndarray, " d"]:
-    """Return `1 / lengthscale^2` of each column."""
+    """Return `1 / lengthscale^2` of each of the kernel's `d` inputs.
+
+    Values of the factors of a product are added; values of a sum's terms are averaged, weighted by
+    their variances. Raise ValueError for a kernel without lengthscales.
+    """
     match kernel:
         case Stationary():
             return np.broadcast_to(1 / np.square(np.asarray(kernel.lengthscale, float)), d)
@@ -154,6 +159,7 @@ def _variance(kernel: Kernel) -> float:
 
 
 def _has_column_lengthscales(kernel: Kernel) -> bool:
+    """Return whether a part of the kernel has a lengthscale for each column, or a matrix."""
     match kernel:
         case Stationary():
             return kernel.lengthscale.ndim == 1

@@ -20,24 +20,26 @@ from . import box
 
 
 class Schedule(NamedTuple):
-    """The temperatures and their control: traced numbers, so a new value compiles nothing again.
+    """Settings of the two temperatures; traced numbers, so a new value compiles nothing again.
 
-    The defaults of alpha and the target variance are from De Brabanter 2010, which gives no values
-    of T_0, T_0^ac and G. The defaults of these three were the best, or within noise of the best, on
+    `T_k` scales the random moves; `T^ac` decides how often a move to a worse point is accepted. The
+    defaults of alpha and the target variance are from De Brabanter 2010, which gives no values of
+    T_0, T_0^ac and G. The defaults of these three were the best, or within noise of the best, on
     eight cross-validation surfaces of an RBF machine at 90 evaluations.
     """
 
-    generation: ScalarLike = 0.5  # T_0, in widths of the box
-    acceptance: ScalarLike = 0.3  # T_0^ac, in units of `AnnealingState.scale`
-    rate: ScalarLike = 0.05  # alpha, relative change of T^ac in a round
-    target: ScalarLike = 0.99  # sigma_D^2, as a fraction of its maximum (q - 1) / q^2
+    generation: ScalarLike = 0.5  # T_0, initial size of the moves, in widths of the box
+    acceptance: ScalarLike = 0.3  # T_0^ac, initial value, in units of `AnnealingState.scale`
+    rate: ScalarLike = 0.05  # alpha, relative change of T^ac, every G rounds
+    # sigma_D^2, target variance of the acceptance probabilities; 1 is its maximum (q - 1) / q^2
+    target: ScalarLike = 0.99
     inner: ScalarLike = 1  # G, rounds at one pair of temperatures
 
     __repr__ = short_repr
 
 
 class AnnealingState(NamedTuple):
-    """The state of a search."""
+    """The state of an annealing search by `q` coupled solutions with `p` parameters each."""
 
     key: Key  # PRNG key of the search; round r draws from fold_in(key, r)
     thetas: Float[Array, "q p"]  # x_i, the current solutions
@@ -45,7 +47,7 @@ class AnnealingState(NamedTuple):
     best_theta: Float[Array, " p"]  # the best finite point ever evaluated
     best_value: Float[Array, ""]
     scale: Float[Array, ""]  # unit of T^ac: spread of the first unequal values; 0 before them
-    acceptance: Float[Array, ""]  # T_k^ac / scale
+    acceptance: Float[Array, ""]  # acceptance temperature T_k^ac / scale
     variance: Float[Array, ""]  # sigma^2 of the acceptance probabilities
     schedule: Schedule  # T_0, T_0^ac, alpha, sigma_D^2, G
     low: Float[Array, " p"]
@@ -67,7 +69,7 @@ def init(
     max_evaluations: int = 90,
     schedule: Schedule | None = None,
 ) -> AnnealingState:
-    """Return the state before any evaluation; the first round evaluates the first ensemble.
+    """Return the state before any evaluation, with `members` random points as solutions.
 
     Args:
         key: PRNG key of the whole search.
@@ -75,7 +77,7 @@ def init(
         high: upper bounds, shape `p`.
         members: q, the number of solutions in the ensemble.
         max_evaluations: the budget; it is rounded down to whole rounds of q evaluations.
-        schedule: temperatures and their control.
+        schedule: settings of the temperatures; None for the defaults of `Schedule`.
 
     Raises:
         ValueError: for bounds, counts or a schedule out of range.
@@ -106,6 +108,7 @@ def _initial_state(
     max_evaluations: ArrayLike,
     q: int,
 ) -> AnnealingState:
+    """Return the state of `init`: `q` solutions, uniformly random in the box."""
     dtype, p = lower.dtype, len(lower)
     uniform = jax.random.uniform(jax.random.fold_in(key, 0), (q, p), dtype)
     initial = lower[None] + (upper - lower)[None] * uniform
@@ -136,10 +139,10 @@ def _initial_state(
 def ask(state: AnnealingState) -> Float[Array, "q p"]:
     """Return the points that the next round evaluates, shape `q p`.
 
-    The first round evaluates the first ensemble (De Brabanter 2010, Appendix, Algorithm 6, step 1).
-    Later points are `y = x + T_k w tan(pi (u - 1/2))` per coordinate, w the width of the box and u
-    uniform (Cauchy, as in Xavier de Souza et al. 2010), reflected at the bounds, and
-    `T_k = T_0/(k+1)`.
+    The first round evaluates the random solutions of `init` (De Brabanter 2010, Appendix, Algorithm
+    6, step 1). Later points are `y = x + T_k w tan(pi (u - 1/2))` per coordinate, reflected at the
+    bounds. Here w is the width of the box, u is uniform (so the move is Cauchy, as in Xavier de
+    Souza et al. 2010), and `T_k = T_0/(k+1)`.
     """
     thetas, low, high = state.thetas, state.low, state.high
     k = jnp.maximum(state.rounds - 1, 0) // state.schedule.inner
@@ -161,7 +164,7 @@ def _round_keys(state: AnnealingState) -> tuple[Key, Key]:
 def tell(
     state: AnnealingState, probes: Float[Array, "q p"], probe_values: Float[Array, " q"]
 ) -> AnnealingState:
-    """Return the state after a round, from the points of `ask` and their values, shape `q`.
+    """Return the state after a round, from the points of `ask` and their objective values.
 
     A round is one inner iteration of De Brabanter 2010, Appendix, Algorithm 6, steps 2-21, with the
     acceptance probability of Xavier de Souza et al. 2010 (CSA-M):
@@ -230,10 +233,11 @@ def tell(
 def acceptance_probabilities(
     values: Float[Array, " q"], temperature: Float[Array, ""], scale: Float[Array, ""]
 ) -> Float[Array, " q"]:
-    """Return A_i = exp(E_i / T) / sum_j exp(E_j / T), computed without overflow.
+    """Return the probability that each solution moves to a worse point, without overflow.
 
-    The temperature T is `temperature * scale`. While all values are equal, `scale` is 0 and every
-    A_i is 1 / q. A value that is not finite counts as the worst finite value.
+    It is `A_i = exp(E_i / T) / sum_j exp(E_j / T)`, where E are the `values` of the solutions and T
+    is `temperature * scale`. While all values are equal, `scale` is 0 and every A_i is 1 / q. A
+    value that is not finite counts as the worst finite value.
     """
     finite = jnp.isfinite(values)
     worst = jnp.max(jnp.where(finite, values, -jnp.inf))

@@ -1,4 +1,4 @@
-"""The box of annealing and the simplex."""
+"""The box of parameters, within bounds, that annealing and the simplex search."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -42,7 +42,7 @@ class Slope(NamedTuple):
     """The objective of the descent at one point: its value and gradient, and the error."""
 
     value: float  # log of the cross-validated error, plus the penalty of the prior
-    gradient: Float[np.ndarray, " q"]  # of `value`, in theta and log C
+    gradient: Float[np.ndarray, " q"]  # of `value`, in theta and log C; q = p + 1
     error: float  # cross-validated error
 
     __repr__ = short_repr
@@ -58,11 +58,10 @@ def folds_and_prototypes(
     rows: int,
     prototypes: int,
 ) -> tuple[Parts, Float[Array, "m d"]]:
-    """Return the rows on which a descent measures the error, in five folds, and the prototypes.
+    """Return random rows in five folds, on which a descent measures the error, and prototypes.
 
-    At most `rows` rows with a positive weight are drawn at random, and at most `prototypes`
-    prototypes out of the candidates `points`. If `points` is None, half of the drawn rows are the
-    candidates.
+    At most `rows` rows with a positive weight are drawn, and at most `prototypes` prototypes out of
+    the candidates `points`. If `points` is None, half of the drawn rows are the candidates.
 
     Raises:
         ValueError: if fewer than 12 rows have a positive weight, or `rows` is below 12.
@@ -93,6 +92,7 @@ def _parts(
     index: Int[Array, "v r"],
     valid: Array,
 ) -> Parts:
+    """Return the rows numbered `index`, by fold; an entry that is not `valid` gets weight 0."""
     return Parts(X[index], y[index], jnp.where(valid, w[index], 0))
 
 
@@ -100,10 +100,10 @@ def _parts(
 def error_and_gradient(
     objective: DescentObjective, theta: Float[Array, " q"], prior_strength: ScalarLike
 ) -> tuple[Float[Array, ""], Float[Array, " q"], Float[Array, ""]]:
-    """Return the objective of the descent, its gradient, and the cross-validated error.
+    """Return the objective of the descent, its gradient, and the cross-validated squared error.
 
-    The objective is the log of the error plus the penalty of the prior. The last element of `theta`
-    is the log of `C`; `Template` describes the other elements.
+    The objective is the log of the error plus the prior's penalty times `prior_strength`. The last
+    element of `theta` is the log of `C`; `Template` describes the other elements.
     """
 
     def error(theta: Float[Array, " q"]) -> Float[Array, ""]:
@@ -142,16 +142,17 @@ def descend(
     budget: int,
     trail: list[tuple[np.ndarray, float]],
 ) -> None:
-    """Run Adam (Kingma and Ba 2015) within a box until the budget or the patience is spent.
+    """Minimise the objective of `error_and_gradient` by Adam (Kingma and Ba 2015) within a box.
 
     The vectors are short, so Adam runs on the host, in float64. The Adam of optax would add 0.2 s
-    of import and compilation to a first search of 4 s, and 50 us to each step. Both averages have
-    the decay 0.9. With the usual 0.999 for the squares, one steep gradient, such as outliers cause,
-    would shorten all later steps.
+    of import and compilation to a first search of 4 s, and 50 us to each step. Adam's two averages
+    have the decay 0.9. With the usual 0.999 for the squares, one steep gradient, such as outliers
+    cause, would shorten all later steps.
 
     The last element of `begin`, `low` and `high` is for log C. An element whose bounds are equal is
-    held fixed. `search` is the `Gradient` with the learning rate, the patience and the prior. The
-    theta and the objective of every evaluation are appended to `trail`.
+    held fixed. `search` is the `Gradient` with the learning rate, the patience and the prior, and
+    `budget` the number of evaluations. For each, theta without log C and the objective are appended
+    to `trail`.
     """
     theta, dtype, template = np.clip(begin, low, high), run.dtype, run.template
     objective = DescentObjective(template, points, parts, (low < high)[:-1], template.theta)
@@ -175,23 +176,23 @@ def descend(
 
     # The profile chose `C` for the metric. The best `C` for the squared error may be far smaller.
     # So divide `C` by 10 as long as the squared error falls.
-    current, tenth = slope(theta), np.append(np.zeros(len(theta) - 1), np.log(10.0))
-    while len(trail) < budget and theta[-1] - tenth[-1] > low[-1]:
-        lower = slope(theta - tenth)
-        if not lower.value < current.value:
+    current, log_ten = slope(theta), np.append(np.zeros(len(theta) - 1), np.log(10.0))
+    while len(trail) < budget and theta[-1] - log_ten[-1] > low[-1]:
+        at_smaller_C = slope(theta - log_ten)
+        if not at_smaller_C.value < current.value:
             break
-        current, theta = lower, theta - tenth
+        current, theta = at_smaller_C, theta - log_ten
     mean, square = np.zeros_like(theta), np.zeros_like(theta)
     least, steps_without_improvement, steps = current.value, 0, budget - len(trail)
-    length = search.learning_rate * max(1.0, STEPS / budget) ** REACH
+    initial_rate = search.learning_rate * max(1.0, STEPS / budget) ** REACH
     for i in range(steps):
         if steps_without_improvement >= search.patience or not np.isfinite(current.value):
             return
         mean = 0.9 * mean + 0.1 * current.gradient
         square = 0.9 * square + 0.1 * np.square(current.gradient)
-        size = np.sqrt(square / (1 - 0.9 ** (i + 1))) + 1e-8
-        rate = length * decay(i / steps)
-        theta = np.clip(theta - rate * mean / (1 - 0.9 ** (i + 1)) / size, low, high)
+        rms_gradient = np.sqrt(square / (1 - 0.9 ** (i + 1))) + 1e-8
+        rate = initial_rate * decay(i / steps)
+        theta = np.clip(theta - rate * mean / (1 - 0.9 ** (i + 1)) / rms_gradient, low, high)
         current, steps_without_improvement = slope(theta), steps_without_improvement + 1
         if current.value < least:
             least, steps_without_improvement = current.value, 0
@@ -200,6 +201,7 @@ def descend(
 def decay(progress: float) -> float:
     """Return the factor of the learning rate: 1, falling to 0 over the last `DECAY` of the steps.
 
-    Steps that shrink from the start would not reach the long lengthscales of irrelevant columns.
+    `progress` is the share of the steps made so far. Steps that shrink from the start would not
+    reach the long lengthscales of irrelevant columns.
     """
     return min(1.0, (1 - progress) / DECAY)

@@ -25,7 +25,7 @@ class Walk:
         self._minima: dict[Step, float] = {}  # minimum of the last parabola, in steps
 
     def descend(self, point: Point, steps: Sequence[Step]) -> Point:
-        """Walk along each axis in turn from `point`; return the last point."""
+        """Walk from `point` along the axis of each step in turn; return the last point."""
         for step in steps:
             begin, point = point, self._along(point, step)
             if point != begin:  # parabolas along the other axes were measured elsewhere
@@ -33,7 +33,7 @@ class Walk:
         return point
 
     def _along(self, point: Point, step: Step) -> Point:
-        """Return the last point that the step, or the opposite step, leads to downhill."""
+        """Repeat the step, or the opposite step, while the error falls; return the last point."""
         axis, length = step
         begin, expected = point, 2 * self._minima.get((axis, 2 * length), math.nan)
         directions = _directions(expected)

@@ -84,9 +84,9 @@ class Gradient(MetricSearch):
             many steps on the gradient of the same error. The moved prototypes are used if their
             score is better. For machines of few prototypes.
         max_evaluations: budget of gradient evaluations for all starts together, and again for the
-            preliminary descent, for the descent from its result, and for each elimination; 45 by
-            default. With fewer evaluations the steps are longer. The profile and the scores of the
-            descents take further evaluations.
+            preliminary descent and for each elimination; 45 by default. The descent from the
+            preliminary result may take as many as the descent from one start. With fewer
+            evaluations the steps are longer. The profile and the scores come in addition.
     """
 
     starts: int = 1
@@ -129,9 +129,10 @@ class Gradient(MetricSearch):
         return super().planned(problem) + again
 
     def has_preliminary_descent(self, points: Float[Array, "m d"] | None) -> bool:
-        """Return whether a descent with other prototypes precedes the descent of the machine.
+        """Return whether a descent with more prototypes gives one more start.
 
-        It does for a machine of few prototypes `points`, not if all rows are prototypes (None).
+        It does for a machine with at most `FEW` prototypes `points`, but not in a local search, or
+        if all rows are prototypes (None).
         """
         return self.start is None and points is not None and len(points) <= FEW
 
@@ -139,7 +140,7 @@ class Gradient(MetricSearch):
         """Return the number of columns after each elimination.
 
         Each number is three quarters of the previous one, down to two. No column is eliminated if
-        there are enough rows, or in a local search.
+        `elimination` is False, in a local search, or with at least 100 rows for each column.
         """
         columns, numbers = len(template.lengthscales), []
         if self.elimination and self.start is None and n_rows < ROWS_FOR_A_COLUMN * columns:
@@ -186,8 +187,8 @@ class Automatic(Search):
 class _Descents:
     """The run of a `Gradient` search: a profile, descents from its best kernels, and their scores.
 
-    It is repeated with fewer columns (`Gradient.columns_left`) until the score is `WORSE` times the
-    best. The lengthscale of an eliminated column is fixed at its upper bound.
+    It is repeated with fewer columns (`Gradient.columns_left`), as long as the score is at most
+    `WORSE` times the best. The lengthscale of an eliminated column is fixed at its upper bound.
     """
 
     def __init__(self, search: Gradient, run: Evaluator) -> None:
@@ -203,7 +204,7 @@ class _Descents:
         self.lowest[matrix], self.highest[matrix] = -widest, widest
 
     def run(self) -> None:
-        """Descend with all columns, then with fewer and fewer."""
+        """Run profile and descents with all columns, then with fewer and fewer columns."""
         search, run = self.search, self.evaluator
         steps, columns = search.max_evaluations or STEPS, run.template.lengthscales
         active, theta, best = np.arange(len(columns)), self.middle, np.inf
@@ -218,10 +219,10 @@ class _Descents:
             if len(excluded) == 0 and search.has_preliminary_descent(run.problem.points):
                 begins = [*begins, self._preliminary_end(begins[0], steps)]
             ends = [self._descend(begin, low, budget, self.parts, self.points) for begin in begins]
-            lower, theta = min(ends, key=lambda end: end[0])
-            if not np.isfinite(lower):
+            descent_score, theta = min(ends, key=lambda end: end[0])
+            if not np.isfinite(descent_score):
                 return  # no step lowered the error, so nothing ranks the columns
-            score = min(score, lower)
+            score = min(score, descent_score)
             best = min(best, score)
             if not score <= WORSE * best:
                 return
@@ -229,14 +230,17 @@ class _Descents:
     def _parts_and_prototypes(
         self, points: Float[Array, "k d"] | None, prototypes: int
     ) -> tuple[Parts, Float[Array, "m d"]]:
-        """See `folds_and_prototypes`."""
+        """Return random rows in five folds, and prototypes; see `folds_and_prototypes`."""
         run, rows = self.evaluator, self.evaluator.problem.source.rows_in_memory()
         return folds_and_prototypes(
             run.key, *rows, points=points, rows=self.search.rows, prototypes=prototypes
         )
 
     def _preliminary_end(self, begin: np.ndarray, budget: int) -> np.ndarray:
-        """Return the best theta and log `C` of a descent for a machine of `PRELIMINARY` rows."""
+        """Return the best theta and log `C` of a descent with `PRELIMINARY` rows as prototypes.
+
+        If no step lowers the error, return the initial point `begin`.
+        """
         parts, points = self._parts_and_prototypes(None, PRELIMINARY)
         score, theta = self._descend(begin, self.lowest, budget, parts, points)
         if not np.isfinite(score):
@@ -251,9 +255,10 @@ class _Descents:
         parts: Parts,
         points: Float[Array, "m d"],
     ) -> tuple[float, Float[np.ndarray, " p"]]:
-        """Return the score and theta of the best kernel of a descent.
+        """Return the score and theta of the best kernel of a descent of `budget` evaluations.
 
-        If no step is better than the first kernel, the score is infinite.
+        If no step is better than the first kernel, the score is infinite. `begin` and the lower
+        bounds `low` end with log C; `parts` are the rows and `points` the prototypes.
         """
         run, trail, score = self.evaluator, [], np.inf
         stop: BaseException | None = None
@@ -269,9 +274,10 @@ class _Descents:
         return score, theta
 
     def _begin(self, excluded: np.ndarray) -> tuple[list[np.ndarray], float]:
-        """Return the initial points of the descents (theta and log C), and the least score.
+        """Return the initial points of the descents (theta and log C), and the least score so far.
 
-        `excluded` are the indices in theta of the lengthscales of eliminated columns.
+        `excluded` are the indices in theta of the lengthscales of eliminated columns. The points
+        are the best of a profile, or the `start` of a local search.
         """
         search, run = self.search, self.evaluator
         if search.start is not None and len(excluded) == 0:
@@ -316,7 +322,7 @@ class PrototypeDescent(Search):
         run.scores(np.zeros((1, 0)))
 
     def _moved(self, run: Evaluator) -> Float[Array, "m d"]:
-        """Return the prototypes of least error."""
+        """Return the prototypes with the least cross-validated squared error of all steps."""
         problem, settings, kernel = run.problem, self.settings, self.tuning.kernel
         parts, Z = folds_and_prototypes(
             jax.random.fold_in(run.key, 2), *problem.source.rows_in_memory(),
@@ -344,14 +350,14 @@ class PrototypeDescent(Search):
 def _error_and_gradient(
     kernel: Kernel, Z: Float[Array, "m d"], C: Float[Array, ""], parts: Parts
 ) -> tuple[Float[Array, ""], Float[Array, "m d"]]:
-    """Return the error, and its gradient in the prototypes, 0 where it is not finite."""
+    """Return the cross-validated squared error and its gradient in `Z`, 0 where not finite."""
     error, gradient = jax.value_and_grad(held_out_error, argnums=1)(kernel, Z, C, parts)
     return error, jnp.where(jnp.isfinite(gradient), gradient, 0)
 
 
 @functools.cache
 def _adam() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return compiled functions that give Adam's initial state, and that move the prototypes."""
+    """Return compiled functions: one gives Adam's initial state, one moves prototypes a step."""
     import optax  # imported late, as it is slow to import and rarely needed
 
     adam = optax.scale_by_adam()

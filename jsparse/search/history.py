@@ -52,14 +52,14 @@ class Evaluation(NamedTuple):
 
     @property
     def is_comparable(self) -> Bool[np.ndarray, " s"]:
-        """Whether each score is of the same folds as the least score, not an estimate."""
+        """Whether each score has errors of the same folds as the least trusted score."""
         known = ~np.isnan(self.fold_scores)
         if known.size == 0:
             return np.ones(self.C.shape, bool)
         return np.all(known == known[np.argmin(self.trusted)], axis=1)
 
     def at(self, place: np.integer) -> dict[str, Any]:
-        """Return the fields of a `Tuning` for `C[place]`."""
+        """Return `C`, score, standard error and stop code at index `place`, as for `Tuning`."""
         return {
             "C": float(self.C[place]),
             "score": float(self.scores[place]),
@@ -93,7 +93,7 @@ def arrays_of(history: Sequence[Evaluation]) -> dict[str, np.ndarray]:
     """Return the evaluations of a search as arrays with a row for each evaluation.
 
     The name of an array is the number of the tuning stage and a field of `Evaluation`, such as
-    "0.scores".
+    "0.scores". Slopes and fold scores that are not known are NaN.
     """
     arrays: dict[str, np.ndarray] = {}
     for stage in sorted({e.stage for e in history}):
@@ -122,7 +122,9 @@ def load_history(path: PathLike) -> list[Evaluation]:
 def evaluations_of(
     arrays: Mapping[str, np.ndarray], path: PathLike = "history"
 ) -> list[Evaluation]:
-    """Return the evaluations of `arrays_of`; `path` is for error messages.
+    """Return the evaluations that `arrays_of` has turned into `arrays`.
+
+    `path` is the name of the file in error messages.
 
     Raises:
         ModelFileError: if the arrays are not the columns of evaluations.
@@ -143,7 +145,7 @@ def evaluations_of(
 
 
 def _evaluations(path: PathLike, stage: int, arrays: dict[str, np.ndarray]) -> list[Evaluation]:
-    """Return the evaluations of one stage.
+    """Return the evaluations of one stage, from an array for each field of `Evaluation`.
 
     Raises:
         ModelFileError: if dtypes or shapes of the arrays disagree, or values are out of range.

@@ -1,7 +1,7 @@
 """The line search of `strategies.line_search` as a pure state machine, for batches of problems.
 
-Points are counted in steps of the even grid, so that all problems of a batch share them. They are
-dyadic fractions, which are exact.
+A point is its distance from the lower bound, in steps of the even grid, so that all problems of a
+batch share the points. They are dyadic fractions, which are exact.
 """
 
 from typing import NamedTuple
@@ -15,19 +15,19 @@ from .strategies import line_rounds, middle_first
 
 
 class LineState(NamedTuple):
-    """The points evaluated so far, in order, and the interval that is halved next."""
+    """The points of the planned evaluations, as far as they are known, and their scores."""
 
-    places: Float[Array, " e"]  # points, in steps of the even grid
+    places: Float[Array, " e"]  # points in order of evaluation, in steps of the even grid
     values: Float[Array, " e"]  # their scores; infinite if not evaluated yet
     count: Int[Array, ""]  # number of evaluations so far
-    width: Float[Array, ""]  # distance from the best point in the last round, in steps
+    width: Float[Array, ""]  # distance of the last round's points from the best point, in steps
     second: Float[Array, ""]  # the second point of the current round; NaN for none
 
     __repr__ = short_repr
 
 
 def last_place(planned: int) -> int:
-    """Return the last point of the even grid; the first is 0, or a half if there is no other."""
+    """Return the number of steps of the even grid; 0 if it has one point, which is then 0.5."""
     return line_rounds(planned)[0] - 1
 
 
@@ -66,6 +66,6 @@ def ask(state: LineState) -> LineState:
 
 
 def tell(state: LineState, value: Float[Array, ""]) -> LineState:
-    """Return the state after the point of `ask` got its score."""
+    """Return the state with `value` as the score of the point of `ask`."""
     values = state.values.at[state.count].set(value)
     return state._replace(values=values, count=state.count + 1)

@@ -37,9 +37,10 @@ class MetricSearch(Search):
 def scored_profile(
     run: Evaluator, fixed: Float[np.ndarray, " p"] | None = None
 ) -> list[tuple[float, Float[np.ndarray, " p"]]]:
-    """Vary one common factor of all positive leaves; return scores and thetas, the best first.
+    """Score kernels that differ in one common factor of all positive leaves, by a line search.
 
-    `fixed` has the values of the elements of theta that are not varied, and NaN for the others.
+    Return the scores with their thetas, the best first. `fixed` has the values of the elements of
+    theta that are not varied, and NaN for the others.
     """
     middle, signed = run.template.theta.astype(float), run.template.signed
     scored: list[tuple[float, np.ndarray]] = []

@@ -110,10 +110,10 @@ class Source(_Scored, Protocol):
         scoring: Scoring,
         keep: Kept,
     ) -> tuple[Float[np.ndarray, " n *c"], Sums | Start | None]:
-        """Return the held-out predictions of the machine `keep`, and `HeldOut.total`.
+        """Return the held-out predictions of one machine, and what its fit to all rows can reuse.
 
-        Predictions are in the order of the rows that are scored. `keep` refers to the values `C`.
-        With the `scoring` of the search, the program of the search serves the predictions too.
+        Predictions are in the order of the rows that are scored. `keep` is the machine's size and
+        the index of its `C`. With the search's `scoring`, no further program is compiled.
         """
         ...
 
@@ -124,7 +124,10 @@ class Source(_Scored, Protocol):
         C: Float[np.ndarray, " s"],
         on_fold: OnFold,
     ) -> HeldOut:
-        """Return the results of `on_fold` for the rows of every fold, on the default device."""
+        """Predict every fold by machines fitted without it, for each `C`, with the kernel `theta`.
+
+        Return the results of `on_fold`, on the default device.
+        """
         ...
 
     def fit(
@@ -136,7 +139,7 @@ class Source(_Scored, Protocol):
     ) -> tuple[Family, Sums | None]:
         """Fit to all rows; return the machines and the sums over the rows, if the method has sums.
 
-        See `Method.fit_and_sum`, also for `sums`.
+        `sums`, the second result of `held_out_values` or None, saves passes over the rows.
         """
         ...
 
@@ -199,7 +202,7 @@ class Problem:
 
     @property
     def bounds(self) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]]:
-        """The lower and upper bounds of `theta` in a search."""
+        """The bounds of `theta` in a search: `box`, or `bounds_of` if it has another size."""
         if self.box is not None and self.box[0].size == self.template.size:
             return self.box
         return bounds_of(self.template)
@@ -241,8 +244,8 @@ class Problem:
         wanted = first_folds(C.shape[1], self.source.fold_sizes, best.rule)
         if len(best.fold_scores) != wanted.shape[1]:  # a history may lack them
             best = BestFolds(rule=best.rule)
-        every = np.broadcast_to(wanted, (len(C), *wanted.shape))
-        first = self.source.errors(self, thetas, C, scoring, every)
+        for_each_kernel = np.broadcast_to(wanted, (len(C), *wanted.shape))
+        first = self.source.errors(self, thetas, C, scoring, for_each_kernel)
 
         def raced(i: int) -> tuple[Validation, Scores]:
             def some_errors(wanted: Bool[np.ndarray, "s v"]) -> Validation:
@@ -286,15 +289,15 @@ class Problem:
         return self.with_points(part).with_method(method)
 
     def on_its_points(self) -> "Problem":
-        """Return the problem whose only rows are the points, and all of them are prototypes."""
+        """Return the problem whose rows are the points; every row is then a prototype."""
         assert self.point_rows is not None
         rows = self.source.only_rows(self.point_rows)
         return dataclasses.replace(self, points=None, source=rows)
 
     def on_a_sample(self, n_rows: int) -> "Problem":
-        """Return the problem on a random sample of rows with weight, all of them prototypes.
+        """Return the problem on a random sample of `n_rows` rows, all of them prototypes.
 
-        The sample has rows of every class.
+        Rows of weight 0 are not drawn. Up to five rows of every class are drawn first.
         """
         _, y, weights = self.source.rows_in_memory()
         seed = [2026, n_rows] if self.key is None else np.asarray(jax.random.key_data(self.key))
@@ -330,7 +333,7 @@ def _paths_end(method: Method, validations: Sequence[Validation]) -> bool:
 
 
 def bounds_of(template: Template) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]]:
-    """Return bounds of `theta` a factor of `LENGTHSCALE_FACTOR` on both sides of the template."""
+    """Return bounds of `theta`: `log(LENGTHSCALE_FACTOR)` below and above the template's values."""
     middle, span = template.theta.astype(float), math.log(LENGTHSCALE_FACTOR)
     return middle - span, middle + span
 

@@ -49,16 +49,16 @@ class BestFolds(NamedTuple):
     """The best machine of a search so far, and the rule of races against it."""
 
     score: float = math.inf  # infinite if no machine can be trusted yet
-    fold_scores: Float[np.ndarray, " v"] = np.zeros(0)
+    fold_scores: Float[np.ndarray, " v"] = np.zeros(0)  # errors by fold; empty if not known
     rule: Rule = CLEARLY_WORSE
 
     __repr__ = short_repr
 
 
 def first_folds(s: int, fold_sizes: Int[np.ndarray, " v"], rule: Rule) -> Bool[np.ndarray, "s v"]:
-    """Return the folds to begin with, for each of `s` values of `C`; all folds if rows are few.
+    """Return the folds with which a race begins, equal for each of `s` values of `C`.
 
-    Rows of weight 0 do not count in `fold_sizes`.
+    If rows are few, they are all folds. Rows of weight 0 do not count in `fold_sizes`.
     """
     rows, folds = np.cumsum(fold_sizes), np.cumsum(fold_sizes > 0)
     enough = (rows >= rule.first_rows) & (folds >= rule.first_folds)
@@ -73,7 +73,7 @@ def race(
     some_errors: Callable[[Bool[np.ndarray, "s v"]], Validation],
     best: BestFolds,
 ) -> tuple[Validation, Scores]:
-    """Return the errors of one kernel on the computed folds, and its score for every `C`.
+    """Return the errors of one kernel on the folds that were computed, and its score for every `C`.
 
     The score of a machine that leaves the race is an estimate: the score of the best machine, and
     the mean difference to it on the folds computed for both. The least score of the kernel is an
@@ -81,8 +81,8 @@ def race(
 
     Args:
         method: chooses the size of a machine.
-        first: the errors on the `wanted` folds, and perhaps on others.
-        wanted: the first folds.
+        first: the kernel's errors on the `wanted` folds, and perhaps on others.
+        wanted: the folds with which the race begins, see `first_folds`.
         some_errors: returns the errors on the given folds of each `C`, and perhaps on others.
         best: the best machine so far.
     """
@@ -109,7 +109,7 @@ def race(
 def _stays(
     scores: Scores, folds: Bool[np.ndarray, " v"], best: BestFolds
 ) -> Bool[np.ndarray, " s"]:
-    """Return, for each `C`, whether its machine stays in the race after some folds."""
+    """Return, for each `C`, whether its machine stays in the race after the given `folds`."""
     trusted = scores.trusted
     fold_scores = scores.fold_scores[:, folds]
     rival = fold_scores[np.argmin(trusted)]
@@ -131,7 +131,7 @@ def _mean(fold_scores: Float[np.ndarray, "*s v"]) -> Float[np.ndarray, "*s"]:
 def _mean_difference(
     fold_scores: Float[np.ndarray, "s v"], rival: Float[np.ndarray, " v"]
 ) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
-    """Return the mean of each candidate's score minus the rival's, and its standard error.
+    """Return, for each `C`, the mean of its fold scores less the rival's, and the standard error.
 
     Only folds with both scores count. Without such folds the mean is NaN; with fewer than two the
     standard error is NaN.
@@ -142,7 +142,7 @@ def _mean_difference(
 
 
 def _with_estimates(scores: Scores, complete: Bool[np.ndarray, " s"], best: BestFolds) -> Scores:
-    """Return the scores with estimates in place of means over only some of the folds."""
+    """Return the scores, with estimates for each `C` that lacks folds, so is not `complete`."""
     of_all_folds = np.where(complete, scores.trusted, np.inf)
     place = np.argmin(of_all_folds)
     if of_all_folds[place] < best.score:

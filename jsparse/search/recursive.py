@@ -12,7 +12,7 @@ from .metric import MetricSearch, scored_profile
 from .strategies import LINE_EVALUATIONS, Evaluator, line_rounds
 
 FACTOR = np.log(1.4)  # step of the common factor of the lengthscales in a round
-EVALUATIONS = 5  # most evaluations of a round
+EVALUATIONS = 5  # upper limit of the evaluations of a round
 NEAR = 5  # values of `C` that a round tries around the best, if each takes a separate fit
 LEAST = 1e-3  # smallest scale of a column, relative to the largest
 PATIENCE = 2  # rounds without a better score after which the search ends
@@ -27,11 +27,11 @@ class Recursive(MetricSearch):
     (`machines.agop`). A power of the mean squared derivative in a column becomes the column's
     scale: recursive feature machines (Radhakrishnan et al., Science 383, 2024). The common factor
     is tuned again around its best value, and `C` with it. The search ends after `rounds` rounds, or
-    when two rounds in a row have not lowered the score. The kernel of the lowest score is the
-    result, so it never scores worse than the profile.
+    when two rounds in a row have not lowered the score; after the first of them the power is
+    halved. The kernel of the lowest score is the result, so it never scores worse than the profile.
 
     Args:
-        rounds: the most rounds.
+        rounds: upper limit of the rounds.
         exponent: the power of the mean squared derivative that becomes a column's scale; 0.5 is the
             root mean squared derivative of Radhakrishnan et al.
         per_column: if the kernel is given by name, it has one lengthscale for each column. A kernel
@@ -69,12 +69,12 @@ class Recursive(MetricSearch):
 def lengthscales_of(
     product: Float[np.ndarray, " d"], like: Float[np.ndarray, " d"], exponent: float = 0.5
 ) -> Float[np.ndarray, " d"]:
-    """Return lengthscales whose inverses are a power of the mean squared derivatives.
+    """Return lengthscales whose inverses are proportional to a power of mean squared derivatives.
 
     Args:
         product: the diagonal of an average gradient outer product: the mean squared derivatives.
-        like: lengthscales that give standardised rows the same mean squared distance as the result.
-            They are the result for a machine that is constant.
+        like: lengthscales that set the common factor of the result: both give standardised rows
+            the same mean squared distance. For a constant machine the result is `like`.
         exponent: the power.
     """
     scales = np.maximum(np.asarray(product, float), 0) ** exponent
@@ -111,14 +111,14 @@ class _Rounds:
                 return
 
     def _profile(self) -> tuple[float, Float[np.ndarray, " p"]]:
-        """Return the best score, and its `theta`, of a line search over one common factor."""
+        """Return the best score and theta of a profile; of `start` in a local search."""
         if self.search.start is None:
             return scored_profile(self.evaluator)[0]
         theta = np.asarray(self.search.start.theta, float)
         return self.evaluator.scores(theta[None])[0], theta
 
     def _product(self, theta: Float[np.ndarray, " p"], C: float) -> Float[np.ndarray, " d *d"]:
-        """Fit a machine at `theta` and `C`; return its average gradient outer product."""
+        """Fit a machine; return its average gradient outer product (its diagonal if no matrix)."""
         run, problem = self.evaluator, self.evaluator.problem
         kernel = run.template.at(theta.astype(run.dtype))
         family, _ = problem.source.fit(problem, kernel, as_array(np.asarray(C, run.dtype)), None)
@@ -128,10 +128,10 @@ class _Rounds:
     def _with_metric(
         self, theta: Float[np.ndarray, " p"], product: Float[np.ndarray, " d *d"], exponent: float
     ) -> Float[np.ndarray, " p"]:
-        """Return `theta` with the metric replaced by a power of `product`.
+        """Return `theta` with lengthscales or matrix replaced, given the `product` of `_product`.
 
-        `product` is the average gradient outer product, or its diagonal. The metric is scaled so
-        that the mean squared distance of standardised rows is unchanged.
+        The inverse lengthscales or the matrix become a power of `product`, scaled so that the mean
+        squared distance of standardised rows is unchanged.
         """
         if not (np.isfinite(product).all() and np.any(product)):
             return theta  # the machine is constant
@@ -152,10 +152,13 @@ class _Rounds:
     def _rescaled(
         self, theta: Float[np.ndarray, " p"], C: float
     ) -> tuple[float, Float[np.ndarray, " p"]]:
-        """Return the best score, and its `theta`, over a common factor of the lengthscales."""
+        """Return the best score and its theta over a common factor of the lengthscales.
+
+        Every factor is scored with values of the grid near `C`; with all if they cost little.
+        """
         run, grid = self.evaluator, np.sort(self.evaluator.grid)
         if run.problem.method.shares_work_over_C:
-            near = run.grid  # another number of values would compile another program
+            near = run.grid  # fewer values would compile another program
         else:
             begin = int(np.argmin(np.abs(np.log(grid / C)))) - NEAR // 2
             begin = int(np.clip(begin, 0, max(0, len(grid) - NEAR)))

@@ -41,7 +41,7 @@ class Tuning(NamedTuple):
     __repr__ = short_repr
 
     def sparsest(self, tolerance: float) -> "Tuning":
-        """Return the outcome with the smallest `C` whose error is close enough to the least.
+        """Return the outcome of the best kernel, for the smallest `C` of nearly least error.
 
         Args:
             tolerance: the most by which the error may exceed the least error, in standard errors of
@@ -72,7 +72,7 @@ def hand_over(error: BaseException, history: Sequence[Evaluation]) -> None:
 def best_of(
     template: Template, dtype: jnp.dtype, history: list[Evaluation], stopped: Stopped
 ) -> Tuning:
-    """Return the best trusted outcome of a history.
+    """Return the kernel and `C` of the lowest trusted score, with the whole history.
 
     Raises:
         NumericalError: if no score can be trusted.
@@ -141,7 +141,7 @@ class Run:
         self.slopes.clear()
         self.unused = dict(self.known)  # given evaluations that this run has not reached yet
         self.history: list[Evaluation] = []
-        self.goes_on = False  # whether this run evaluated a point not in the given history
+        self.has_new_evaluations = False  # whether any was not in the given history
         self.start, self.deadline = time.perf_counter(), deadline
         self.seconds_each = math.inf  # least time that the scores of a kernel have taken
         self.stops: tuple[type[BaseException], ...] = (_Stop,)
@@ -174,7 +174,7 @@ class Run:
             # Leave time to score the kernel at the end of the steps.
             if time.perf_counter() + self.seconds_each > self.deadline:
                 raise _Stop
-            slope, self.goes_on = evaluate(), True
+            slope, self.has_new_evaluations = evaluate(), True
             zeros = np.zeros(len(every_C))
             step = Evaluation(
                 theta, every_C, zeros + slope.error, zeros + np.nan, zeros.astype(np.int32),
@@ -223,7 +223,7 @@ class Run:
                 raise _Stop
             rule = self.search.race
             best = None if rule is None else self._best_folds(rule)
-            evaluated, self.goes_on = self._evaluate(thetas[new], C[new], best), True
+            evaluated, self.has_new_evaluations = self._evaluate(thetas[new], C[new], best), True
             evaluations |= dict(zip(new, evaluated, strict=True))
         self._record(names, [evaluations[i] for i in range(len(names))])
 
@@ -261,11 +261,11 @@ class Run:
         return BestFolds(best.least, best.fold_scores[np.argmin(best.trusted)], rule)
 
     def _name(self, theta: np.ndarray, C: np.ndarray) -> bytes:
-        """Return a dictionary key for the scores of a point, rounded to the device's dtype."""
+        """Return a dictionary key for scores at `theta` and `C`, rounded to the device's dtype."""
         return np.concatenate([theta, C]).astype(self.dtype).tobytes()
 
     def _slope_name(self, theta: np.ndarray, C: np.ndarray) -> bytes:
-        """Return a dictionary key for the next slope at a point.
+        """Return a dictionary key for the next slope at theta and `C`, and count this slope.
 
         Descents with other rows or prototypes may go through the same point. Their order is the
         same in every run, so the keys count the slopes of a point.

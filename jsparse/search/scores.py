@@ -13,10 +13,10 @@ from ..validation.validate import Validation
 
 
 class Scores(NamedTuple):
-    """Cross-validated errors of one or `q` kernels, each for a vector of `C`; on the host."""
+    """Errors on `v` folds of one or `q` kernels, each for `s` values of `C`; on the host."""
 
-    scores: Float[np.ndarray, "*q s"]
-    standard_errors: Float[np.ndarray, "*q s"]
+    scores: Float[np.ndarray, "*q s"]  # cross-validated errors
+    standard_errors: Float[np.ndarray, "*q s"]  # of the scores, from their spread over the folds
     status: Int[np.ndarray, "*q s"]  # stop codes, the worst over folds
     # Errors of each fold. NaN where a race ended before the fold: the score is then an estimate,
     # see `race`.
@@ -25,7 +25,7 @@ class Scores(NamedTuple):
     __repr__ = short_repr
 
     def with_folds(self, v: int) -> "Scores":
-        """Return the scores of one kernel, without errors of folds if there are not `v` folds.
+        """Return the scores of one kernel, with `fold_scores` emptied if they are not of `v` folds.
 
         Methods such as `Dual`, which leave out one row at a time, have one fold for each row.
         """
@@ -41,7 +41,7 @@ class Scores(NamedTuple):
 
 
 def least_of_sizes(method: Method, validation: Validation) -> Scores:
-    """Return, for every `C`, the errors of the best size, their standard error and stop code."""
+    """Return the scores of one kernel, for each `C` at the size with the least error."""
     errors, fold_scores = np.asarray(validation.scores), np.asarray(validation.fold_scores)
     best_sizes = [np.argmin(path[: method.path_end(path)]) for path in errors]
     best = np.arange(len(best_sizes)), best_sizes

@@ -29,7 +29,7 @@ _SHRINK = 0.5
 
 
 class SimplexState(NamedTuple):
-    """The state of a search.
+    """The state of a simplex search over `p` parameters.
 
     Symbols are from Lagarias et al. 1998, Section 2, with indices from 0. Vertices may lie outside
     the box; the objective is evaluated at their reflections into the box.
@@ -67,7 +67,7 @@ def init(
     """Return the state before any evaluation.
 
     Args:
-        theta0: start, within the bounds, shape `p`.
+        theta0: start, within the bounds, shape `p`; a vertex of the first simplex.
         low: lower bounds of the (log-)parameters, shape `p`. The search has their dtype.
         high: upper bounds, shape `p`.
         value0: the objective at `theta0` if it is known; saves one evaluation.
@@ -79,7 +79,7 @@ def init(
         max_evaluations: the budget.
 
     Raises:
-        ValueError: for bounds, a start, a size or a budget out of range.
+        ValueError: for bounds, a start, a size, a tolerance or a budget out of range.
     """
     lower, upper = box.bounds(low, high)
     dtype, p = lower.dtype, lower.size
@@ -115,6 +115,7 @@ def _initial_state(
     tolerance: Float[Array, ""],
     max_evaluations: ArrayLike,
 ) -> SimplexState:
+    """Return the state of `init`; `edge` is in widths of the box, `value` is known at `start`."""
     dtype, p = lower.dtype, len(lower)
     edge = jnp.broadcast_to(edge, (p,)) * (upper - lower)
     edge = jnp.where(start + edge <= upper, edge, -edge)

@@ -43,9 +43,9 @@ class SizeCurve(NamedTuple):
     def lines(self, most: int = 8) -> list[str]:
         """Return a line for each size with its error, at most `most` sizes and the chosen one."""
         count, name = len(self.sizes), METRIC_NAMES[self.metric]
-        some = range(count) if count <= most else np.geomspace(1, count, most).astype(int) - 1
+        shown = range(count) if count <= most else np.geomspace(1, count, most).astype(int) - 1
         lines = []
-        for i in sorted({*some, self.chosen}):
+        for i in sorted({*shown, self.chosen}):
             error = f"{self.errors[i]:.4g}"
             if np.isfinite(self.standard_errors[i]):  # not known from one fold
                 error += f" +- {self.standard_errors[i]:.2g}"
@@ -78,7 +78,7 @@ class SizeCurve(NamedTuple):
 
 
 def curve_of(chosen: Chosen, metric: Metric) -> SizeCurve:
-    """Return the curve of sizes that were tuned separately, with errors in `metric`."""
+    """Return the curve of sizes that were tuned separately; their scores are in `metric`."""
     tunings = [outcome.tuning for outcome in chosen.outcomes]
     return SizeCurve(
         sizes=np.array(chosen.sizes),
@@ -118,13 +118,14 @@ def tune_sizes(
             `m` has the first `m` of these prototypes.
         sizes: numbers of prototypes, increasing.
         key: random seed of the search.
-        metric: see `tune`, also for `low`, `high`, `C`, `decoding` and `search`.
+        metric: the error to minimise, see `cross_validate`.
         low: logs of the lower bounds of the tuned leaves, shape `p`.
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
-        tolerance: see `smallest_within`.
-        decoding: how the values of the binary problems give a class.
-        search: the search for each size.
+        tolerance: choose the smallest size whose error exceeds the least error by at most this many
+            standard errors of the least error.
+        decoding: how the values of the binary problems give a class, see `multiclass.distances`.
+        search: the search for each size, see `tune`.
         max_seconds: time limit; no evaluation starts later, and the remaining sizes are skipped.
         progress: called as `progress(done, planned, best_score)` after each evaluation.
         stop_when_flat: stop after a size that improves on the previous size by less than a tenth of
@@ -134,8 +135,8 @@ def tune_sizes(
     Ctrl-C stops the search and keeps the sizes tuned so far.
 
     Raises:
-        ValueError: as `tune`; also if the sizes do not increase, if a size exceeds the number of
-            prototypes, or if `tolerance` is negative.
+        ValueError: as `tune`; also for a problem without prototypes, sizes that do not increase or
+            exceed the number of prototypes, or a negative `tolerance`.
         NumericalError: if no evaluation of the first size gave an error that can be trusted.
     """
     if problem.points is None:

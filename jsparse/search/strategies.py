@@ -64,8 +64,8 @@ class Search(abc.ABC):
     """A search over kernels, with the settings that all searches share.
 
     Args:
-        max_evaluations: budget; None for the default of the search. A method that is tuned in
-            several stages, such as `Robust`, spends its own budget on the later ones.
+        max_evaluations: budget; None for the default of the search. If a method is tuned in several
+            stages, as `Robust` is, the later stages have their default budgets.
         tune_kernel: False to fix the kernel and tune `C` only.
         history: evaluations of a stopped search (`Tuning.history`, or `load_history` of a file).
             With the same arguments the search resumes where it stopped, and gives the same result
@@ -118,7 +118,10 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def batch_sizes(self, p: int) -> list[int]:
-        """Return how many kernels of `p` parameters each round evaluates together, at most."""
+        """Return, for each round, the largest number of kernels that it evaluates together.
+
+        `p` is the number of tuned parameters of the kernel.
+        """
 
     def planned(self, problem: Any) -> int:
         """Return the largest number of evaluations for a problem, a `search.problem.Tunable`."""
@@ -244,8 +247,8 @@ class Nearby(Search):
 
     The cheaper problem has another method, or fewer rows. The search begins with the better of two
     kernels: the best one of the cheaper problem, and the initial one. It moves along the values of
-    `C` in the grid, then by a common factor of all leaves of the kernel, each as long as the score
-    falls. It then halves the step of `C`, and takes the root of `ratio`, the factor of the kernel.
+    `C` in the grid, then by the common factor `ratio` of all leaves of the kernel, then along `C`
+    again, each as long as the score falls. Last come smaller steps of `C`, and the root of `ratio`.
     `downhill.Walk` says which points it tries. The default is at most 20 evaluations. On a CPU, if
     a method takes a fit for each fold, a machine that is worse on the first folds skips the
     remaining folds, as in `Profile`.
@@ -268,21 +271,21 @@ class Nearby(Search):
         if template.size and not np.allclose(self.start.theta, template.theta, atol=1e-3):
             kernels.append(template.theta)
         direction = np.where(template.signed, 0, np.log(self.ratio) / 2) if template.size else 0.0
-        errors: dict[tuple[bytes, int], float] = {}  # by kernel and place in the grid
+        errors: dict[tuple[bytes, int], float] = {}  # by theta and index of `C`
 
         def error(point: downhill.Point) -> float:
-            kernel, place, factor = point
-            theta = np.clip(kernels[kernel] + factor * direction, run.low, run.high)
-            if not 0 <= place < len(grid) or (factor and np.array_equal(theta, kernels[kernel])):
+            start, C_index, factor = point
+            theta = np.clip(kernels[start] + factor * direction, run.low, run.high)
+            if not 0 <= C_index < len(grid) or (factor and np.array_equal(theta, kernels[start])):
                 return np.inf
-            machine = theta.tobytes(), place  # at a bound several factors give one kernel
+            machine = theta.tobytes(), C_index  # at a bound several factors give one kernel
             if machine not in errors and len(errors) < run.planned:
-                errors[machine] = float(run.scores(theta[None], grid[None, [place]])[0])
+                errors[machine] = float(run.scores(theta[None], grid[None, [C_index]])[0])
             return errors.get(machine, np.inf)
 
-        place = int(np.argmin(np.abs(np.log(grid / self.start.C))))
+        nearest_C = int(np.argmin(np.abs(np.log(grid / self.start.C))))
         # The surrogate's kernel comes first, as it is the result if time is up.
-        point = min(((kernel, place, 0) for kernel in range(len(kernels))), key=error)
+        point = min(((kernel, nearest_C, 0) for kernel in range(len(kernels))), key=error)
         stride = 1 << max(len(grid) // COARSE_C, 1).bit_length() - 1  # a power of two
         # A smaller `C` has a better conditioned system, so start there if no error can be trusted.
         while not np.isfinite(error(point)) and point[1] > 0 and len(errors) < run.planned:
@@ -339,14 +342,14 @@ Objective = Callable[[np.ndarray], np.ndarray]
 
 
 def line_rounds(budget: int) -> list[int]:
-    """Return the evaluations in each round of `line_search`: an even grid, then pairs of points."""
+    """Return the number of points in each round of `line_search`: an even grid, then pairs."""
     coarse = min(budget, max(2, round(0.6 * budget)))
     rest = budget - coarse
     return [coarse, *[2] * (rest // 2), *[1] * (rest % 2)]
 
 
 def middle_first(count: int) -> Int[np.ndarray, " e"]:
-    """Return the places of an even grid, those nearest to its middle first.
+    """Return the indices of an even grid of `count` points, the nearest to its middle first.
 
     The best point is rarely at an end, and a race is short if it begins with a good point.
     """
@@ -365,7 +368,7 @@ def annealing_rounds(budget: int) -> list[int]:
 
 
 def line_search(low: float, high: float, planned: int, dtype: jnp.dtype, scores: Objective) -> None:
-    """Evaluate an even grid, then halve the intervals around the best point until `planned`."""
+    """Evaluate at most `planned` points: an even grid, then halve the intervals at the best one."""
     coarse = line_rounds(planned)[0]
     points = np.linspace(low, high, coarse) if coarse > 1 else np.array([(low + high) / 2])
     points = points[middle_first(coarse)]

@@ -50,7 +50,7 @@ class Template(eqx.Module):
         return eqx.combine(self.tuned, self.fixed)
 
     def at(self, theta: Float[Any, " p"]) -> Kernel:
-        """Return the kernel with the tuned leaves `theta`.
+        """Return the template's kernel with other tuned leaves, of which `theta` holds the logs.
 
         If `theta` is a NumPy array, nothing is compiled.
         """
@@ -71,7 +71,8 @@ class Template(eqx.Module):
         """Indices into `theta` of the lengthscales of each of `c` columns.
 
         A product kernel has `k` factors, each with a lengthscale for the column. If one lengthscale
-        serves all columns, the table is empty.
+        serves all columns, the table is empty. If the factors have different numbers of
+        lengthscales, each lengthscale has a row.
         """
         leaves = jax.tree_util.tree_leaves_with_path(self.tuned)
         ends = np.cumsum([0, *(leaf.size for _, leaf in leaves)])

@@ -42,9 +42,9 @@ def tune(
     """Minimise the cross-validated error over the kernel and `C`.
 
     Args:
-        problem: see `tuning_problem`.
+        problem: the rows, method and kernel, see `tuning_problem`.
         key: random seed; the same key, problem and arguments give the same result.
-        metric: see `cross_validate`.
+        metric: the error to minimise, see `cross_validate`.
         low: logs of the lower bounds of the tuned leaves, shape `p`.
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
@@ -100,7 +100,7 @@ def tune_stages(
     the run, the exception's attribute `history` holds the evaluations of all stages.
 
     Args:
-        stages: see `Method.stages`.
+        stages: yields one search after another, and receives their outcomes; see `Method.stages`.
         key: random seed of every search.
         history: evaluations of a stopped run to resume.
         same_run: whether the history is known to be of a run with the same arguments and rows, so
@@ -158,7 +158,7 @@ class _StageRuns:
         return sorted([*self.evaluations, *current, *self.known], key=lambda e: e.stage)
 
     def run(self, stage: Stage, number: int) -> Outcome | None:
-        """Return the outcome of a stage; None for an optional stage that was skipped or failed."""
+        """Run a stage; return its outcome, or None if it is optional and was skipped or failed."""
         begin = time.perf_counter()
         if not stage.optional:
             self.best = math.inf
@@ -190,7 +190,7 @@ class _StageRuns:
         finally:
             self.current = None
             self.evaluations += run.done
-            if run.goes_on:  # the given later stages followed another outcome of this stage
+            if run.has_new_evaluations:  # the known later stages followed another outcome
                 self.known = []
         if self.stopped == "finished":
             self.stopped = tuning.stopped
