@@ -119,8 +119,9 @@ def renyi(
             rows are padding, so that tables of similar size share programs. By default all.
 
     Raises:
-        ValueError: unless 1 <= m <= n, m is at least the number of classes, the shapes agree, the
-            counts are positive and (outside `jit`) X is finite and the bandwidths finite and >= 0.
+        ValueError: unless m is from 1 (or the number of classes) to the number of rows with weight,
+            the shapes agree, the limits are positive, weights and tolerance are not negative, and
+            (outside `jit`) X is finite and the bandwidths finite and >= 0.
     """
     X = check_table(X)
     rows = X.shape[0]
@@ -237,9 +238,9 @@ def step(
 ) -> RenyiState:
     """Run one sweep: m/4 steps (8 to 512) of `candidates` trials each, then the stopping rule.
 
-    De Brabanter 2010, Algorithm 1, steps 2-9. A step draws points X^+ from all of D_n, and
-    considers swaps with points X^* of the working set in one stratum with X^+. It makes the swap
-    that raises the entropy most, if any does; X^* goes back into D_n.
+    De Brabanter 2010, Algorithm 1, steps 2-9. A step draws rows X^+ at random, and considers
+    swaps with points X^* of the working set in one stratum with X^+. It makes the swap that raises
+    the entropy most, if any does.
 
     The paper draws X^* at random too. But the kernel row of X^+, which costs O(m), gives the gain
     of its swap with *every* X^*. The entropy depends on `sum_kl kappa(X_k - X_l)`. Given the row
@@ -253,7 +254,8 @@ def step(
     Step 9: stop when a sweep raises the entropy by at most `tolerance`. A swap must raise it by
     more than `tolerance` divided by the number of steps.
 
-    Rows are drawn from the first `n_rows` with equal weights, or by `cumulative`, see `Draws`.
+    The first `n_rows` rows are drawn with equal probability. If there is `cumulative`, the share of
+    the weight up to each row, rows are drawn in proportion to their weights instead.
     """
     n = X.shape[0] if n_rows is None else n_rows
     most = min(max(len(state.indices) // 4, 8), MOST_STEPS)
@@ -303,6 +305,7 @@ def _steps_in_sweep(m: Float[Array, ""]) -> Float[Array, ""]:
 def _swap(
     state: RenyiState, X: Float[Array, "n d"], codes: Int[Array, " n"], draws: Int[Array, " b"]
 ) -> RenyiState:
+    """Swap the row of `draws` that raises the entropy most for a point, if it raises it enough."""
     points, sums = state.points, state.sums
     new_points = (X[draws] - state.centre[None]) * state.scale[None]
     same_stratum = codes[draws][:, None] == state.codes[None]
@@ -381,6 +384,7 @@ def _present(
 def _bandwidth(
     bandwidth: Bandwidth | Array | None, X: Float[Array, "n d"], n_rows: int
 ) -> Bandwidth:
+    """Check and return the caller's bandwidth; by default compute the plug-in bandwidth of X."""
     if bandwidth is None:
         return plug_in_bandwidth(X, n_rows=n_rows)
     if not isinstance(bandwidth, Bandwidth):

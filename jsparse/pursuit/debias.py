@@ -23,11 +23,11 @@ def debiased(
     max_atoms: int | None = None,
     diagonal: ArrayLike | None = None,
 ) -> AnglePath:
-    """Fit each corner of a path by least squares on its atoms (Karsmakers 2011, Remark 1).
+    """Refit each corner by least squares on its nonzero coefficients (Karsmakers 2011, Remark 1).
 
     Args:
         path: a result of `lars` or `lasso` for this system.
-        A: shape `D D`, or a function that gives its columns, see `scdp`.
+        A: shape `D D`, or a function from the number of an atom to its column.
         b: shape `D`.
         max_atoms: largest number of nonzeros of a corner (static). By default it is read from the
             path; under `jit` it is the largest possible number.
@@ -43,8 +43,8 @@ def debiased(
     atoms of the corners held fixed.
 
     Raises:
-        ValueError: for shapes that do not fit, or more nonzeros than `max_atoms`.
-        TypeError: if `max_atoms` is not a whole number.
+        ValueError: for shapes that do not fit, more nonzeros than `max_atoms`, or a `max_atoms`
+            that is not a whole number from 1 to D.
     """
     systems = single_system(A, b, diagonal)
     D = systems.b.shape[1]
@@ -68,9 +68,10 @@ def debiased(
 def _debias(
     path: AnglePath, columns: Columns, b: Float[Array, " D"], *, max_atoms: int
 ) -> AnglePath:
+    """Return the path refitted to the system `columns`, `b`, which `Scale` has scaled."""
     D = b.shape[0]
 
-    def corner(w: Float[Array, " D"]) -> tuple[Array, Array, Array, Array, Array]:
+    def refit(w: Float[Array, " D"]) -> tuple[Array, Array, Array, Array, Array]:
         atoms = jnp.nonzero(w, size=max_atoms, fill_value=D)[0].astype(jnp.int32)
         filled, slots = atoms < D, jnp.minimum(atoms, D - 1)
         rows = jnp.where(filled[:, None], columns(slots), 0)
@@ -88,7 +89,7 @@ def _debias(
         status = jnp.where(jnp.isfinite(square), status, jnp.where(finite, INDEFINITE, NOT_FINITE))
         return dense, jnp.where(square == 0, 0, norm), dot(b + residual, dense), condition, status
 
-    dense, norm, explained, condition, status = jax.lax.map(corner, path.coefficients)
+    dense, norm, explained, condition, status = jax.lax.map(refit, path.coefficients)
     return path._replace(
         coefficients=dense,
         residual_norm=norm,
