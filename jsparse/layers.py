@@ -174,7 +174,7 @@ class KernelHead(eqx.Module):
         Y = as_float(as_array(features))
         if Y.ndim != 2:
             raise ValueError(
-                f"features: expected shape (n, d), got {Y.shape}; `init` takes the key first"
+                f"features: expected shape (n, d), got {Y.shape}; PureHead.init takes the key first"
             )
         n_prototypes = whole_number("n_prototypes", n_prototypes, 1, len(Y), "the number of rows")
         centres = k_means(key, Y, n_prototypes).centres
@@ -292,7 +292,7 @@ class PureHead(NamedTuple):
 
     Attributes:
         init: `init(key, features)` returns the parameters, a dictionary of arrays.
-        loss: `loss(params, features, targets, weights=None, prototypes=None)`.
+        loss: `loss(params, features, targets, weights=None, prototypes=None)` returns a scalar.
         fit: `fit(params, features, targets, weights=None, prototypes=None)` returns a machine.
     """
 

@@ -171,9 +171,9 @@ def compared(
 
     Args:
         trained: result of `train` for a path.
-        machines: see `comparison`; the machine named `trained.method.title` gives the line of
-            `path` its colour.
-        baseline: see `comparison`.
+        machines: the points of `comparison`; the machine named `trained.method.title` gives the
+            line of `path` its colour.
+        baseline: a machine without prototypes, such as a constant.
         error: label of the axis of the machines' errors.
         path: sizes of the path of `trained`, and its error at each size on the rows that gave the
             errors of the machines.

@@ -309,8 +309,8 @@ def _solve(
     log_h, value, steps = jax.lax.while_loop(descending, descend, start)
     has_root = (value <= 0) & (steps > 0)
     tolerance = float(epsilon(dtype) ** (2 / 3))
-    root, moved = _false_position(excess, (log_h, log_h - _STEP), value, tolerance)
-    converged = has_root & (moved <= tolerance)
+    root, last_step = _false_position(excess, (log_h, log_h - _STEP), value, tolerance)
+    converged = has_root & (last_step <= tolerance)
     exhausted = (has_root & ~converged) | ((value > 0) & (steps >= _STEPS))
     return jnp.where(converged, root, log_h), converged, exhausted
 
@@ -329,9 +329,9 @@ def _false_position(
     modification (Dowell and Jarratt 1971): the value at an end that stays twice is halved.
     """
 
-    def going(carry):
-        _, _, moved, steps = carry
-        return (moved > tolerance) & (steps < _ROOT_STEPS)
+    def unfinished(carry):
+        _, _, last_step, steps = carry
+        return (last_step > tolerance) & (steps < _ROOT_STEPS)
 
     def step(carry):
         (a, f_a), (b, f_b), _, steps = carry  # b is the newest point
@@ -343,7 +343,7 @@ def _false_position(
         return (a, f_a), (new, f_new), jnp.abs(new - b), steps + 1
 
     low, high = bracket
-    moved = jnp.where(value > 0, 0, jnp.inf).astype(low.dtype)  # without a bracket take no step
-    start = ((high, function(high)), (low, value), moved, jnp.int32(0))
-    _, (root, _), moved, _ = jax.lax.while_loop(going, step, start)
-    return root, moved
+    last_step = jnp.where(value > 0, 0, jnp.inf).astype(low.dtype)  # without a bracket take no step
+    start = ((high, function(high)), (low, value), last_step, jnp.int32(0))
+    _, (root, _), last_step, _ = jax.lax.while_loop(unfinished, step, start)
+    return root, last_step

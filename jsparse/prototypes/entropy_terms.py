@@ -88,8 +88,8 @@ def binned(
         z: the column, of unit scale; padding holds the value of a row.
         share: share of each row, 1 / n; 0 for padding.
         grid: number of bins, a power of two.
-        margin: empty space beyond the data. If h is at most a fifth of the margin, the period has
-            no effect.
+        margin: empty space beyond the data. If h is at most a fifth of the margin, the period of
+            the FFT has no effect.
 
     Returns:
         The function, the fraction of pairs of rows that are ties at the resolution of the grid, and

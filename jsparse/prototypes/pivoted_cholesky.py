@@ -56,8 +56,8 @@ def pivoted_cholesky(
     Pure in `key`, `kernel`, `X` and `weights`.
 
     Raises:
-        ValueError: unless m is from 1 to the number of rows with weight; if a weight is negative;
-            or if X is concrete and not finite.
+        ValueError: unless 1 <= m <= n; or, outside `jit`, if m exceeds the number of rows with
+            weight, a weight is negative, or X is not finite.
     """
     X, key = check_table(X), as_key(key)
     m, weights = check_weighted(n_prototypes, X, weights)

@@ -152,7 +152,7 @@ def select(
     count: Int[Array, ""],
     n_columns: Int[Array, ""],
 ) -> tuple[Int[Array, " m"], Int[Array, ""]]:
-    """Return the rows that `renyi` chooses with its default settings, and the stop code.
+    """Return the numbers of the rows that `renyi` chooses by default settings, and the stop code.
 
     Pure in all arguments but `m`: `jit` and `vmap` work.
 
@@ -305,14 +305,15 @@ def _steps_in_sweep(m: Float[Array, ""]) -> Float[Array, ""]:
 def _swap(
     state: RenyiState, X: Float[Array, "n d"], codes: Int[Array, " n"], draws: Int[Array, " b"]
 ) -> RenyiState:
-    """Swap the row of `draws` that raises the entropy most for a point, if it raises it enough."""
+    """Swap a point for the row of `draws` that raises the entropy most, if it raises it enough."""
     points, sums = state.points, state.sums
     new_points = (X[draws] - state.centre[None]) * state.scale[None]
     same_stratum = codes[draws][:, None] == state.codes[None]
-    rows = _kernel(new_points, points, same_stratum)
-    totals = jnp.sum(rows, axis=1)
+    kernel_rows = _kernel(new_points, points, same_stratum)
+    totals = jnp.sum(kernel_rows, axis=1)
     member = jnp.any(draws[:, None] == state.indices[None], axis=1)
-    saved_sums = jnp.where(same_stratum, rows + sums[None], -jnp.inf)  # by replacing X^* with X^+
+    # the sums that vanish with X^*, if X^+ replaces it
+    saved_sums = jnp.where(same_stratum, kernel_rows + sums[None], -jnp.inf)
     gains = jnp.where(member, -jnp.inf, jnp.max(saved_sums, axis=1) - totals)
     best = jnp.argmax(gains)
     # The entropy is -log(m + sum(sums)). Gains below rounding, or below the step's share of the
@@ -321,7 +322,7 @@ def _swap(
     improves = 2 * gains[best] > least_gain * (state.size + jnp.sum(sums))
     slot = _argmax(saved_sums[best])
 
-    row, old_point = rows[best], points[slot]
+    row, old_point = kernel_rows[best], points[slot]
     old_row = _kernel(old_point[None], points, (state.codes == state.codes[slot])[None])[0]
     new_sums = (sums + row - old_row).at[slot].set(totals[best] - row[slot])
     return state._replace(
@@ -341,7 +342,7 @@ def _kernel(a: Float[Array, "k d"], b: Float[Array, "m d"], same: Array) -> Floa
 
 
 def _with_sums(state: RenyiState) -> RenyiState:
-    """Recompute the kernel sums within the strata, and the entropy."""
+    """Return the state with recomputed kernel sums within the strata, and entropy."""
     m = state.points.shape[0]
     blocks, rows = block_shape(m, max(1, _BLOCK // m))
     slots = jnp.arange(m, dtype=jnp.int32)

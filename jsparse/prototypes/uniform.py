@@ -193,7 +193,7 @@ def draws_of(
     *,
     stratify: bool,
 ) -> Draws:
-    """Return the rows to draw `m` prototypes from, on the host.
+    """Return the rows to draw `m` prototypes from, as NumPy arrays.
 
     Args:
         codes: the class of each row; all 0 without classes.
@@ -247,7 +247,7 @@ def draw_strata(
 def draw(
     key: Key, rows: int, m: int, n: Int[Array, ""], weights: Float[Array, " n"] | None = None
 ) -> Int[Array, " m"]:
-    """Return the numbers of `m` random rows of the first `n`; the others of `rows` are padding."""
+    """Return the numbers of `m` different random rows of the first `n`; `rows` includes padding."""
     priority = _priorities(key, rows, weights)
     present = jnp.arange(rows, dtype=jnp.int32) < n
     return jax.lax.top_k(jnp.where(present, priority, -jnp.inf), m)[1]

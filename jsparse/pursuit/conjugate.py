@@ -227,7 +227,7 @@ def scdp(
         tolerance: end when `|b - A w| <= tolerance |b|`, or when the residual is rounding error.
         initial: atoms to select first, in this order (static); by default none. An atom in the
             span of earlier atoms is skipped.
-        diagonal: of A, shape `D`, if A is given by columns.
+        diagonal: the diagonal of A, shape `D`, if A is given by columns.
         rule: "residual" as above, or "gain": select the atom that decreases the objective most, as
             in orthogonal least squares (Chen et al. 1989). Both rules cost equally much.
 

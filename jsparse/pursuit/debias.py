@@ -23,7 +23,7 @@ def debiased(
     max_atoms: int | None = None,
     diagonal: ArrayLike | None = None,
 ) -> AnglePath:
-    """Refit each corner by least squares on its nonzero coefficients (Karsmakers 2011, Remark 1).
+    """Refit the nonzero coefficients of each corner by least squares (Karsmakers 2011, Remark 1).
 
     Args:
         path: a result of `lars` or `lasso` for this system.
@@ -31,13 +31,14 @@ def debiased(
         b: shape `D`.
         max_atoms: largest number of nonzeros of a corner (static). By default it is read from the
             path; under `jit` it is the largest possible number.
-        diagonal: of A, shape `D`, if A is given by columns.
+        diagonal: the diagonal of A, shape `D`, if A is given by columns.
 
     Returns:
         The path with new `coefficients`, `residual_norm`, `explained` and `condition`; `penalty` is
-        unchanged. The status is the status of the path or, if worse, `PRECISION_LOST` by
-        `condition`, `INDEFINITE` if A among the atoms of a corner is not positive definite, or
-        `NOT_FINITE` for NaN. Under `jit` a corner with more nonzeros than `max_atoms` becomes NaN.
+        unchanged. The status is the status of the path or, if worse, `PRECISION_LOST` if by
+        `condition` a relative error may exceed 1e-3, `INDEFINITE` if A among the atoms of a corner
+        is not positive definite, or `NOT_FINITE` for NaN. Under `jit` a corner with more nonzeros
+        than `max_atoms` becomes NaN.
 
     Works under `jit` and `vmap`. Differentiable in both modes with respect to A and b, with the
     atoms of the corners held fixed.

@@ -163,11 +163,11 @@ def step(
     level = jnp.max(jnp.where(inside, jnp.abs(state.correlation[at]), 0))
     # The exact slope of active atoms is 1, so its deviation estimates the rounding.
     noise = jnp.max(jnp.where(inside, jnp.abs(slope[at] * sign - 1), 0), initial=16 * eps)
-    outside = (diagonal > 0) & ~skipped
-    outside = outside.at[jnp.where(inside, active, D)].set(False, mode="drop")
+    inactive = (diagonal > 0) & ~skipped
+    inactive = inactive.at[jnp.where(inside, active, D)].set(False, mode="drop")
     signed = jnp.stack([state.correlation, -state.correlation])
     speed = 1 - jnp.stack([slope, -slope])  # of atoms towards the active correlations
-    approaching = outside[None] & (speed > noise)
+    approaching = inactive[None] & (speed > noise)
     entry = jnp.min(_time_to_close(level - signed, speed, approaching), axis=0)
     shrinkage = -direction * sign  # of the magnitudes of the active coefficients
     departure = _time_to_close(state.weights * sign, shrinkage, inside & (shrinkage > 0))
@@ -286,7 +286,7 @@ def lars(
         b: shape `D`.
         max_atoms: largest number of atoms (static). The path ends before one more would enter.
         tolerance: end when the largest correlation is at most `tolerance max |b|`.
-        diagonal: of A, shape `D`, if A is given by columns.
+        diagonal: the diagonal of A, shape `D`, if A is given by columns.
 
     Returns:
         `AnglePath`, of at most `max_atoms` steps. Its status is `CONVERGED` by the tolerance or at
@@ -328,7 +328,7 @@ def lasso(
         max_iterations: largest number of corners (static); by default `4 max_atoms`. If several
             atoms enter or leave at one lambda, each has a corner.
         tolerance: end when lambda is at most `tolerance max |b|`.
-        diagonal: of A, shape `D`, if A is given by columns.
+        diagonal: the diagonal of A, shape `D`, if A is given by columns.
 
     Returns:
         `AnglePath`, of at most `max_iterations` steps. The status is `EXHAUSTED` if this limit ends

@@ -63,7 +63,7 @@ def step(
     key: Key | None = None,
     subset: int | None = None,
 ) -> State:
-    """Change one coefficient in each system: of the atom with the largest residual, which shrinks.
+    """Change the coefficient of each system's atom with the largest residual, to shrink it.
 
     With `key` and `subset` only a random subset of the atoms is examined.
     """
@@ -96,16 +96,16 @@ def step(
     explained = jnp.max(state.explained, axis=1) + gain
 
     status = residual_status(new_norm, state.residual_norm[:, 0], tolerance)
-    limit = jnp.where(state.step + 1 >= max_iterations, EXHAUSTED, status)
+    limit_status = jnp.where(state.step + 1 >= max_iterations, EXHAUSTED, status)
     # The pursuit cannot go on if only atoms of length zero, in this precision, have a residual.
     usable_norm = norm(jnp.where((diagonal > 0)[:, :, None], residual, 0))
     stuck = residual_status(usable_norm, state.residual_norm[:, 0], tolerance) == CONVERGED
-    limit = jnp.where(stuck, TRUNCATED, jnp.where(full, COMPLETED, limit))
-    status = jnp.where(status == RUNNING, limit, status)
+    limit_status = jnp.where(stuck, TRUNCATED, jnp.where(full, COMPLETED, limit_status))
+    status = jnp.where(status == RUNNING, limit_status, status)
     # In a positive semi-definite matrix a_ij^2 <= a_ii a_jj.
     slack = 1 + float(np.sqrt(epsilon(new_norm.dtype)))
-    outside = jnp.square(column) > slack * square[:, None] * diagonal
-    indefinite = jnp.any(diagonal < 0, axis=1) | (moves & jnp.any(outside, axis=1))
+    violates = jnp.square(column) > slack * square[:, None] * diagonal
+    indefinite = jnp.any(diagonal < 0, axis=1) | (moves & jnp.any(violates, axis=1))
     status = jnp.where((status < NOT_FINITE) & indefinite, INDEFINITE, status)
     status = jnp.where(jnp.isfinite(jnp.sum(diagonal, axis=1)), status, NOT_FINITE)
     return State(
@@ -186,7 +186,7 @@ def matching_pursuit(
         shrinkage: fraction of the step that is taken, in (0, 1].
         max_iterations: limit of steps; by default `20 max_atoms` (static).
         tolerance: end when `|b - A w| <= tolerance |b|`.
-        diagonal: of A, shape `D`, if A is given by columns.
+        diagonal: the diagonal of A, shape `D`, if A is given by columns.
         key: random key of the subsets; needed with `subset`, and only then.
         subset: number of random atoms examined in each step (static; Popovici et al. 2005,
             stochastic kernel matching pursuit). None examines all.

@@ -123,9 +123,9 @@ def step(
     column = jnp.where(on_diagonal, length[:, None], first + second)
     after = jnp.arange(k + 1, dtype=jnp.int32)[None, :] > state.size[:, None]
     status = residual_status(new_norm, state.residual_norm[:, 0], tolerance)
-    limit = jnp.where(too_many_stages & jnp.any(pending, axis=1), EXHAUSTED, status)
-    limit = jnp.where(size >= k, COMPLETED, limit)
-    status = jnp.where(status == RUNNING, limit, status)
+    limit_status = jnp.where(too_many_stages & jnp.any(pending, axis=1), EXHAUSTED, status)
+    limit_status = jnp.where(size >= k, COMPLETED, limit_status)
+    status = jnp.where(status == RUNNING, limit_status, status)
     status = jnp.where((status == RUNNING) & ~has_atom, CONVERGED, status)
     finite = jnp.isfinite(length) & jnp.isfinite(jnp.sum(correlation, (1, 2)))
     status = jnp.where(finite, status, NOT_FINITE)

@@ -114,7 +114,7 @@ class Choice(NamedTuple):
 def choose(
     priorities: Float[Array, "v r"], atoms: Int[Array, "v r"], residual: Float[Array, "v r c"]
 ) -> Choice:
-    """Return the free atom with the largest `residual`; `priorities` and `atoms` are of `draw`."""
+    """Return the free atom with the largest `residual`, given the two results of `draw`."""
     scores = jnp.where(priorities >= 0, jnp.sum(jnp.square(residual), axis=2), -jnp.inf)
     place = jnp.argmax(scores, axis=1).astype(jnp.int32)
     pursuits = jnp.arange(len(place), dtype=jnp.int32)

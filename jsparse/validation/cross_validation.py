@@ -31,7 +31,7 @@ class CrossValidation(NamedTuple):
     # Held-out predictions of all rows, for every `C`; with `keep`, for the selected `C` only.
     predictions: Float[Array, "s n *c"] | Float[Array, " n *c"]
     status: Int[Array, " s"]  # the worst stop code of all folds
-    # With `keep`: the features and their sums over all rows, the arguments of `solve`.
+    # With `keep`: the features and their sums over all rows, for `machines.fixed_size.solve`.
     sums: Sums | None = None
 
     __repr__ = short_repr
@@ -83,8 +83,8 @@ def cross_validate(
             loss of a row is the mean over the binary problems that use the row.
         decoding: how the values of the binary problems give a class: "loss" or "hamming".
         keep: index into `C`, or one index for each problem. The result then has the predictions for
-            the selected `C` only, shape `n *c`, and the sums over all rows, from which `solve`
-            computes the machine fitted to all rows without another pass.
+            the selected `C` only, shape `n *c`, and the sums over all rows, from which
+            `machines.fixed_size.solve` computes the machine of all rows without another pass.
 
     Differentiable in the feature map, `C`, `X`, `y` and `weights` in both modes (the derivative of
     "misclassification" is zero). Nothing recompiles when values change; `vmap` over kernels, `C`

@@ -66,7 +66,7 @@ def held_out_error(
     parts: Parts,
     loss: RowLoss = SquaredError(),  # noqa: B008 (a module without leaves)
 ) -> Float[Array, ""]:
-    """Return the mean loss of all rows, each by the machine fitted to the other folds.
+    """Return the weighted mean loss of all rows, each by the machine fitted to the other folds.
 
     `SquaredError` gives the squared unit of the targets in `parts`. The gradient costs hardly more
     than the error. A machine `f = K(., Z) a + b` minimises

@@ -117,7 +117,7 @@ class WithPredictions(FoldLosses):
         return jnp.concatenate(kept, axis=2)
 
     def of_machine(self, predictions: Float[np.ndarray, "v r q l"], keep: Kept, s: int) -> Any:
-        """Return the machine `keep`'s predictions, shape `v r l`, out of those for `s` values of `C`."""
+        """Return the predictions of machine `keep`, shape `v r l`; `s` is the number of `C`."""
         machines = np.asarray(keep.C) * (predictions.shape[2] // s) + int(keep.size)
         outputs = np.arange(predictions.shape[3])
         return predictions[:, :, np.broadcast_to(machines, outputs.shape), outputs]
@@ -148,17 +148,17 @@ class Validation(NamedTuple):
         computed_all = weights.shape != wanted.shape or bool(np.any(weights[~wanted] > 0))
         return np.ones_like(wanted) if computed_all else wanted
 
-    def of_C(self, indices: Int[np.ndarray, " t"]) -> "Validation":
-        """Return errors and predictions for the values `C[indices]`, as NumPy arrays.
+    def of_C(self, places: Int[np.ndarray, " t"]) -> "Validation":
+        """Return errors and predictions for the values `C[places]`, as NumPy arrays.
 
         The predictions of all machines must have been kept, as by `WithPredictions`.
         """
         errors = self._replace(predictions=None, total=None)
         predictions = np.asarray(self.predictions)
         v, r, machines, outputs = predictions.shape
-        by_C = predictions.reshape(v, r, len(self.scores), -1, outputs)[:, :, indices]
-        n_kept = len(indices) * machines // len(self.scores)
-        return jax.tree.map(lambda a: np.asarray(a)[indices], errors)._replace(
+        by_C = predictions.reshape(v, r, len(self.scores), -1, outputs)[:, :, places]
+        n_kept = len(places) * machines // len(self.scores)
+        return jax.tree.map(lambda a: np.asarray(a)[places], errors)._replace(
             predictions=by_C.reshape(v, r, n_kept, outputs), total=self.total
         )
 
@@ -269,7 +269,7 @@ def validate(
         decoding: how the values of the binary problems give a class (static).
         key: random key of the method's random draws.
         keep: index into `C`, or one index for each problem, of the machine whose held-out
-            predictions are kept.
+            predictions are kept. By default none are kept.
         size: index of the kept machine among the sizes.
         mesh: devices that share the rows (static).
 
@@ -303,7 +303,7 @@ def checked(
     mesh: Mesh | None = None,
     quantiles: Sequence[ScalarLike] = (),
 ) -> tuple[Array, Rows]:
-    """Return `C` and the rows as arrays of floats; raise a `ValueError` if they do not match."""
+    """Return `C` and the arguments as `Rows`; raise ValueError if they do not match."""
     for metric in metrics:
         check_metric(metric, quantiles)
     X, C = as_float(X), as_float(C)
