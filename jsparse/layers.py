@@ -162,8 +162,8 @@ class KernelHead(eqx.Module):
             features: the network's features of some rows, shape `n d`, `n >= n_prototypes`.
             n_prototypes: the number of prototypes.
             key: random key of the initial centres of k-means.
-            kernel: see `KernelHead`. None for an `RBF` whose lengthscale is the root mean squared
-                distance of two rows of features.
+            kernel: any kernel with floating-point leaves. None for an `RBF` whose lengthscale is
+                the root mean squared distance of two rows of features.
             settings: further arguments of `KernelHead`.
 
         Works under `jit` and `vmap`, also over keys.
@@ -173,7 +173,9 @@ class KernelHead(eqx.Module):
         """
         Y = as_float(as_array(features))
         if Y.ndim != 2:
-            raise ValueError(f"features: expected shape (n, d), got {Y.shape}; the key comes first")
+            raise ValueError(
+                f"features: expected shape (n, d), got {Y.shape}; PureHead.init takes the key first"
+            )
         n_prototypes = whole_number("n_prototypes", n_prototypes, 1, len(Y), "the number of rows")
         centres = k_means(key, Y, n_prototypes).centres
         return cls(centres, RBF(_distance_of_rows(Y)) if kernel is None else kernel, **settings)
@@ -290,7 +292,7 @@ class PureHead(NamedTuple):
 
     Attributes:
         init: `init(key, features)` returns the parameters, a dictionary of arrays.
-        loss: `loss(params, features, targets, weights=None, prototypes=None)`.
+        loss: `loss(params, features, targets, weights=None, prototypes=None)` returns a scalar.
         fit: `fit(params, features, targets, weights=None, prototypes=None)` returns a machine.
     """
 
@@ -356,5 +358,5 @@ def _distance_of_rows(Y: Float[Array, "n d"]) -> Float[Array, ""]:
 
 
 def _in_parts(a: Float[Array, " n *c"], n_folds: int) -> Float[Array, "v r *c"]:
-    """Return rows as `Parts`: row `i` in fold `i mod n_folds`."""
+    """Return rows laid out by folds, padded with zeros: row `i` is in fold `i mod n_folds`."""
     return jnp.swapaxes(to_blocks(a, -(-len(a) // n_folds), n_folds), 0, 1)

@@ -171,9 +171,9 @@ def compared(
 
     Args:
         trained: result of `train` for a path.
-        machines: see `comparison`; the machine named `trained.method.title` gives the line of
-            `path` its colour.
-        baseline: see `comparison`.
+        machines: the points of `comparison`; the machine named `trained.method.title` gives the
+            line of `path` its colour.
+        baseline: a machine without prototypes, such as a constant.
         error: label of the axis of the machines' errors.
         path: sizes of the path of `trained`, and its error at each size on the rows that gave the
             errors of the machines.
@@ -197,19 +197,21 @@ def relevance(
     names: Sequence[Any] | None = None,
     most: int = 20,
 ) -> "Axes":
-    """Draw the relevance of each column, with the most relevant at the top; see `Model.relevance`.
+    """Draw the relevance of each column, with the most relevant at the top.
 
-    Columns that share one lengthscale have hatched bars. Columns that are switched off have no
-    bars.
+    Relevance is the inverse of a column's lengthscale, divided by the largest inverse. Columns that
+    share one lengthscale have hatched bars. Columns that are switched off have no bars.
 
     Args:
         trained: a model with one lengthscale for each column, or the result of its `relevance`.
         ax: axes to draw on; by default new axes.
-        names: names of the inputs, for a model without names.
+        names: names of the inputs; by default the columns of the table used in training, or x0, x1,
+            .. If `trained` is a `Relevance`, its names are drawn.
         most: largest number of columns to draw.
 
     Raises:
-        ValueError: for a kernel without a lengthscale for each column.
+        ValueError: for a kernel without a lengthscale for each column, another number of names, or
+            a `most` below 1.
         ImportError: without matplotlib.
     """
     values = trained if isinstance(trained, Relevance) else trained.relevance(names)
@@ -272,6 +274,7 @@ def _height(labels: int) -> float:
 
 
 def _draw_baseline(axes: Any, baseline: Machine) -> None:
+    """Draw the baseline as a dashed line with a note, or as a note if it is outside the axes."""
     low, high = axes.get_ylim()
     text = f"{baseline.name}: {baseline.error:.3g}"
     if low <= baseline.error <= high:

@@ -8,7 +8,7 @@ from .._numerics import as_float, is_concrete
 
 
 def check_table(X: ArrayLike) -> Float[Array, "n d"]:
-    """Return `X` in floats; raise ValueError without rows or, if it is concrete, if not finite."""
+    """Return `X` as floats; raise ValueError unless it is finite, of shape `n d` with n > 0."""
     X = as_float(X)
     if X.ndim != 2 or X.shape[0] == 0:
         raise ValueError(f"X: expected shape (n, d) with at least one row, got {X.shape}")
@@ -22,7 +22,7 @@ def check_count(m: int, n: int) -> int:
 
 
 def positive_weights(weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
-    """Check that weights are not negative and not all 0; return them as a NumPy array."""
+    """Return `weights` in NumPy; raise ValueError unless all are finite and >= 0, and one > 0."""
     if not is_concrete(weights):
         raise ValueError("weights: expected an array of values, got a traced one")
     w = numbers("weights", weights)
@@ -34,7 +34,10 @@ def positive_weights(weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
 def check_weighted(
     m: int, X: Float[Array, "n d"], weights: Array | None
 ) -> tuple[int, Float[Array, " n"] | None]:
-    """Check `m` and the weights, which may be traced; return the weights in the dtype of `X`."""
+    """Return `m` and the weights in the dtype of `X`; check m against the rows with weight.
+
+    If the weights are traced, m is checked against the number of all rows.
+    """
     n = len(X)
     if weights is None:
         return check_count(m, n), None

@@ -74,7 +74,7 @@ class Bandwidth(NamedTuple):
 def normal_reference_bandwidth(
     X: Float[Array, "n d"], *, spread: Spread = "std"
 ) -> Float[Array, " d"]:
-    """Return `h = (4/3)^(1/5) sigma n^(-1/5)`, the best bandwidth of a normal density, by column.
+    """Return `h = (4/3)^(1/5) sigma n^(-1/5)` of each column, the best for a normal density.
 
     This is the univariate rule (Silverman 1986, eq. 3.28, with the exact constant), on which the
     plug-in improves. It is not the multivariate `(4/(d+2))^(1/(d+4)) n^(-1/(d+4))`.
@@ -89,7 +89,7 @@ def normal_reference_bandwidth(
         differentiation they are constants.
 
     Raises:
-        ValueError: if `X` has no rows or (outside `jit`) is not finite.
+        ValueError: if `X` has no rows or (outside `jit`) is not finite, or for an unknown `spread`.
     """
     return _normal_reference(check_table(X), spread)
 
@@ -122,17 +122,18 @@ def plug_in_bandwidth(
         method: "exact", the double sums in row blocks, `O(n^2)` time; "binned", linear binning on
             2^15 bins and an FFT, `O(n)` time, equal to "exact" to about 1e-4 or better;
             "auto", exact up to 512 rows.
-        spread: the estimate of sigma in step 1, see `normal_reference_bandwidth`. "robust" sorts
-            every column.
+        spread: the estimate of sigma in step 1: "std" or "robust", which sorts every column; see
+            `normal_reference_bandwidth`.
         n_rows: number of rows that count; later rows are padding, so that tables of similar size
             share programs. By default all.
-        n_columns: number of columns that count; later columns are constant padding.
+        n_columns: number of columns that count; later columns are constant padding. By default all.
 
     Returns:
         `Bandwidth`. Under differentiation it is constant.
 
     Raises:
-        ValueError: if `X` has no rows, a name is unknown, or (outside `jit`) `X` is not finite.
+        ValueError: if `X` has no rows, `method` or `spread` is unknown, `n_rows` is not from 1 to
+            the rows of X, or (outside `jit`) `X` is not finite.
     """
     if method not in ("auto", "exact", "binned"):
         raise ValueError(f"method: expected 'auto', 'exact' or 'binned', got {method!r}")
@@ -187,11 +188,11 @@ def _unit_column(x: Float[Array, " n"], n_rows: Int[Array, ""], spread: Spread) 
 
 
 def _quantiles(z: Float[Array, " n"], n: Scalar, q: Float[Array, " q"]) -> Float[Array, " q"]:
-    """Return quantiles of the `n` smallest values, as `jnp.quantile` does."""
-    place, ordered = q * (n - 1), jnp.sort(z)
-    below = jnp.floor(place).astype(jnp.int32)
+    """Return the quantiles `q` of the `n` smallest values of `z`, as `jnp.quantile` does."""
+    position, ordered = q * (n - 1), jnp.sort(z)
+    below = jnp.floor(position).astype(jnp.int32)
     above = jnp.minimum(below + 1, (n - 1).astype(jnp.int32))
-    return ordered[below] + (place - jnp.floor(place)) * (ordered[above] - ordered[below])
+    return ordered[below] + (position - jnp.floor(position)) * (ordered[above] - ordered[below])
 
 
 def _reference(n: Scalar) -> Scalar:
@@ -218,6 +219,7 @@ def _plug_in(
     use_exact: bool,
     spread: Spread,
 ) -> Bandwidth:
+    """Return the bandwidths of the first `n_columns` columns; later columns count as constant."""
     columns = jax.lax.stop_gradient(X).T
 
     def of_column(i: Array, bandwidths: Bandwidth) -> Bandwidth:
@@ -231,6 +233,7 @@ def _plug_in(
 
 
 def _plug_in_column(column: _Column, use_exact: bool) -> Bandwidth:
+    """Return the bandwidth of one column, in the units of the column; all fields are scalars."""
     z, share, sigma, n = column.z, column.share, column.sigma, column.n
     # Eq. 16 and 17 give h_1 and h_2 of a normal density.
     h1 = float((16 * np.sqrt(2) / 5) ** (1 / 7)) * n ** (-1 / 7) * sigma
@@ -306,8 +309,8 @@ def _solve(
     log_h, value, steps = jax.lax.while_loop(descending, descend, start)
     has_root = (value <= 0) & (steps > 0)
     tolerance = float(epsilon(dtype) ** (2 / 3))
-    root, moved = _false_position(excess, (log_h, log_h - _STEP), value, tolerance)
-    converged = has_root & (moved <= tolerance)
+    root, last_step = _false_position(excess, (log_h, log_h - _STEP), value, tolerance)
+    converged = has_root & (last_step <= tolerance)
     exhausted = (has_root & ~converged) | ((value > 0) & (steps >= _STEPS))
     return jnp.where(converged, root, log_h), converged, exhausted
 
@@ -318,16 +321,17 @@ def _false_position(
     value: Scalar,
     tolerance: float,
 ) -> tuple[Scalar, Scalar]:
-    """Return the root of a function, and the length of the last step, at most `tolerance`.
+    """Return the root of a function, and the length of the last step.
 
-    The function is at most 0 at the first end of the bracket, where it is `value`, and positive at
-    the second end. The method is false position with the Illinois modification (Dowell and Jarratt
-    1971): the value at an end that stays twice is halved.
+    The last step is longer than `tolerance` only at the limit of steps. The function must be at
+    most 0 at the first end of the bracket, where it is `value`, and positive at the second end. If
+    `value` is positive, return the first end, and 0. The method is false position with the Illinois
+    modification (Dowell and Jarratt 1971): the value at an end that stays twice is halved.
     """
 
-    def going(carry):
-        _, _, moved, steps = carry
-        return (moved > tolerance) & (steps < _ROOT_STEPS)
+    def unfinished(carry):
+        _, _, last_step, steps = carry
+        return (last_step > tolerance) & (steps < _ROOT_STEPS)
 
     def step(carry):
         (a, f_a), (b, f_b), _, steps = carry  # b is the newest point
@@ -339,7 +343,7 @@ def _false_position(
         return (a, f_a), (new, f_new), jnp.abs(new - b), steps + 1
 
     low, high = bracket
-    moved = jnp.where(value > 0, 0, jnp.inf).astype(low.dtype)  # without a bracket take no step
-    start = ((high, function(high)), (low, value), moved, jnp.int32(0))
-    _, (root, _), moved, _ = jax.lax.while_loop(going, step, start)
-    return root, moved
+    last_step = jnp.where(value > 0, 0, jnp.inf).astype(low.dtype)  # without a bracket take no step
+    start = ((high, function(high)), (low, value), last_step, jnp.int32(0))
+    _, (root, _), last_step, _ = jax.lax.while_loop(unfinished, step, start)
+    return root, last_step

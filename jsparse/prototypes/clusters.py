@@ -65,8 +65,8 @@ def k_center(
 
     The first centre is a random row. Each further centre is the row farthest from all earlier
     centres. The radius is at most twice the smallest possible radius. The first k of m centres are
-    the result for k. A step computes the distances of all rows from one point. The centres cover
-    the data regardless of density, so outliers come first.
+    the result for `n_prototypes = k`. A step computes the distances of all rows from one point. The
+    centres cover the data regardless of density, so outliers come first.
 
     Args:
         key: random key of the first row.
@@ -77,7 +77,8 @@ def k_center(
     Pure in `key`, `X` and `weights`.
 
     Raises:
-        ValueError: unless 1 <= m <= n, or if X is concrete and not finite.
+        ValueError: unless 1 <= m <= n; or, outside `jit`, if m exceeds the number of rows with
+            weight, a weight is negative, or X is not finite.
     """
     X, key = check_table(X), as_key(key)
     m, weights = check_weighted(n_prototypes, X, weights)
@@ -94,7 +95,7 @@ def _k_center(
     # Scale X so that squared distances are in range.
     exponent = exponents(jnp.where(present[:, None], X - X[first][None], 0)[None])
     X = times_power(X[None], -exponent)[0]
-    # Row `j r + i` of X is stored at place `i, j`, so that a maximum over i reads whole rows of
+    # Row `j r + i` of X is stored at position `i, j`, so that a maximum over i reads whole rows of
     # memory. The squares of a block of columns are added one by one. On a CPU, an argmax and a sum
     # over columns by XLA take thirty times as long.
     r = min(_FOLDED, n)
@@ -134,7 +135,7 @@ def _k_center(
 
 class _Means(NamedTuple):
     centres: Float[Array, "m d"]
-    nearest: Int[Array, " n"]
+    nearest: Int[Array, " n"]  # the number of each row's centre
     inertia: Float[Array, ""]
     steps: Int[Array, ""]
     status: Int[Array, ""]
@@ -148,9 +149,9 @@ def k_means(
     *,
     max_iterations: int = 50,
 ) -> KMeansResult:
-    """Run Lloyd's algorithm from farthest points (Karsmakers 2011, 4.2; Zhang et al. 2008).
+    """Cluster rows by Lloyd's algorithm (k-means; Karsmakers 2011, 4.2; Zhang et al. 2008).
 
-    A centre without rows does not move.
+    The first centres are the rows of `k_center`. A centre without rows does not move.
 
     Args:
         key: random key of the first centres.
@@ -160,7 +161,8 @@ def k_means(
         max_iterations: limit of moves of the centres (static).
 
     Raises:
-        ValueError: unless 1 <= m <= n, or if X is concrete and not finite.
+        ValueError: unless 1 <= m <= n; or, outside `jit`, if m exceeds the number of rows with
+            weight, a weight is negative, or X is not finite.
     """
     X, key = check_table(X), as_key(key)
     m, weights = check_weighted(n_prototypes, X, weights)

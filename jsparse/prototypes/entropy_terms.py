@@ -36,14 +36,14 @@ def phi_derivative(r: int, x: Array) -> Array:
 
 
 def exact(z: Float[Array, " n"], share: Float[Array, " n"]) -> tuple[Functional, Scalar]:
-    """Return the function of r and h that sums over all pairs of rows, in `O(n^2)` time a call.
+    """Return `(r, h) -> h^(r+1) psi_r(h)` by sums over all pairs of rows, in `O(n^2)` time a call.
 
     Args:
         z: the column, of unit scale.
         share: share of each row, 1 / n; 0 for padding.
 
     Returns:
-        The functional, and the fraction of ordered pairs of different rows with equal values.
+        The function, and the fraction of ordered pairs of different rows with equal values.
     """
     # The functions are even, so each pair of rows i and i + shift (mod n) counts twice. On a CPU a
     # product sums several times faster than `jnp.sum`, which XLA does not vectorise.
@@ -77,7 +77,7 @@ def exact(z: Float[Array, " n"], share: Float[Array, " n"]) -> tuple[Functional,
 def binned(
     z: Float[Array, " n"], share: Float[Array, " n"], grid: int, margin: ScalarLike
 ) -> tuple[Functional, Scalar, Scalar]:
-    """Return the function of r and h that uses linearly binned counts, in `O(grid)` time a call.
+    """Return `(r, h) -> h^(r+1) psi_r(h)` from linearly binned counts, in `O(grid)` time a call.
 
     By Parseval, `psi_r(h)` is the integral of `(-1)^(r/2) t^r exp(-h^2 t^2 / 2) |c(t)|^2 / 2 pi`.
     Here c is the characteristic function of the sample; one FFT of the counts gives it on a grid of
@@ -85,15 +85,15 @@ def binned(
     (Wand 1994). Linear binning multiplies c by a squared sinc, which is divided out.
 
     Args:
-        z: see `exact`; padding holds the value of a row.
-        share: see `exact`.
+        z: the column, of unit scale; padding holds the value of a row.
+        share: share of each row, 1 / n; 0 for padding.
         grid: number of bins, a power of two.
-        margin: empty space beyond the data. If h is at most a fifth of the margin, the period has
-            no effect.
+        margin: empty space beyond the data. If h is at most a fifth of the margin, the period of
+            the FFT has no effect.
 
     Returns:
-        The functional, the fraction of pairs that are ties at the resolution of the grid, and the
-        width of a bin. The grid resolves an h of at least three widths.
+        The function, the fraction of pairs of rows that are ties at the resolution of the grid, and
+        the width of a bin. The grid resolves an h of at least three widths.
     """
     dtype = z.dtype
     low, high = jnp.min(z), jnp.max(z)

@@ -44,7 +44,7 @@ def pivoted_cholesky(
     proportional to its remaining diagonal entry. In expectation, the Nystroem approximation from
     about k / epsilon rows is as good as the best approximation of rank k, up to epsilon. Only the
     drawn columns of the matrix are computed, in memory `m n` and time `m^2 n`. The first k of m
-    rows are the result for k.
+    rows are the result for `n_prototypes = k`.
 
     Args:
         key: random key of the draws.
@@ -56,7 +56,8 @@ def pivoted_cholesky(
     Pure in `key`, `kernel`, `X` and `weights`.
 
     Raises:
-        ValueError: unless 1 <= m <= n, or if X is concrete and not finite.
+        ValueError: unless 1 <= m <= n; or, outside `jit`, if m exceeds the number of rows with
+            weight, a weight is negative, or X is not finite.
     """
     X, key = check_table(X), as_key(key)
     m, weights = check_weighted(n_prototypes, X, weights)

@@ -119,8 +119,9 @@ def renyi(
             rows are padding, so that tables of similar size share programs. By default all.
 
     Raises:
-        ValueError: unless 1 <= m <= n, m is at least the number of classes, the shapes agree, the
-            counts are positive and (outside `jit`) X is finite and the bandwidths finite and >= 0.
+        ValueError: unless m is from 1 (or the number of classes) to the number of rows with weight,
+            the shapes agree, the limits are positive, weights and tolerance are not negative, and
+            (outside `jit`) X is finite and the bandwidths finite and >= 0.
     """
     X = check_table(X)
     rows = X.shape[0]
@@ -151,7 +152,7 @@ def select(
     count: Int[Array, ""],
     n_columns: Int[Array, ""],
 ) -> tuple[Int[Array, " m"], Int[Array, ""]]:
-    """Return the rows that `renyi` chooses with its default settings, and the stop code.
+    """Return the numbers of the rows that `renyi` chooses by default settings, and the stop code.
 
     Pure in all arguments but `m`: `jit` and `vmap` work.
 
@@ -237,9 +238,9 @@ def step(
 ) -> RenyiState:
     """Run one sweep: m/4 steps (8 to 512) of `candidates` trials each, then the stopping rule.
 
-    De Brabanter 2010, Algorithm 1, steps 2-9. A step draws points X^+ from all of D_n, and
-    considers swaps with points X^* of the working set in one stratum with X^+. It makes the swap
-    that raises the entropy most, if any does; X^* goes back into D_n.
+    De Brabanter 2010, Algorithm 1, steps 2-9. A step draws rows X^+ at random, and considers
+    swaps with points X^* of the working set in one stratum with X^+. It makes the swap that raises
+    the entropy most, if any does.
 
     The paper draws X^* at random too. But the kernel row of X^+, which costs O(m), gives the gain
     of its swap with *every* X^*. The entropy depends on `sum_kl kappa(X_k - X_l)`. Given the row
@@ -253,7 +254,8 @@ def step(
     Step 9: stop when a sweep raises the entropy by at most `tolerance`. A swap must raise it by
     more than `tolerance` divided by the number of steps.
 
-    Rows are drawn from the first `n_rows` with equal weights, or by `cumulative`, see `Draws`.
+    The first `n_rows` rows are drawn with equal probability. If there is `cumulative`, the share of
+    the weight up to each row, rows are drawn in proportion to their weights instead.
     """
     n = X.shape[0] if n_rows is None else n_rows
     most = min(max(len(state.indices) // 4, 8), MOST_STEPS)
@@ -303,13 +305,15 @@ def _steps_in_sweep(m: Float[Array, ""]) -> Float[Array, ""]:
 def _swap(
     state: RenyiState, X: Float[Array, "n d"], codes: Int[Array, " n"], draws: Int[Array, " b"]
 ) -> RenyiState:
+    """Swap a point for the row of `draws` that raises the entropy most, if it raises it enough."""
     points, sums = state.points, state.sums
     new_points = (X[draws] - state.centre[None]) * state.scale[None]
     same_stratum = codes[draws][:, None] == state.codes[None]
-    rows = _kernel(new_points, points, same_stratum)
-    totals = jnp.sum(rows, axis=1)
+    kernel_rows = _kernel(new_points, points, same_stratum)
+    totals = jnp.sum(kernel_rows, axis=1)
     member = jnp.any(draws[:, None] == state.indices[None], axis=1)
-    saved_sums = jnp.where(same_stratum, rows + sums[None], -jnp.inf)  # by replacing X^* with X^+
+    # the sums that vanish with X^*, if X^+ replaces it
+    saved_sums = jnp.where(same_stratum, kernel_rows + sums[None], -jnp.inf)
     gains = jnp.where(member, -jnp.inf, jnp.max(saved_sums, axis=1) - totals)
     best = jnp.argmax(gains)
     # The entropy is -log(m + sum(sums)). Gains below rounding, or below the step's share of the
@@ -318,7 +322,7 @@ def _swap(
     improves = 2 * gains[best] > least_gain * (state.size + jnp.sum(sums))
     slot = _argmax(saved_sums[best])
 
-    row, old_point = rows[best], points[slot]
+    row, old_point = kernel_rows[best], points[slot]
     old_row = _kernel(old_point[None], points, (state.codes == state.codes[slot])[None])[0]
     new_sums = (sums + row - old_row).at[slot].set(totals[best] - row[slot])
     return state._replace(
@@ -338,7 +342,7 @@ def _kernel(a: Float[Array, "k d"], b: Float[Array, "m d"], same: Array) -> Floa
 
 
 def _with_sums(state: RenyiState) -> RenyiState:
-    """Recompute the kernel sums within the strata, and the entropy."""
+    """Return the state with recomputed kernel sums within the strata, and entropy."""
     m = state.points.shape[0]
     blocks, rows = block_shape(m, max(1, _BLOCK // m))
     slots = jnp.arange(m, dtype=jnp.int32)
@@ -381,6 +385,7 @@ def _present(
 def _bandwidth(
     bandwidth: Bandwidth | Array | None, X: Float[Array, "n d"], n_rows: int
 ) -> Bandwidth:
+    """Check and return the caller's bandwidth; by default compute the plug-in bandwidth of X."""
     if bandwidth is None:
         return plug_in_bandwidth(X, n_rows=n_rows)
     if not isinstance(bandwidth, Bandwidth):

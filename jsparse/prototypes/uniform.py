@@ -21,10 +21,11 @@ from ._validate import check_count, positive_weights
 def uniform(
     key: KeyLike, n: int, n_prototypes: int, weights: Float[Array, " n"] | None = None
 ) -> Int[Array, " m"]:
-    """Return `m` different rows of `n`, shape `m`, in random order; all sets are equally likely.
+    """Return the numbers of `m` random rows out of `n`, all different, shape `m`, in random order.
 
-    With `weights` the rows are drawn one after another with probability proportional to their
-    weights. Rows of weight 0 are drawn only if fewer than m rows have weight.
+    All sets of rows are equally likely. With `weights` the rows are drawn one after another with
+    probability proportional to their weights. Rows of weight 0 are drawn only if fewer than m rows
+    have weight.
 
     Pure in `key` and `weights`; `vmap` over keys gives independent draws.
 
@@ -39,9 +40,10 @@ def uniform(
 def stratified(
     key: KeyLike, labels: ArrayLike, n_prototypes: int, weights: ArrayLike | None = None
 ) -> Int[Array, " m"]:
-    """Return `m` different rows, a share from each class; rows of a class are equally likely.
+    """Return the numbers of `m` different random rows, of which each class gets its share.
 
-    `allocate` computes the shares. Pure in `key`; `vmap` over keys gives independent draws.
+    Rows of a class are equally likely. `allocate` computes the shares. Pure in `key`; `vmap` over
+    keys gives independent draws.
 
     Args:
         key: random key of the draw.
@@ -54,8 +56,8 @@ def stratified(
         Row numbers, shape `m`, class after class in the sorted order of the labels.
 
     Raises:
-        ValueError: if `labels` is traced or not of shape `n`, m > n, or m is less than the number
-            of classes.
+        ValueError: if `labels` is traced or not of shape `n`, m exceeds the number of rows with
+            weight, or m is less than the number of classes.
     """
     key, codes = as_key(key), encode(labels)
     n = len(codes)
@@ -76,6 +78,9 @@ def interleaved(
         key: random key of the order.
         n_prototypes: number of rows `m`.
         labels: class of every row, of any type, shape `m`, not traced.
+
+    Raises:
+        ValueError: if m is not positive, or `labels` is traced or not of shape `m`.
     """
     key = as_key(key)
     m = whole_number("n_prototypes", n_prototypes, 1)
@@ -85,10 +90,10 @@ def interleaved(
     codes = encode(labels)
     if len(codes) != m:
         raise ValueError(f"labels: expected {m}, one for each row, got {len(codes)}")
-    place = np.empty(m)
+    position = np.empty(m)
     for code, count in enumerate(np.bincount(codes)):
-        place[order[codes[order] == code]] = np.arange(count) / count
-    return np.argsort(place, kind="stable")
+        position[order[codes[order] == code]] = np.arange(count) / count
+    return np.argsort(position, kind="stable")
 
 
 @functools.partial(compiled, quickly=True, static_argnames="m")
@@ -112,9 +117,10 @@ def encode(labels: ArrayLike) -> Int[np.ndarray, " n"]:
 def allocate(
     counts: Int[np.ndarray, " c"], m: int, mass: Float[np.ndarray, " c"] | None = None
 ) -> Int[np.ndarray, " c"]:
-    """Divide `m` rows among the classes in proportion to their rows, with at least one for each.
+    """Return how many of `m` rows each class gets: its share by its number of rows, at least one.
 
-    With `mass`, divide in proportion to `mass`, with at most `counts` rows for each class.
+    `counts` are the numbers of rows of the classes, and the most that they get. With `mass`, the
+    shares are in proportion to `mass`, the weights of the classes.
 
     The method is largest remainders. Each class gets the whole part of `m counts / n`, or one row
     if the whole part is zero. The remaining rows go to the largest remainders. If the minimum of
@@ -158,7 +164,7 @@ class Places(NamedTuple):
 
 
 def places_in_strata(shares: Int[np.ndarray, " c"]) -> Places:
-    """Return the places of `shares[c]` prototypes of each class `c`.
+    """Return the class and the rank of each prototype, of which class `c` gets `shares[c]`.
 
     NumPy computes them: in the program that draws they would take half of the compile time.
     """
@@ -187,7 +193,7 @@ def draws_of(
     *,
     stratify: bool,
 ) -> Draws:
-    """Return the rows to draw `m` prototypes from, on the host.
+    """Return the rows to draw `m` prototypes from, as NumPy arrays.
 
     Args:
         codes: the class of each row; all 0 without classes.
@@ -211,7 +217,7 @@ def draws_of(
 
 
 def first_draw(key: Key, draws: Draws, m: int) -> Int[Array, " m"]:
-    """Draw `m` rows, from all rows or class by class."""
+    """Return the numbers of `m` random rows, from all rows alike or class by class."""
     if draws.places is None:
         return draw(key, draws.codes.shape[0], m, draws.n_rows)
     return draw_strata(key, draws.codes, draws.places, draws.mass)
@@ -224,7 +230,7 @@ def draw_strata(
     places: Places,
     weights: Float[Array, " n"] | None = None,
 ) -> Int[Array, " m"]:
-    """Draw different rows for all prototypes, class after class.
+    """Return the numbers of different random rows for all prototypes, class after class.
 
     A row whose code belongs to no class is never drawn.
     """
@@ -241,7 +247,7 @@ def draw_strata(
 def draw(
     key: Key, rows: int, m: int, n: Int[Array, ""], weights: Float[Array, " n"] | None = None
 ) -> Int[Array, " m"]:
-    """Draw `m` of the first `n` rows; later rows are padding."""
+    """Return the numbers of `m` different random rows of the first `n`; `rows` includes padding."""
     priority = _priorities(key, rows, weights)
     present = jnp.arange(rows, dtype=jnp.int32) < n
     return jax.lax.top_k(jnp.where(present, priority, -jnp.inf), m)[1]
@@ -261,8 +267,8 @@ def _priorities(key: Key, n: int, weights: Float[Array, " n"] | None = None) -> 
     """
     if weights is not None:
         w = weights.astype(jnp.float32)
-        place = jnp.maximum(jnp.cumsum(w > 0, dtype=jnp.int32) - 1, 0)
-        exponential = jax.random.exponential(key, (n,), jnp.float32)[place]
+        rank = jnp.maximum(jnp.cumsum(w > 0, dtype=jnp.int32) - 1, 0)
+        exponential = jax.random.exponential(key, (n,), jnp.float32)[rank]
         return jnp.where(w > 0, -exponential / jnp.where(w > 0, w, 1), -jnp.finfo(w.dtype).max)
     bits = (jax.random.bits(key, (n,), jnp.uint32) >> 2) + jnp.uint32(0x00800000)
     return jax.lax.bitcast_convert_type(bits, jnp.float32)

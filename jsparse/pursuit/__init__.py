@@ -2,7 +2,8 @@
 
 These functions know matrices only and can be used alone. A system is given as normal equations
 `A w = b`, formed or by columns, or as a dictionary `X w = y`. The functions solve one system or a
-batch, whose members step together.
+batch, whose members step together. In shapes, `v` counts systems, `D` atoms, `c` right-hand sides,
+`n` rows, `k` the atoms of the longest path, and `e` is `k + 1`.
 """
 
 from .conjugate import scdp as scdp

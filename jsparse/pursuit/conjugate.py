@@ -37,10 +37,13 @@ NOISE = 256
 
 
 class State(NamedTuple):
-    """A batch of pursuits that step together; pursuits that have ended are frozen."""
+    """A batch of pursuits that step together; pursuits that have ended are frozen.
 
-    images: Float[Array, "v K D"]  # t_j = A p_j, of directions with p_j'A p_j = 1
-    residual: Float[Array, "v D c"]  # -c = b - A w
+    `K` is `max_atoms`, on a CPU rounded up to a multiple of 32 if it is larger than 32.
+    """
+
+    images: Float[Array, "v K D"]  # t_j = A p_j; for directions with p_j'A p_j = 1
+    residual: Float[Array, "v D c"]  # b - A w, the paper's -c
     remaining: Float[Array, "v D"]  # diagonal of A, less the part explained by the directions
     along: Float[Array, "v K c"]  # eta_j = p_j'b
     support: Int[Array, "v K"]  # s, in the order of selection; -1 for none
@@ -60,7 +63,7 @@ def init(
     *,
     max_atoms: int,
 ) -> State:
-    """Return the state without atoms, `w = 0`."""
+    """Return the state before the first step: no selected atoms, and `w = 0`."""
     v, D, c = b.shape
     rows = -(-max_atoms // _rows_in_block(max_atoms)) * _rows_in_block(max_atoms)
     start = norm(b)
@@ -88,7 +91,7 @@ def step(
     max_atoms: int,
     rule: Rule = "residual",
 ) -> State:
-    """Select one atom and move along the new conjugate direction.
+    """Select one atom in each system, and move `w` along the atom's conjugate direction.
 
     The paper stores the directions P and finds a new one from `B p = 0` by backward substitution
     (eq. 16-18). This function stores the images `t_j = A p_j` instead, scaled to `p_j'A p_j = 1`.
@@ -171,9 +174,9 @@ def pursue(
 ) -> Path:
     """Return the paths of a batch of systems `A w = b`, which step together; see `scdp`.
 
-    `columns` gives columns of A, and `diagonal` is the diagonal of A, with a rounding error of some
-    `eps rounded`. If A is the difference of two matrices, as after centring, `rounded` is the
-    diagonal of the first matrix. Otherwise it is `diagonal`.
+    `columns` gives columns of A. The diagonal of A has a rounding error of about `eps rounded`: if
+    A is the difference of two matrices, as after centring, `rounded` is the diagonal of the first
+    matrix; otherwise it is `diagonal`. `initial` holds the atoms to select first.
     """
     options = {"max_atoms": max_atoms, "rule": rule}
     state = jax.lax.while_loop(
@@ -222,9 +225,9 @@ def scdp(
             right-hand sides select together, by the Euclidean norm of their residuals.
         max_atoms: length of the path (static).
         tolerance: end when `|b - A w| <= tolerance |b|`, or when the residual is rounding error.
-        initial: atoms to select first, in this order (static). An atom in the span of earlier
-            atoms is skipped.
-        diagonal: of A, shape `D`, if A is given by columns.
+        initial: atoms to select first, in this order (static); by default none. An atom in the
+            span of earlier atoms is skipped.
+        diagonal: the diagonal of A, shape `D`, if A is given by columns.
         rule: "residual" as above, or "gain": select the atom that decreases the objective most, as
             in orthogonal least squares (Chen et al. 1989). Both rules cost equally much.
 
@@ -233,12 +236,13 @@ def scdp(
         others; `COMPLETED` at `max_atoms`; `TRUNCATED` if atoms were skipped that a higher
         precision could tell from the selected atoms; `INDEFINITE` if A is not positive
         semi-definite (the path ends before); `NOT_FINITE`; or `PRECISION_LOST` if by `condition`
-        the last coefficients may be wrong by more than 1e-3.
+        the relative error of the last coefficients may exceed 1e-3.
 
     Works under `jit` and `vmap`, but a batch is faster than `vmap`. Not differentiable.
 
     Raises:
-        ValueError: for shapes that do not fit, or more atoms than there are.
+        ValueError: for shapes that do not fit, `max_atoms` outside 1 to D, `initial` atoms that do
+            not exist or repeat, a negative tolerance, or an unknown rule.
 
     Example:
         >>> import jax.numpy as jnp
@@ -267,7 +271,7 @@ def _rows_in_block(max_atoms: int) -> int:
 def _combine(
     images: Float[Array, "v K D"], weights: Float[Array, "v K"], filled: Int[Array, ""]
 ) -> Float[Array, "v D"]:
-    """Return `sum_j weights_j images_j` over the filled rows; the other rows are zero."""
+    """Return `sum_j weights_j images_j`; only the first `filled` rows of `images` are not zero."""
     rows = _rows_in_block(images.shape[1])
 
     def block(i: Int[Array, ""], total: Float[Array, "v D"]) -> Float[Array, "v D"]:
@@ -278,10 +282,10 @@ def _combine(
     return jax.lax.fori_loop(0, -(-filled // rows), block, jnp.zeros_like(images[:, 0]))
 
 
-def _put(rows: Array, row: Array, place: Int[Array, ""]) -> Array:
-    return jax.lax.dynamic_update_slice_in_dim(rows, row[:, None], place, axis=1)
+def _put(rows: Array, row: Array, index: Int[Array, ""]) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(rows, row[:, None], index, axis=1)
 
 
 def _at(values: Array, atom: Int[Array, " v"]) -> Array:
-    """Return each system's value at its atom."""
+    """Return `values[i, atom[i]]` for each system i."""
     return jnp.take_along_axis(values, atom[:, None], axis=1)[:, 0]

@@ -23,28 +23,29 @@ def debiased(
     max_atoms: int | None = None,
     diagonal: ArrayLike | None = None,
 ) -> AnglePath:
-    """Fit each corner of a path by least squares on its atoms (Karsmakers 2011, Remark 1).
+    """Refit the nonzero coefficients of each corner by least squares (Karsmakers 2011, Remark 1).
 
     Args:
         path: a result of `lars` or `lasso` for this system.
-        A: shape `D D`, or a function that gives its columns, see `scdp`.
+        A: shape `D D`, or a function from the number of an atom to its column.
         b: shape `D`.
         max_atoms: largest number of nonzeros of a corner (static). By default it is read from the
             path; under `jit` it is the largest possible number.
-        diagonal: of A, shape `D`, if A is given by columns.
+        diagonal: the diagonal of A, shape `D`, if A is given by columns.
 
     Returns:
         The path with new `coefficients`, `residual_norm`, `explained` and `condition`; `penalty` is
-        unchanged. The status is the status of the path or, if worse, `PRECISION_LOST` by
-        `condition`, `INDEFINITE` if A among the atoms of a corner is not positive definite, or
-        `NOT_FINITE` for NaN. Under `jit` a corner with more nonzeros than `max_atoms` becomes NaN.
+        unchanged. The status is the status of the path or, if worse, `PRECISION_LOST` if by
+        `condition` a relative error may exceed 1e-3, `INDEFINITE` if A among the atoms of a corner
+        is not positive definite, or `NOT_FINITE` for NaN. Under `jit` a corner with more nonzeros
+        than `max_atoms` becomes NaN.
 
     Works under `jit` and `vmap`. Differentiable in both modes with respect to A and b, with the
     atoms of the corners held fixed.
 
     Raises:
-        ValueError: for shapes that do not fit, or more nonzeros than `max_atoms`.
-        TypeError: if `max_atoms` is not a whole number.
+        ValueError: for shapes that do not fit, more nonzeros than `max_atoms`, or a `max_atoms`
+            that is not a whole number from 1 to D.
     """
     systems = single_system(A, b, diagonal)
     D = systems.b.shape[1]
@@ -68,9 +69,10 @@ def debiased(
 def _debias(
     path: AnglePath, columns: Columns, b: Float[Array, " D"], *, max_atoms: int
 ) -> AnglePath:
+    """Return the path refitted to the system `columns`, `b`, which `Scale` has scaled."""
     D = b.shape[0]
 
-    def corner(w: Float[Array, " D"]) -> tuple[Array, Array, Array, Array, Array]:
+    def refit(w: Float[Array, " D"]) -> tuple[Array, Array, Array, Array, Array]:
         atoms = jnp.nonzero(w, size=max_atoms, fill_value=D)[0].astype(jnp.int32)
         filled, slots = atoms < D, jnp.minimum(atoms, D - 1)
         rows = jnp.where(filled[:, None], columns(slots), 0)
@@ -88,7 +90,7 @@ def _debias(
         status = jnp.where(jnp.isfinite(square), status, jnp.where(finite, INDEFINITE, NOT_FINITE))
         return dense, jnp.where(square == 0, 0, norm), dot(b + residual, dense), condition, status
 
-    dense, norm, explained, condition, status = jax.lax.map(corner, path.coefficients)
+    dense, norm, explained, condition, status = jax.lax.map(refit, path.coefficients)
     return path._replace(
         coefficients=dense,
         residual_norm=norm,

@@ -25,19 +25,20 @@ NOISE = 16
 
 
 class AnglePath(NamedTuple):
-    """The corners of a piecewise linear path that starts without atoms.
+    """The corners of the piecewise linear path of `w`, from `w = 0` in row 0.
 
-    The limit of steps is `s`. Entries after `steps` repeat the last corner.
+    `s` is the limit of steps, of which each leads to one corner. Rows after `steps` repeat the last
+    corner.
     """
 
     coefficients: Float[Array, "s+1 D"]
     penalty: Float[Array, " s+1"]  # lambda of 1/2 w'A w - b'w + lambda |w|_1 at the corner
-    cardinality: Int[Array, " s+1"]  # number of atoms that are active up to the corner
+    cardinality: Int[Array, " s+1"]  # number of active atoms on the segment up to the corner
     residual_norm: Float[Array, " s+1"]  # |b - A w|
     explained: Float[Array, " s+1"]  # 2 b'w - w'A w, the explained part of |y|^2
-    # estimated condition number of A among these atoms, scaled to unit diagonal
+    # estimated condition number of A among the active atoms, scaled to unit diagonal
     condition: Float[Array, " s+1"]
-    steps: Int[Array, ""]
+    steps: Int[Array, ""]  # number of corners after the start
     status: Int[Array, ""]
 
     __repr__ = short_repr
@@ -46,13 +47,13 @@ class AnglePath(NamedTuple):
 class State(NamedTuple):
     """The state at a corner of the path."""
 
-    active: Int[Array, " k"]  # atoms in the order in which they entered, -1 in empty places
-    sign: Float[Array, " k"]  # signs of the correlations of these atoms
-    columns: Float[Array, "k D"]  # of A
-    factor: Float[Array, "k k"]  # Cholesky factor of A at the active atoms; 1 in empty places
-    inverse: Float[Array, ""]  # trace of the inverse of this matrix, scaled to unit diagonal
-    weights: Float[Array, " k"]
-    count: Int[Array, ""]
+    active: Int[Array, " k"]  # atoms in the order in which they entered, -1 in unused places
+    sign: Float[Array, " k"]  # signs of the correlations of the active atoms
+    columns: Float[Array, "k D"]  # columns of A at the active atoms
+    factor: Float[Array, "k k"]  # Cholesky factor of A at the active atoms, and of I elsewhere
+    inverse: Float[Array, ""]  # trace of inverse of A at the active atoms, scaled to diagonal 1
+    weights: Float[Array, " k"]  # coefficients of the active atoms
+    count: Int[Array, ""]  # number of active atoms
     correlation: Float[Array, " D"]  # b - A w
     # atom whose correlation has reached the active correlations; -1 for none
     entering: Int[Array, ""]
@@ -114,7 +115,7 @@ def step(
     *,
     lasso: bool,
 ) -> State:
-    """Add the atom with the largest correlation, and move equiangularly to the next corner.
+    """Add the entering atom, if there is one, and move equiangularly to the next corner.
 
     At the next corner, the correlation of an inactive atom reaches the correlation of the active
     atoms or, for the LASSO, a coefficient reaches zero and its atom leaves. The direction of
@@ -147,8 +148,8 @@ def step(
     root = jnp.sqrt(jnp.where(joins, pivot, 1))
     factor = jnp.where(new[:, None], (row + jnp.where(new, root, 0))[None, :], state.factor)
     shares = jax.scipy.linalg.solve_triangular(state.factor, row, lower=True, trans=1)
-    grown = state.inverse + (square + jnp.sum(diagonal[at] * jnp.square(shares))) / jnp.square(root)
-    inverse = jnp.where(joins, grown, state.inverse)
+    total = state.inverse + (square + jnp.sum(diagonal[at] * jnp.square(shares))) / jnp.square(root)
+    inverse = jnp.where(joins, total, state.inverse)
     active_columns = jnp.where(new[:, None], column[None, :], state.columns)
     active = jnp.where(new, atom, state.active)
     sign = jnp.where(new, jnp.sign(state.correlation[atom]), state.sign)
@@ -162,24 +163,24 @@ def step(
     level = jnp.max(jnp.where(inside, jnp.abs(state.correlation[at]), 0))
     # The exact slope of active atoms is 1, so its deviation estimates the rounding.
     noise = jnp.max(jnp.where(inside, jnp.abs(slope[at] * sign - 1), 0), initial=16 * eps)
-    outside = (diagonal > 0) & ~skipped
-    outside = outside.at[jnp.where(inside, active, D)].set(False, mode="drop")
+    inactive = (diagonal > 0) & ~skipped
+    inactive = inactive.at[jnp.where(inside, active, D)].set(False, mode="drop")
     signed = jnp.stack([state.correlation, -state.correlation])
     speed = 1 - jnp.stack([slope, -slope])  # of atoms towards the active correlations
-    approaching = outside[None] & (speed > noise)
+    approaching = inactive[None] & (speed > noise)
     entry = jnp.min(_time_to_close(level - signed, speed, approaching), axis=0)
     shrinkage = -direction * sign  # of the magnitudes of the active coefficients
     departure = _time_to_close(state.weights * sign, shrinkage, inside & (shrinkage > 0))
     first = jnp.argmin(departure).astype(jnp.int32)
-    gamma = jnp.min(entry, initial=level)
-    leaves = advances & (departure[first] <= gamma) if lasso else jnp.zeros((), bool)
-    entering = jnp.where(~leaves & (gamma < level), jnp.argmin(entry), -1).astype(jnp.int32)
-    gamma = jnp.where(advances, jnp.where(leaves, departure[first], gamma), 0)
+    step_length = jnp.min(entry, initial=level)
+    leaves = advances & (departure[first] <= step_length) if lasso else jnp.zeros((), bool)
+    entering = jnp.where(~leaves & (step_length < level), jnp.argmin(entry), -1).astype(jnp.int32)
+    step_length = jnp.where(advances, jnp.where(leaves, departure[first], step_length), 0)
 
-    weights = jnp.where(leaves & (slots == first), 0, state.weights + gamma * direction)
+    weights = jnp.where(leaves & (slots == first), 0, state.weights + step_length * direction)
     correlation = b - dot(weights, active_columns)
     dense = jnp.zeros(D, b.dtype).at[jnp.where(inside, active, D)].add(weights, mode="drop")
-    norm, penalty = jnp.linalg.norm(correlation), level - gamma
+    norm, penalty = jnp.linalg.norm(correlation), level - step_length
     deviation = jnp.where(inside, jnp.abs(correlation[at] * sign - penalty), 0)
     violation = jnp.maximum(jnp.max(deviation), jnp.max(jnp.abs(correlation)) - penalty)
 
@@ -191,15 +192,15 @@ def step(
     status = jnp.where(finite, status, NOT_FINITE)
     # If an atom was skipped, the path has no corner here.
     corner = path.steps + (advances & ~skips).astype(jnp.int32)
-    onward = advances & (jnp.arange(s + 1, dtype=jnp.int32) >= corner)
+    from_corner = advances & (jnp.arange(s + 1, dtype=jnp.int32) >= corner)
     condition = jnp.maximum(count.astype(b.dtype) * inverse, 1)
     path = AnglePath(
-        coefficients=jnp.where(onward[:, None], dense[None], path.coefficients),
-        penalty=jnp.where(onward, penalty, path.penalty),
-        cardinality=jnp.where(onward, count, path.cardinality),
-        residual_norm=jnp.where(onward, norm, path.residual_norm),
-        explained=jnp.where(onward, dot(b + correlation, dense), path.explained),
-        condition=jnp.where(onward, condition, path.condition),
+        coefficients=jnp.where(from_corner[:, None], dense[None], path.coefficients),
+        penalty=jnp.where(from_corner, penalty, path.penalty),
+        cardinality=jnp.where(from_corner, count, path.cardinality),
+        residual_norm=jnp.where(from_corner, norm, path.residual_norm),
+        explained=jnp.where(from_corner, dot(b + correlation, dense), path.explained),
+        condition=jnp.where(from_corner, condition, path.condition),
         steps=corner,
         status=status.astype(jnp.int32),
     )
@@ -221,7 +222,7 @@ def step(
 
 
 def _leave(state: State, which: Int[Array, ""]) -> State:
-    """Remove the atom in place `which`, close the gap, and factorise again."""
+    """Remove the active atom `state.active[which]`, shift later ones, and factorise again."""
     k = state.active.shape[0]
     slots = jnp.arange(k, dtype=jnp.int32)
     source = jnp.minimum(jnp.where(slots >= which, slots + 1, slots), k - 1)
@@ -253,7 +254,7 @@ def run(
     max_iterations: int,
     lasso: bool,
 ) -> AnglePath:
-    """Step from corner to corner until the path ends."""
+    """Return the path of `lars`, or of `lasso`, in the units of the scaled arguments."""
     state = jax.lax.while_loop(
         lambda state: state.path.status == RUNNING,
         lambda state: step(state, columns, b, diagonal, tolerance, lasso=lasso),
@@ -280,26 +281,26 @@ def lars(
     it. After the last atom has entered, the path ends at the least-squares solution.
 
     Args:
-        A: symmetric, positive semi-definite, shape `D D`, or a function that gives its columns, see
-            `scdp`.
+        A: symmetric, positive semi-definite, shape `D D`, or a function from the number of an atom
+            to its column.
         b: shape `D`.
         max_atoms: largest number of atoms (static). The path ends before one more would enter.
         tolerance: end when the largest correlation is at most `tolerance max |b|`.
-        diagonal: of A, shape `D`, if A is given by columns.
+        diagonal: the diagonal of A, shape `D`, if A is given by columns.
 
     Returns:
         `AnglePath`, of at most `max_atoms` steps. Its status is `CONVERGED` by the tolerance or at
         least squares; `COMPLETED` at `max_atoms`; `INDEFINITE` if A is not positive semi-definite
-        (the path ends before); or `NOT_FINITE`. It is `PRECISION_LOST` if by `condition` some
-        coefficients may be wrong by more than 1e-3. It is also `PRECISION_LOST` if the correlations
-        at a corner violate its conditions by more than the root of epsilon, as they do if b is not
-        in the range of A.
+        (the path ends before); or `NOT_FINITE`. It is `PRECISION_LOST` if by `condition` the
+        relative error of some coefficients may exceed 1e-3. It is also `PRECISION_LOST` if the
+        correlations at a corner violate its conditions by more than the root of epsilon, as they do
+        if b is not in the range of A.
 
     Works under `jit` and `vmap`. Not differentiable.
 
     Raises:
-        ValueError: for shapes that do not fit, or more atoms than there are.
-        TypeError: if `max_atoms` is not a whole number.
+        ValueError: for shapes that do not fit, a `max_atoms` that is not a whole number from 1 to
+            D, or a negative tolerance.
     """
     return _path(A, b, max_atoms, max_atoms, tolerance, diagonal, lasso=False)
 
@@ -319,24 +320,25 @@ def lasso(
     corners then are the corners of the LASSO's solution path.
 
     Args:
-        A: symmetric, positive semi-definite, shape `D D`, or a function that gives its columns, see
-            `scdp`.
+        A: symmetric, positive semi-definite, shape `D D`, or a function from the number of an atom
+            to its column.
         b: shape `D`.
         max_atoms: largest number of active atoms (static). The path ends before one more would
             enter.
         max_iterations: largest number of corners (static); by default `4 max_atoms`. If several
             atoms enter or leave at one lambda, each has a corner.
         tolerance: end when lambda is at most `tolerance max |b|`.
-        diagonal: of A, shape `D`, if A is given by columns.
+        diagonal: the diagonal of A, shape `D`, if A is given by columns.
 
     Returns:
-        `AnglePath`, with the status of `lars`, or `EXHAUSTED` at `max_iterations`.
+        `AnglePath`, of at most `max_iterations` steps. The status is `EXHAUSTED` if this limit ends
+        the path; otherwise it has the meaning stated at `lars`.
 
     Works under `jit` and `vmap`. Not differentiable.
 
     Raises:
-        ValueError: for shapes that do not fit, more atoms than exist, or less than one step.
-        TypeError: if `max_atoms` or `max_iterations` is not a whole number.
+        ValueError: for shapes that do not fit, a `max_atoms` that is not a whole number from 1 to
+            D, a `max_iterations` that is not one of at least 1, or a negative tolerance.
     """
     steps = 4 * max_atoms if max_iterations is None else max_iterations
     return _path(A, b, max_atoms, steps, tolerance, diagonal, lasso=True)
@@ -352,6 +354,7 @@ def _path(
     *,
     lasso: bool,
 ) -> AnglePath:
+    """Check the arguments of `lars` or `lasso`, and return the path in the caller's units."""
     systems = single_system(A, b, diagonal)
     max_atoms = check_atoms(max_atoms, systems.b.shape[1])
     check_nonnegative("tolerance", tolerance)
@@ -371,7 +374,7 @@ def _path(
 def single_system(
     A: Float[ArrayLike, "D D"] | Column, b: Float[ArrayLike, " D"], diagonal: ArrayLike | None
 ) -> System:
-    """Return the system; raise ValueError unless it is a single system with one right-hand side."""
+    """Return `A w = b`, scaled; raise ValueError unless it is one system with one vector `b`."""
     systems = scaled_systems(A, b, diagonal)
     if systems.batched or systems.several:
         raise ValueError("A, b: expected one system with one right-hand side")
@@ -381,7 +384,10 @@ def single_system(
 def factored(
     matrix: Float[Array, "k k"], filled: Bool[Array, " k"]
 ) -> tuple[Float[Array, "k k"], Float[Array, ""]]:
-    """Return the Cholesky factor, with 1 in empty places, and the trace of the scaled inverse."""
+    """Return the Cholesky factor of `matrix`, and the trace of its inverse scaled to unit diagonal.
+
+    Rows and columns that are not `filled` count as rows of the identity, and not in the trace.
+    """
     identity = jnp.eye(filled.shape[0], dtype=matrix.dtype)
     factor = jnp.linalg.cholesky(jnp.where(filled[:, None] & filled[None, :], matrix, identity))
     inverse = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
@@ -390,5 +396,5 @@ def factored(
 
 
 def _time_to_close(gap: Array, speed: Array, moving: Array) -> Array:
-    """Return the step length that closes a gap: 0 if it is closed, infinity if it never closes."""
+    """Return the step length that closes `gap`: 0 if it is closed, infinity if not `moving`."""
     return jnp.where(moving, jnp.maximum(gap, 0) / jnp.where(moving, speed, 1), jnp.inf)

@@ -21,10 +21,10 @@ from .system import Column, Columns, check_atoms, check_nonnegative, scaled_syst
 class State(NamedTuple):
     """A batch of pursuits that step together; pursuits that have ended are frozen."""
 
-    residual: Float[Array, "v D c"]  # -c = b - A w
+    residual: Float[Array, "v D c"]  # b - A w, the paper's -c
     weights: Float[Array, "v k c"]  # weights of the selected atoms
-    path: Float[Array, "v k k c"]  # weights just before the next atom was selected
-    slot: Int[Array, "v D"]  # place of an atom in the support, k if it is not selected
+    path: Float[Array, "v k k c"]  # row i: weights just before atom i + 1 was selected
+    slot: Int[Array, "v D"]  # index of an atom in the support, k if it is not selected
     support: Int[Array, "v k"]  # in the order of selection, -1 for none
     residual_norm: Float[Array, "v e"]  # |b - A w| with 0, 1, .. k atoms, just before the next atom
     explained: Float[Array, "v e"]  # 2 b'w - w'A w, just before the next atom
@@ -36,7 +36,7 @@ class State(NamedTuple):
 
 
 def init(b: Float[Array, "v D c"], tolerance: Float[Array, ""], *, max_atoms: int) -> State:
-    """Return the state without atoms, `w = 0`."""
+    """Return the state before the first step: no selected atoms, and `w = 0`."""
     v, D, c = b.shape
     k, start = max_atoms, norm(b)
     return State(
@@ -63,7 +63,7 @@ def step(
     key: Key | None = None,
     subset: int | None = None,
 ) -> State:
-    """Change the coefficient of the atom with the largest residual, so that its residual shrinks.
+    """Change the coefficient of each system's atom with the largest residual, to shrink it.
 
     With `key` and `subset` only a random subset of the atoms is examined.
     """
@@ -78,8 +78,8 @@ def step(
         score = jnp.where(jnp.zeros(D, bool).at[examined].set(True)[None, :], score, 0)
     atom = jnp.argmax(score, axis=1).astype(jnp.int32)
     has_atom = score[lane, atom] > 0
-    place = jnp.minimum(state.slot[lane, atom], state.size)
-    full = place >= k  # one atom more than the path can hold
+    index = jnp.minimum(state.slot[lane, atom], state.size)
+    full = index >= k  # one atom more than the path can hold
     moves = running & ~full & has_atom
     column, square = columns(atom), diagonal[lane, atom]
     atom_residual = state.residual[lane, atom]
@@ -87,32 +87,32 @@ def step(
     beta = jnp.where(moves[:, None], beta, 0)
     residual = state.residual - column[:, :, None] * beta[:, None, :]
     new_norm = norm(residual)
-    slot = jnp.where(moves, place, k)
+    slot = jnp.where(moves, index, k)
     weights = state.weights.at[lane, slot].add(beta, mode="drop")
-    size = jnp.maximum(state.size, jnp.where(moves, place + 1, 0))
+    size = jnp.maximum(state.size, jnp.where(moves, index + 1, 0))
     count = jnp.arange(k + 1, dtype=jnp.int32)[None, :]
     reached = moves[:, None] & (count >= size[:, None])
     gain = jnp.sum(2 * beta * atom_residual, axis=1) - square * jnp.sum(jnp.square(beta), axis=1)
     explained = jnp.max(state.explained, axis=1) + gain
 
     status = residual_status(new_norm, state.residual_norm[:, 0], tolerance)
-    limit = jnp.where(state.step + 1 >= max_iterations, EXHAUSTED, status)
+    limit_status = jnp.where(state.step + 1 >= max_iterations, EXHAUSTED, status)
     # The pursuit cannot go on if only atoms of length zero, in this precision, have a residual.
     usable_norm = norm(jnp.where((diagonal > 0)[:, :, None], residual, 0))
     stuck = residual_status(usable_norm, state.residual_norm[:, 0], tolerance) == CONVERGED
-    limit = jnp.where(stuck, TRUNCATED, jnp.where(full, COMPLETED, limit))
-    status = jnp.where(status == RUNNING, limit, status)
+    limit_status = jnp.where(stuck, TRUNCATED, jnp.where(full, COMPLETED, limit_status))
+    status = jnp.where(status == RUNNING, limit_status, status)
     # In a positive semi-definite matrix a_ij^2 <= a_ii a_jj.
     slack = 1 + float(np.sqrt(epsilon(new_norm.dtype)))
-    outside = jnp.square(column) > slack * square[:, None] * diagonal
-    indefinite = jnp.any(diagonal < 0, axis=1) | (moves & jnp.any(outside, axis=1))
+    violates = jnp.square(column) > slack * square[:, None] * diagonal
+    indefinite = jnp.any(diagonal < 0, axis=1) | (moves & jnp.any(violates, axis=1))
     status = jnp.where((status < NOT_FINITE) & indefinite, INDEFINITE, status)
     status = jnp.where(jnp.isfinite(jnp.sum(diagonal, axis=1)), status, NOT_FINITE)
     return State(
         residual=residual,
         weights=weights,
         path=state.path.at[lane, size - 1].set(weights),
-        slot=state.slot.at[lane, jnp.where(moves, atom, D)].set(place, mode="drop"),
+        slot=state.slot.at[lane, jnp.where(moves, atom, D)].set(index, mode="drop"),
         support=state.support.at[lane, slot].set(atom, mode="drop"),
         residual_norm=jnp.where(reached, new_norm[:, None], state.residual_norm),
         explained=jnp.where(reached, explained[:, None], state.explained),
@@ -171,22 +171,23 @@ def matching_pursuit(
 ) -> Path:
     """Solve `A w = b` by matching pursuit (Mallat 1999; Karsmakers 2011, Algorithm 1).
 
-    Each step takes the atom with the largest residual, whether selected before or not, and changes
-    its coefficient so that this residual is zero. Statisticians call it forward stepwise
-    regression. With a shrinkage below 1, a step makes only this fraction of the change: forward
-    stagewise regression, which is slower and less greedy. A step costs one column of A.
+    Each step takes the atom i with the largest residual `|(b - A w)_i|`, whether selected before or
+    not, and changes its coefficient so that this residual is zero. Statisticians call the method
+    forward stepwise regression. With a shrinkage below 1, a step makes only this fraction of the
+    change: forward stagewise regression, which is slower and less greedy. A step costs one column
+    of A.
 
     Args:
-        A: symmetric, positive semi-definite, shape `D D` or `v D D`, or a function that gives
-            columns; see `scdp`. For a dictionary X it is `GramColumns(X)`, with `b = X'y`.
+        A: symmetric, positive semi-definite, shape `D D` or `v D D`, or a function from the number
+            of an atom to its column. For a dictionary X it is `GramColumns(X)`, with `b = X'y`.
         b: shape `D`, or `D c` for several right-hand sides that select together, after the axis `v`
             of a batch.
         max_atoms: largest number of different atoms (static).
         shrinkage: fraction of the step that is taken, in (0, 1].
         max_iterations: limit of steps; by default `20 max_atoms` (static).
         tolerance: end when `|b - A w| <= tolerance |b|`.
-        diagonal: of A, shape `D`, if A is given by columns.
-        key: random key of the subsets.
+        diagonal: the diagonal of A, shape `D`, if A is given by columns.
+        key: random key of the subsets; needed with `subset`, and only then.
         subset: number of random atoms examined in each step (static; Popovici et al. 2005,
             stochastic kernel matching pursuit). None examines all.
 
@@ -195,13 +196,14 @@ def matching_pursuit(
         not the least-squares solution, which `scdp` computes with these atoms as `initial` (the
         de-bias step). `explained` is `2 b'w - w'A w`; `condition` is not computed, and is 1. The
         status is `CONVERGED` by the tolerance, `COMPLETED` if more than `max_atoms` would be
-        selected, `EXHAUSTED` at `max_iterations`, `TRUNCATED` if only atoms of length zero have a
-        residual, `INDEFINITE` if A is not positive semi-definite, or `NOT_FINITE`.
+        selected, `EXHAUSTED` at `max_iterations`, `TRUNCATED` if only atoms with a zero on A's
+        diagonal have a residual, `INDEFINITE` if A is not positive semi-definite, or `NOT_FINITE`.
 
     Works under `jit` and `vmap`. Not differentiable.
 
     Raises:
-        ValueError: for shapes that do not fit, more atoms than exist, or a shrinkage out of range.
+        ValueError: for shapes that do not fit, more atoms than exist, a shrinkage out of range, a
+            negative tolerance, or only one of `key` and `subset`.
     """
     systems = scaled_systems(A, b, diagonal)
     max_atoms = check_atoms(max_atoms, systems.b.shape[1])

@@ -15,16 +15,19 @@ _GUARD = 256
 
 
 class SmallProblem(NamedTuple):
-    """A least-squares problem on some atoms, reduced to small matrices."""
+    """A least-squares problem on the atoms T, reduced to small matrices by `Rows` or by `Gram`."""
 
-    matrix: Float[Array, "q p"]  # R of the atoms, or their bordered normal equations
-    target: Float[Array, "q c"]  # Q'y, or b at the atoms
+    matrix: Float[Array, "q p"]  # R of `X_T = Q R`, or [[A_TT, b_T], [b_T', 0]]
+    target: Float[Array, "q c"]  # Q'y, or b_T
 
     __repr__ = short_repr
 
 
 class Rows(NamedTuple):
-    """A dictionary. Orthogonal transformations solve its least-squares problems."""
+    """The problem `min |y - X w|^2 + ridge |w|^2` on some atoms, solved by QR and SVD.
+
+    In its methods, `w` holds the coefficients of the atoms `slots`.
+    """
 
     X: Float[Array, "n D"]
     target: Float[Array, "n c"]  # y, the residual without atoms
@@ -44,7 +47,7 @@ class Rows(NamedTuple):
     def score(
         self, residual: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, " D"]:
-        """Return the squared correlations of all atoms with the residual."""
+        """Return the squares of `X' residual - ridge w`, summed over the right-hand sides."""
         # Multiply from the left: XLA's product with `X.T` takes 20 to 45 times as long on a CPU.
         correlations = _less_ridge(dot(residual.T, self.X), slots, w, self.ridge)
         return jnp.sum(jnp.square(correlations), axis=0)
@@ -52,17 +55,17 @@ class Rows(NamedTuple):
     def loss(
         self, residual: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, ""]:
-        """Return the objective."""
+        """Return the objective `|y - X w|^2 + ridge |w|^2`."""
         return jnp.sum(jnp.square(residual)) + self.ridge * jnp.sum(jnp.square(w))
 
     def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> SmallProblem:
-        """Reduce the problem by a QR decomposition of the atoms and y."""
+        """Reduce the problem on the atoms T, `slots` where `inside`, by QR of `[X_T, y]`."""
         columns = jnp.where(inside[None, :], self.X[:, slots], 0)
         R = _triangular_factor(jnp.concatenate([columns, self.target], axis=1))
         return SmallProblem(R[:, : len(slots)], R[:, len(slots) :])
 
     def solve(self, small: SmallProblem) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
-        """Return `X_T^+ y` and the rank of `X_T`.
+        """Return the solution, `X_T^+ y` if `ridge` is 0, and the rank of `X_T`.
 
         A singular value counts as rounding below epsilon times the largest singular value times the
         larger dimension. This is the rule of MATLAB's pseudo-inverse, which the paper uses.
@@ -75,7 +78,7 @@ class Rows(NamedTuple):
 
 
 class Gram(NamedTuple):
-    """Normal equations. The cost of a step does not depend on the number of rows."""
+    """The problem of `Rows` by `A = X'X` and `b = X'y`, at a cost that does not depend on n."""
 
     bordered: Float[Array, "D1 D1"]  # [[A, b, 0], [b', 0, 0], [0, 0, 0]]
     target: Float[Array, "D c"]  # b, the residual without atoms
@@ -85,7 +88,7 @@ class Gram(NamedTuple):
 
     @classmethod
     def of(cls, A: Float[Array, "D D"], b: Float[Array, "D c"], ridge: Float[Array, ""]) -> "Gram":
-        """Return the normal equations of `A w = b`."""
+        """Return the problem `(A + ridge I) w = b`."""
         last = jnp.pad(b.T, ((0, 1), (0, b.shape[1] + 1)))
         top = jnp.pad(jnp.concatenate([A, b], axis=1), ((0, 0), (0, 1)))
         return cls(jnp.concatenate([top, last]), b, ridge)
@@ -96,7 +99,7 @@ class Gram(NamedTuple):
         return len(self.target)
 
     def residual(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "D c"]:
-        """Return the residual `b - A w`."""
+        """Return the residual `b - A w - ridge w`."""
         # The additional row of zeros keeps XLA from fusing a single row and the look-up into one
         # slow loop.
         D, c = self.target.shape
@@ -106,17 +109,17 @@ class Gram(NamedTuple):
     def score(
         self, residual: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, " D"]:
-        """Return the squared correlations of all atoms with the residual."""
+        """Return the squares of `residual`, summed over the right-hand sides."""
         return jnp.sum(jnp.square(residual), axis=1)
 
     def loss(
         self, residual: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, ""]:
-        """Return the objective less `|y|^2`: `w'A w - 2 b'w`."""
+        """Return the objective less `|y|^2`: `w'A w - 2 b'w + ridge |w|^2`."""
         return -jnp.sum((self.target[slots] + residual[slots]) * w)
 
     def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> SmallProblem:
-        """Return `[[A, b], [b', 0]]` of the atoms."""
+        """Return the problem on the atoms T, which are `slots` where `inside`."""
         D, c = self.target.shape
         borders = jnp.arange(D, D + c, dtype=jnp.int32)
         indices = jnp.concatenate([jnp.where(inside, slots, D + c), borders])
@@ -124,7 +127,7 @@ class Gram(NamedTuple):
         return SmallProblem(matrix, self.target[slots])
 
     def solve(self, small: SmallProblem) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
-        """Return `A_TT^+ b_T` and the rank, both in the precision of squared singular values.
+        """Return `(A_TT + ridge I)^+ b_T`, and the numerical rank of `A_TT`.
 
         A guard is added to the diagonal, and the matrix is factorised by Cholesky. As the guard
         tends to zero, the solution tends to the shortest solution.
@@ -149,7 +152,7 @@ def _less_ridge(
     w: Float[Array, "m c"],
     ridge: Float[Array, ""],
 ) -> Float[Array, "c D"]:
-    """Return the correlations, less `ridge w` at the atoms `slots`, whose coefficients are `w`."""
+    """Return `correlations` less `ridge w`; `w` holds the coefficients of the atoms `slots`."""
     # The condition skips the scatter-add, which takes longer than a small product.
     return jax.lax.cond(
         ridge > 0,

@@ -25,12 +25,12 @@ class State(NamedTuple):
     basis: Float[Array, "v k n"]  # orthonormal basis of the span of the selected atoms
     factor: Float[Array, "v k k"]  # R of X_S = basis' R
     residual: Float[Array, "v n c"]  # y - X w
-    correlation: Float[Array, "v D c"]  # X'(y - X w) at the last selection or stage
-    along: Float[Array, "v k c"]  # basis y
+    correlation: Float[Array, "v D c"]  # X'(y - X w) when last computed
+    along: Float[Array, "v k c"]  # basis @ y
     square: Float[Array, "v k"]  # |x_s|^2 of the selected atoms
     support: Int[Array, "v k"]  # in the order of selection, -1 for none
     free: Bool[Array, "v D"]  # atoms neither selected nor dependent on the selected ones
-    pending: Bool[Array, "v D"]  # atoms of this stage that are not yet selected
+    pending: Bool[Array, "v D"]  # atoms of the current stage that are not yet selected
     residual_norm: Float[Array, "v e"]  # |y - X w| with 0, 1, .. k atoms
     size: Int[Array, " v"]
     stage: Int[Array, " v"]
@@ -46,7 +46,7 @@ def init(
     *,
     max_atoms: int,
 ) -> State:
-    """Return the state without atoms, `w = 0`."""
+    """Return the state before the first step: no selected atoms, and `w = 0`."""
     v, n, D = X.shape
     k, c, start = max_atoms, y.shape[2], norm(y)
     return State(
@@ -73,10 +73,11 @@ def step(
     threshold: Float[Array, " v"] | None,
     max_stages: int,
 ) -> State:
-    """Select one atom and orthogonalise it by Gram-Schmidt with one repetition.
+    """Select one atom in each system, and orthogonalise it by Gram-Schmidt with one repetition.
 
     With a threshold, a new stage begins when all atoms of the stage are selected. The correlations
-    are then computed again, and atoms above `threshold |residual| / sqrt(n)` form the new stage.
+    are then computed again, and atoms above `threshold |residual| / sqrt(n)` form the new stage. If
+    `threshold` is None, every step computes the correlations.
     """
     running = state.status == RUNNING
     correlation, pending, stage = state.correlation, state.pending, state.stage
@@ -122,9 +123,9 @@ def step(
     column = jnp.where(on_diagonal, length[:, None], first + second)
     after = jnp.arange(k + 1, dtype=jnp.int32)[None, :] > state.size[:, None]
     status = residual_status(new_norm, state.residual_norm[:, 0], tolerance)
-    limit = jnp.where(too_many_stages & jnp.any(pending, axis=1), EXHAUSTED, status)
-    limit = jnp.where(size >= k, COMPLETED, limit)
-    status = jnp.where(status == RUNNING, limit, status)
+    limit_status = jnp.where(too_many_stages & jnp.any(pending, axis=1), EXHAUSTED, status)
+    limit_status = jnp.where(size >= k, COMPLETED, limit_status)
+    status = jnp.where(status == RUNNING, limit_status, status)
     status = jnp.where((status == RUNNING) & ~has_atom, CONVERGED, status)
     finite = jnp.isfinite(length) & jnp.isfinite(jnp.sum(correlation, (1, 2)))
     status = jnp.where(finite, status, NOT_FINITE)
@@ -175,7 +176,8 @@ def omp(
     Works under `jit` and `vmap`, but a batch is faster than `vmap`. Not differentiable.
 
     Raises:
-        ValueError: for shapes that do not fit, or more atoms than there are.
+        ValueError: for shapes that do not fit, a `max_atoms` beyond n or D, or a negative
+            tolerance.
     """
     return _pursue(X, y, max_atoms, tolerance, None, 1)
 
@@ -197,9 +199,9 @@ def stagewise_omp(
     It needs far fewer products with X than `omp`.
 
     Args:
-        X: dictionary, shape `n D` or `v n D`.
-        y: shape `n` or `n c`, after the axis `v` of a batch.
-        max_atoms: length of the path (static).
+        X: dictionary, one atom per column, shape `n D`, or `v n D` for a batch.
+        y: shape `n`, or `n c` for several right-hand sides; after the axis `v` of a batch.
+        max_atoms: length of the path, at most n and D (static).
         threshold: least correlation of a selected atom, in units of `|r| / sqrt(n)`, the standard
             deviation of the correlation with noise of length `|r|`. The source recommends 2 to 3.
         max_stages: largest number of stages (static).
@@ -211,7 +213,8 @@ def stagewise_omp(
         `EXHAUSTED` if the limit of stages ends the pursuit.
 
     Raises:
-        ValueError: for shapes that do not fit, or more atoms than there are.
+        ValueError: for shapes that do not fit, a `max_atoms` beyond n or D, less than one stage,
+            or a negative threshold or tolerance.
     """
     check_nonnegative("threshold", threshold)
     return _pursue(X, y, max_atoms, tolerance, threshold, whole_number("max_stages", max_stages, 1))
@@ -225,6 +228,7 @@ def _pursue(
     threshold: ScalarLike | None,
     max_stages: int,
 ) -> Path:
+    """Check the arguments of `omp` (no threshold) or `stagewise_omp`, and return the path."""
     check_runtime()
     X, y = dictionary_system(X, y)
     max_atoms = check_atoms(max_atoms, min(X.shape[-2:]), what="rows or atoms")

@@ -27,12 +27,12 @@ class Path(NamedTuple):
     every field. Several right-hand sides add a trailing axis to `coefficients`.
     """
 
-    support: Int[Array, "..."]  # atoms in the order of selection, -1 from `size` on; shape `k`
+    support: Int[Array, "..."]  # atoms as selected, then -1 from `size` on; shape `k`
     coefficients: Float[Array, "..."]  # row i: coefficients of the first i + 1 atoms; shape `k k`
     residual_norm: Float[Array, "..."]  # |b - A w| or |y - X w| with 0, 1, .. k atoms; shape `k+1`
     # b'w with 0, 1, .. k atoms, the explained part of |y|^2; shape `k+1`
     explained: Float[Array, "..."]
-    # estimated condition number of the scaled A among the first atoms; shape `k`
+    # estimated condition number of A among the first atoms, scaled to unit diagonal; shape `k`
     condition: Float[Array, "..."]
     size: Int[Array, "..."]  # number of selected atoms, at most k; later entries repeat the last
     status: Int[Array, "..."]
@@ -44,7 +44,7 @@ class Path(NamedTuple):
 
         Args:
             n_atoms: number of atoms (static).
-            size: number of selected atoms; by default the length of the path.
+            size: use the solution with the first `size` selected atoms; by default the last one.
 
         Raises:
             ValueError: if the path is shorter than `size`, or has atoms beyond `n_atoms`.
@@ -75,7 +75,7 @@ def _dense_of_size(
 def scattered(
     support: Int[Array, "*v k"], weights: Float[Array, "..."], n_atoms: int
 ) -> Float[Array, "..."]:
-    """Return the coefficients of all atoms, given `weights` at `support`; -1 is no atom."""
+    """Return the coefficients of all atoms: `weights` at `support` (-1 is no atom), 0 elsewhere."""
 
     def scatter(support: Int[Array, " k"], weights: Float[Array, " k *c"]) -> Float[Array, " D *c"]:
         dense = jnp.zeros((n_atoms, *weights.shape[1:]), weights.dtype)
@@ -87,9 +87,10 @@ def scattered(
 
 
 def directions_of(factor: Float[Array, "v k k"], size: Int[Array, " v"]) -> Float[Array, "v k k"]:
-    """Return the directions `p_j` of the selected atoms, given `R` with `A_SS = R'R`.
+    """Return the conjugate directions of the selected atoms S: row j is column j of `R^(-1)`.
 
-    Entries of the upper triangular `factor` beyond `size`, the number of atoms, are ignored.
+    `factor` is the upper triangular R with `A_SS = R'R`. Its entries beyond the number of atoms,
+    `size`, are ignored; there the directions are unit vectors.
     """
     k = factor.shape[1]
     inside = jnp.arange(k, dtype=jnp.int32)[None, :] < size[:, None]
@@ -112,13 +113,13 @@ def assemble(
     """Return the path, with the solution and the condition number of each size.
 
     Args:
-        support: atoms, -1 from `size` on.
+        support: selected atoms, -1 from `size` on.
         directions: row j is `p_j`, over the first j + 1 atoms, with `p_i'A p_j = (i == j)`.
         along: `p_j'b`, the coefficient of direction j in the solution.
         diagonal: the diagonal of `A` at the support.
-        residual_norm: norms with 0 to k atoms.
+        residual_norm: norms of the residual with 0 to k atoms.
         size: number of selected atoms.
-        status: status of the pursuit.
+        status: stop code of the pursuit, before the check whether the coefficients are lost.
         on_rows: whether the directions come from X, not from `A = X'X`. The errors of the
             coefficients then grow with the root of the condition number of A.
     """
@@ -153,21 +154,25 @@ def precision_status(lost: Bool[Array, "*v"]) -> Int[Array, "*v"]:
 
 
 def unbatched(result: Any, batched: bool, several: bool) -> Any:
-    """Return the result of a pursuit without the axes that the caller's arrays lack."""
+    """Drop the axis of systems unless `batched`, and of right-hand sides unless `several`."""
     if not several:
         result = result._replace(coefficients=result.coefficients[..., 0])
     return result if batched else type(result)(*(a[0] for a in result))
 
 
 def norm(residual: Float[Array, "v r c"]) -> Float[Array, " v"]:
-    """Return the Euclidean norm over all right-hand sides that select together."""
+    """Return the Euclidean norm of each system's residual, over all right-hand sides together."""
     return jnp.sqrt(jnp.sum(jnp.square(residual), axis=(1, 2)))
 
 
 def residual_status(
     norm: Float[Array, " v"], start: Float[Array, " v"], tolerance: Float[Array, ""]
 ) -> Int[Array, " v"]:
-    """Return the status of a pursuit, from the norms of its residual now and at the start."""
+    """Return `CONVERGED` if `norm <= tolerance start` or is rounding, else `RUNNING`.
+
+    `norm` and `start` are norms of the residual now and at the start. If one of them is NaN or
+    infinite, the status is `NOT_FINITE`.
+    """
     # Rounding leaves a residual of a few epsilon.
     target = jnp.maximum(tolerance, 4 * epsilon(norm.dtype)) * start
     status = jnp.where(norm <= target, CONVERGED, RUNNING)
@@ -185,8 +190,9 @@ def truncation_status(
 ) -> Int[Array, " v"]:
     """Return `TRUNCATED` if atoms that look dependent in this precision still have a residual.
 
-    In exact arithmetic an atom in the span of the selected atoms has no residual. Otherwise, and if
-    `status` is worse, return `status`.
+    Otherwise, and if `status` is worse, return `status`. In exact arithmetic an atom in the span of
+    the selected atoms has no residual. `residual` is `b - A w`, `diagonal` is of A, and `explained`
+    is `b'w`.
     """
     # The rounding error of `b_i - a_i'w` is relative to the sizes of its two terms.
     squared_size = jnp.sum(jnp.square(b), axis=2) + diagonal * explained[:, None]
@@ -197,5 +203,5 @@ def truncation_status(
 
 
 def best_free_atom(free: Bool[Array, "v D"], score: Float[Array, "v D"]) -> Int[Array, " v"]:
-    """Return the free atom with the largest score, the first if several are equal."""
+    """Return each system's free atom with the largest score, the first if several are equal."""
     return jnp.argmax(jnp.where(free, score, -jnp.inf), axis=1).astype(jnp.int32)

@@ -24,8 +24,8 @@ SUBSET = 59
 class State(NamedTuple):
     """A batch of pursuits that step together; pursuits that have ended are frozen."""
 
-    directions: Float[Array, "v k k"]  # rows p_j over the places of the support, p_j'A p_j = 1
-    weights: Float[Array, "v k c"]  # w over the places of the support
+    directions: Float[Array, "v k k"]  # rows p_j, over the atoms of `support`; p_j'A p_j = 1
+    weights: Float[Array, "v k c"]  # coefficients of the atoms of `support`
     along: Float[Array, "v k c"]  # eta_j = p_j'b, the coefficient of direction j
     square: Float[Array, "v k"]  # diagonal of A at the selected atoms
     support: Int[Array, "v k"]  # in the order of selection, -1 for none
@@ -38,7 +38,7 @@ class State(NamedTuple):
 
 
 def init(b: Float[Array, "v D c"], diagonal: Float[Array, "v D"], *, max_atoms: int) -> State:
-    """Return the state without atoms, `w = 0`."""
+    """Return the state before the first step: no selected atoms, and `w = 0`."""
     v, D, c = b.shape
     start = norm(b)
     status = residual_status(start, start, jnp.zeros((), b.dtype))
@@ -69,7 +69,7 @@ def step(
     """Select the atom with the largest residual in a random subset, and move along its direction.
 
     Only the residuals of the subset are computed, from `subset x k` entries of A; the direction
-    costs `k^2` operations. Only the random draw has size D.
+    costs `k^2` operations. Only the cost of the random draw grows with D.
     """
     pursuits = jnp.arange(b.shape[0], dtype=jnp.int32)
     inside = jnp.maximum(state.support, 0)
@@ -102,7 +102,7 @@ def draw(state: State, key: Key, *, subset: int) -> tuple[Float[Array, "v r"], I
 class Choice(NamedTuple):
     """The best of the drawn atoms, for each system."""
 
-    place: Int[Array, " v"]  # place of the atom among the drawn atoms
+    place: Int[Array, " v"]  # index of the atom among the drawn atoms
     atom: Int[Array, " v"]
     has_atom: Bool[Array, " v"]  # whether any drawn atom was free
     residual: Float[Array, "v c"]  # residual of the atom
@@ -114,7 +114,7 @@ class Choice(NamedTuple):
 def choose(
     priorities: Float[Array, "v r"], atoms: Int[Array, "v r"], residual: Float[Array, "v r c"]
 ) -> Choice:
-    """Return the free atom with the largest residual, given `priorities` and `atoms` of `draw`."""
+    """Return the free atom with the largest `residual`, given the two results of `draw`."""
     scores = jnp.where(priorities >= 0, jnp.sum(jnp.square(residual), axis=2), -jnp.inf)
     place = jnp.argmax(scores, axis=1).astype(jnp.int32)
     pursuits = jnp.arange(len(place), dtype=jnp.int32)
@@ -134,10 +134,10 @@ def advance(
     square: Float[Array, " v"],
     rounded: Float[Array, " v"],
 ) -> State:
-    """Select the atom s of `choice`, and move along its direction.
+    """Return the next state: add the atom s of `choice`, and move `w` along its direction.
 
-    `shares` are `p_j'A e_s` of the directions so far, 0 for unused places. `square` is `a_ss`, with
-    a rounding error of some `eps rounded`; see `conjugate.pursue`.
+    `shares` are `p_j'A e_s` for the directions `p_j` so far, then 0. `square` is `a_ss`, which has
+    a rounding error of about `eps rounded`.
     """
     running = state.status == RUNNING
     v, k = state.support.shape
@@ -188,7 +188,7 @@ def run(
 ) -> Path:
     """Return the paths of a batch of systems `A w = b`, which step together.
 
-    Each step examines `subset` random columns of A. The other arguments are as for
+    Each step computes the residuals of `subset` random atoms. The other arguments are as for
     `conjugate.pursue`.
     """
     state = jax.lax.while_loop(
@@ -246,10 +246,11 @@ def scdpp(
             there are fewer.
 
     Returns:
-        `Path`; see `scdp`.
+        `Path`, with a status as explained at `scdp`.
 
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.
+        TypeError: if A is a function.
     """
     if callable(A):
         raise TypeError("A: expected a matrix, got a function; the steps read single entries of A")

@@ -39,11 +39,11 @@ class Subspace(NamedTuple):
 
     support: Int[Array, "..."]  # T, increasing, then -1; shape `k`
     coefficients: Float[Array, "..."]  # coefficients of these atoms, then 0; shape `k`
-    residual_norm: Float[Array, "..."]  # |y - X w|; for normal equations |b - A w|
+    residual_norm: Float[Array, "..."]  # |y - X w|, or |b - A w - ridge w|
     explained: Float[Array, "..."]  # |y|^2 - |y - X w|^2 - ridge |w|^2
     # numerical rank of the atoms, or of their Gram matrix for normal equations
     rank: Int[Array, "..."]
-    iterations: Int[Array, "..."]  # number of iterations, with a last one without progress
+    iterations: Int[Array, "..."]  # number of iterations, including a last one in vain
     status: Int[Array, "..."]
 
     __repr__ = short_repr
@@ -54,12 +54,12 @@ class Subspace(NamedTuple):
 
 
 class State(NamedTuple):
-    """One pursuit; `k` is the largest number of atoms."""
+    """One pursuit; `k` is the largest number of atoms, and `r` counts rows of X or A."""
 
     support: Int[Array, " k"]  # T, increasing; unused places hold any atom
     weights: Float[Array, "k c"]  # coefficients of these atoms, 0 in unused places
-    residual: Float[Array, "r c"]  # r = y - X w, or b - A w
-    loss: Float[Array, ""]  # |y - X w|^2 + ridge |w|^2, or w'A w - 2 b'w
+    residual: Float[Array, "r c"]  # r = y - X w, or b - A w - ridge w
+    loss: Float[Array, ""]  # |y - X w|^2 + ridge |w|^2, for normal equations less |y|^2
     rank: Int[Array, ""]
     iterations: Int[Array, ""]  # l; -1 before the first atoms
     status: Int[Array, ""]
@@ -113,7 +113,7 @@ def step(
 class Fit(NamedTuple):
     """The K atoms with the largest coefficients of a least-squares solution."""
 
-    atoms: Int[Array, " t"]  # increasing, then D
+    atoms: Int[Array, " t"]  # increasing; D stands for no atom
     weights: Float[Array, "t c"]
     rank: Int[Array, ""]  # rank of all atoms of the solution
 
@@ -121,7 +121,7 @@ class Fit(NamedTuple):
 
 
 def _exchange(state: State, form: Rows | Gram, n_kept: Int[Array, ""], *, rule: Rule) -> State:
-    """Fit the present and the new atoms, and keep the K atoms with the largest coefficients."""
+    """Fit the present atoms and those of the largest scores; keep the K largest coefficients."""
     k, D, factor = len(state.support), form.n_atoms, (2 if rule == "cosamp" else 1)
     filled = (jnp.arange(k, dtype=jnp.int32) < n_kept) & (state.iterations >= 0)
     present = jnp.where(filled, state.support, D)
@@ -168,7 +168,7 @@ def _exchange(state: State, form: Rows | Gram, n_kept: Int[Array, ""], *, rule: 
 
 
 def _largest(values: Float[Array, " t"], count: Int[Array, ""]) -> Bool[Array, " t"]:
-    """Mark the places of the largest values, the first places among equal values.
+    """Mark the `count` largest values, and among equal values the first.
 
     Negative values must all be equal. Bit patterns of non-negative floats are in the order of the
     floats, and integers sort ten times faster.
@@ -181,7 +181,7 @@ def _largest(values: Float[Array, " t"], count: Int[Array, ""]) -> Bool[Array, "
 
 
 def _fitted(form: Rows | Gram, n_kept: Int[Array, ""], candidates: Fit) -> Fit:
-    """Return the K largest coefficients of the least-squares solution on the candidates."""
+    """Fit the atoms of `candidates` by least squares; return the K largest coefficients."""
     atoms, D = candidates.atoms, form.n_atoms
     t, inside = len(atoms), atoms < D
     slots = jnp.minimum(atoms, D - 1)
@@ -210,7 +210,7 @@ def pursue(
     max_atoms: int,
     rule: Rule,
 ) -> Subspace:
-    """Iterate one pursuit until it ends; see `subspace_pursuit`."""
+    """Return the solution of one problem with `n_atoms` atoms by subspace pursuit or CoSaMP."""
     start = jnp.sum(jnp.square(form.target))
     tolerance = jnp.maximum(tolerance, 4 * epsilon(start.dtype))  # residual that rounding leaves
     final = jax.lax.while_loop(
@@ -249,8 +249,8 @@ def run(
 ) -> Subspace:
     """Solve every system for every number of atoms; the results have leading axes `v s`.
 
-    A single system may lack the axis `v`. The state of a pursuit is small, so a batch of loops
-    copies no matrix.
+    If `gram`, `matrix` and `target` are A and b (`n` is D), otherwise X and y. A single system may
+    lack the axis `v`. The state of a pursuit is small, so a batch of loops copies no matrix.
     """
     form = Gram.of if gram else Rows
 
@@ -314,8 +314,8 @@ def subspace_pursuit(
     `least_squares` on the selected atoms.
 
     Raises:
-        ValueError: for shapes that do not fit, K below 1 or above the number of atoms, or negative
-            numbers.
+        ValueError: for shapes that do not fit, K below 1 or above `max_atoms` or D, no iterations,
+            or a negative tolerance or ridge.
     """
     return _of_rows(X, y, n_atoms, max_atoms, max_iterations, tolerance, ridge, "subspace")
 
@@ -362,20 +362,21 @@ def subspace_pursuit_gram(
         A: symmetric, positive semi-definite, shape `D D` or `v D D`.
         b: shape `D`, or `D c` for several right-hand sides that select together; after the axis `v`
             of a batch.
-        n_atoms: K, or several numbers; see `subspace_pursuit`.
-        max_atoms: upper limit of K (static).
+        n_atoms: K, or several numbers, shape `s`, each solved separately.
+        max_atoms: upper limit of K (static). By default the largest K, which must be concrete.
         max_iterations: limit of iterations.
-        tolerance: end when `|b - A w| <= tolerance |b|`.
-        ridge: number added to the diagonal.
+        tolerance: end when `|b - A w - ridge w| <= tolerance |b|`.
+        ridge: number added to the diagonal of A.
         rule: "subspace" or "cosamp" (static).
 
     Returns:
-        `Subspace`, with residuals `|b - A w|`, which may grow while the error on the rows falls.
+        `Subspace`. Its residual norm `|b - A w - ridge w|` may grow while the error on rows falls.
         The status is a status of `subspace_pursuit`, or `INDEFINITE` if A is not positive
         semi-definite.
 
     Raises:
-        ValueError: see `subspace_pursuit`; also for an unknown rule.
+        ValueError: as in `subspace_pursuit`; also for an unknown rule, or a negative entry on the
+            diagonal of A.
     """
     if rule not in ("subspace", "cosamp"):
         raise ValueError(f"rule: expected 'subspace' or 'cosamp', got {rule!r}")
@@ -403,7 +404,7 @@ def _solutions(
     *,
     gram: bool,
 ) -> Subspace:
-    """Check the arguments, scale by powers of two, solve, and undo the scaling."""
+    """Check the arguments, and return the solutions in the caller's units and axes."""
     batched, several = matrix.ndim == 3, target.ndim == matrix.ndim
     counts, limit, single_count = _counts(n_atoms, max_atoms, matrix.shape[-1])
     check_nonnegative("tolerance", tolerance)
@@ -446,7 +447,7 @@ def _in_caller_units(
 
 
 def _scaled(x: Float[Array, "..."], batched: bool) -> tuple[Array, Int[Array, " v"]]:
-    """Scale each array of a batch to near 1 by a power of two; return the exponents too.
+    """Divide each array of a batch by a power of two, to near 1; return the exponents too.
 
     If squares and their sums are far within the range of the dtype, the array is unchanged, because
     scaling a large matrix takes as long as several iterations.
@@ -468,7 +469,7 @@ def _scaled(x: Float[Array, "..."], batched: bool) -> tuple[Array, Int[Array, " 
 
 
 def _counts(n_atoms: Counts, max_atoms: int | None, D: int) -> tuple[Int[Array, " s"], int, bool]:
-    """Return the numbers of atoms, their upper limit, and whether there is only one number."""
+    """Return `n_atoms` as a vector, its upper limit, and whether `n_atoms` was a single number."""
     if max_atoms is not None:
         max_atoms = check_atoms(max_atoms, D)
     limit = D if max_atoms is None else max_atoms

@@ -1,4 +1,4 @@
-"""The systems that pursuits solve: normal equations, formed or by columns, one or a batch."""
+"""The systems that pursuits solve: `A w = b`, with a matrix A or its columns, one or a batch."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -22,15 +22,15 @@ Column = Callable[..., Float[Array, " D"]]
 
 
 class Columns(eqx.Module):
-    """Access to one column of each symmetric matrix of a batch of systems."""
+    """Access to columns of the symmetric matrices of `v` systems."""
 
-    matrix: Float[Array, "g D D"] | Float[Array, "D D"] | None  # `D D` serves all systems
+    matrix: Float[Array, "g D D"] | Float[Array, "D D"] | None  # one matrix serves all systems
     column: Column | None = None  # a function that returns columns, instead of a matrix
     owner: Int[Array, " v"] | None = None  # the index of each system's matrix; None if g = v
-    exponent: Int[Array, " v"] | None = None  # entries of the matrix are divided by 2**exponent
+    exponent: Int[Array, " v"] | None = None  # entries are returned divided by 2**exponent
 
     def __call__(self, atoms: Int[Array, " v"]) -> Float[Array, "v D"]:
-        """Return column `atoms[i]` of matrix i, or of the single matrix."""
+        """Return, in row i, column `atoms[i]` of the matrix of system i."""
         if self.matrix is None:
             assert self.column is not None
             columns = jax.vmap(self.column)(atoms)
@@ -41,11 +41,11 @@ class Columns(eqx.Module):
         return self._scaled(columns)
 
     def scaled_by(self, exponent: Int[Array, " v"]) -> "Columns":
-        """Return columns whose entries are divided by `2**exponent`."""
+        """Return `Columns` that divide the entries of system i by `2**exponent[i]`."""
         return eqx.tree_at(lambda c: c.exponent, self, exponent, is_leaf=lambda x: x is None)
 
     def entries(self, rows: Int[Array, "v r"], atoms: Int[Array, "v k"]) -> Float[Array, "v r k"]:
-        """Return the entries at some rows and columns of each matrix, which must be formed."""
+        """Return the entries of each matrix at `rows` and columns `atoms`; `matrix` must be set."""
         assert self.matrix is not None
         if self.matrix.ndim == 2:
             return self._scaled(self.matrix[rows[:, :, None], atoms[:, None, :]])
@@ -63,7 +63,7 @@ class Columns(eqx.Module):
 
 
 class Scale(NamedTuple):
-    """Exponents of two by which A and b were divided, so that squares stay in range."""
+    """Exponents of the powers of two by which A and b are divided, to keep squares in range."""
 
     A: Int[Array, " v"]
     b: Int[Array, " v"]
@@ -71,12 +71,12 @@ class Scale(NamedTuple):
     __repr__ = short_repr
 
     def unscaled(self, path: Any) -> Any:
-        """Return a path of any class in the units of the unscaled systems."""
+        """Return a `Path` or `AnglePath` in the units of the unscaled systems."""
         return rescaled(path, self.b - self.A, self.b, 2 * self.b - self.A)
 
     @compiled
     def unscaled_single(self, path: Any) -> Any:
-        """Return a path of a single system in the unscaled units."""
+        """Return the path of a single system, without the axis `v`, in the unscaled units."""
         batch = self.unscaled(type(path)(*(a[None] for a in path)))
         return type(path)(*(a[0] for a in batch))
 
@@ -98,7 +98,7 @@ def rescaled(
 def scaled(
     columns: Columns, b: Float[Array, "v D c"], diagonal: Float[Array, "v D"]
 ) -> tuple[Columns, Float[Array, "v D c"], Float[Array, "v D"], Scale]:
-    """Return the systems scaled so that their largest numbers are near 1."""
+    """Return `columns`, `b` and `diagonal` divided to near 1, and the exponents of the divisors."""
     scale = Scale(exponents(diagonal), exponents(b))
     return (
         columns.scaled_by(scale.A),
@@ -109,7 +109,7 @@ def scaled(
 
 
 class System(NamedTuple):
-    """A batch of systems `A w = b`, scaled."""
+    """A batch of systems `A w = b`, divided by the powers of two in `scale`."""
 
     columns: Columns
     b: Float[Array, "v D c"]
@@ -138,7 +138,7 @@ def _scaled_sides(
     batched: bool,
     several: bool,
 ) -> tuple[Float[Array, "v D c"], Float[Array, "v D"], Scale]:
-    """Return right-hand sides, diagonals and scale of a batch of scaled systems, in one program.
+    """Return the scaled `b`, the scaled diagonals of A and the scale of a batch of systems.
 
     The matrices are not returned, because a program copies what it returns.
     """
@@ -155,7 +155,7 @@ def _scaled_sides(
 def scaled_systems(
     A: Float[ArrayLike, "..."] | Column, b: Float[ArrayLike, "..."], diagonal: ArrayLike | None
 ) -> System:
-    """Check the arguments of a pursuit of normal equations, and return the scaled batch."""
+    """Check `A`, `b` and the `diagonal` of A (None with a matrix), and return the scaled batch."""
     check_runtime()
     if callable(A):
         if diagonal is None:
@@ -187,7 +187,7 @@ def scaled_systems(
 
 
 def in_finer_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
-    """Return both arrays in the more precise floating dtype; integers do not count."""
+    """Return both arrays in the more precise of their floating dtypes, or in the default dtype."""
     a, b = as_array(a), as_array(b)
     floating = [x.dtype for x in (a, b) if jnp.issubdtype(x.dtype, jnp.floating)]
     dtype = max(floating, key=lambda d: jnp.finfo(d).bits) if floating else jnp.result_type(float)
@@ -204,7 +204,7 @@ def square_system(A: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
 
 
 def dictionary_system(X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
-    """Return `X` and `y` in one dtype; raise ValueError unless `X` is a table and `y` fits."""
+    """Return `X` and `y` in one dtype; raise ValueError unless the axes of X and y fit."""
     X, y = in_finer_dtype(X, y)
     if X.ndim not in (2, 3):
         raise ValueError(f"X: expected shape (n, D) or (v, n, D), got {X.shape}")
@@ -219,22 +219,25 @@ def _check_sides(name: str, sides: Array, lead: tuple[int, ...]) -> None:
 
 
 class GramColumns(eqx.Module):
-    """The columns of `X'X`, which is not formed. Its condition number is the square of X's."""
+    """A function that returns columns of `X'X` without computing the whole matrix.
+
+    The condition number of `X'X` is the square of X's.
+    """
 
     X: Float[Array, "n D"]
 
     def __call__(self, atom: Int[Array, ""]) -> Float[Array, " D"]:
-        """Return `X'x_j`."""
+        """Return `X'x_j`, where j is `atom`."""
         return dot(self.X[:, atom], self.X)
 
 
 def check_atoms(count: int, n_atoms: int, name: str = "max_atoms", what: str = "atoms") -> int:
-    """Return a number of atoms; raise ValueError if the system has fewer."""
+    """Return `count` as an int; raise ValueError unless it is whole and from 1 to `n_atoms`."""
     return whole_number(name, count, 1, n_atoms, f"the number of {what}")
 
 
 def check_nonnegative(name: str, value: ArrayLike) -> None:
-    """Raise ValueError for a concrete number that is negative or NaN."""
+    """Raise ValueError for a negative number or NaN; let numbers pass that JAX traces."""
     if is_concrete(value) and not np.all(np.asarray(value) >= 0):
         raise ValueError(f"{name}: expected a number of at least 0, got {value}")
 
@@ -242,7 +245,7 @@ def check_nonnegative(name: str, value: ArrayLike) -> None:
 def check_initial(
     initial: Sequence[int] | ArrayLike | None, n_atoms: int, max_atoms: int
 ) -> Int[Array, " i"]:
-    """Return the initial atoms as an array; raise ValueError unless they are different atoms."""
+    """Return `initial` as an array; raise ValueError unless its atoms exist, differ and fit."""
     atoms = np.zeros(0, np.int32) if initial is None else np.asarray(initial)
     if atoms.ndim != 1 or not (atoms.size == 0 or np.issubdtype(atoms.dtype, np.integer)):
         raise ValueError(f"initial: expected a vector of numbers of atoms, got {initial!r}")

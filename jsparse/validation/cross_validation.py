@@ -24,14 +24,14 @@ from .validate import FoldLosses, Kept, Scoring, WithPredictions, checked, mean_
 
 
 class CrossValidation(NamedTuple):
-    """Held-out errors and predictions of a ridge machine for every `C`."""
+    """Held-out errors and predictions of a ridge machine, for `s` values of `C` and `v` folds."""
 
     scores: Float[Array, " s"]  # weighted mean loss over all rows
     fold_scores: Float[Array, "s v"]  # mean loss in each fold; NaN for a fold without weight
     # Held-out predictions of all rows, for every `C`; with `keep`, for the selected `C` only.
     predictions: Float[Array, "s n *c"] | Float[Array, " n *c"]
     status: Int[Array, " s"]  # the worst stop code of all folds
-    # With `keep`: the features and their sums over all rows, the arguments of `solve`.
+    # With `keep`: the features and their sums over all rows, for `machines.fixed_size.solve`.
     sums: Sums | None = None
 
     __repr__ = short_repr
@@ -67,22 +67,24 @@ def cross_validate(
         y: targets, shape `n` or `n c`; -1 and +1 for "misclassification". With a `code`, class
             numbers 0..k-1, shape `n`. Under `jit`, a class number out of range makes all
             predictions NaN, with the status `NOT_FINITE`; outside `jit` it raises ValueError.
-        folds: see `validation.folds`.
+        folds: the division of the rows, such as `validation.folds.plain_folds` returns.
         weights: row weights, shape `n`, used in fitting and in scoring.
         metric: "mse", "mae", or "misclassification" (a fraction).
-        intercept_penalty: see `ridge`.
+        intercept_penalty: factor of half the squared intercept in the objective, at least 0.
         mesh: devices that share the rows of every fold (static). Each device sums and predicts its
             shard, and decomposes its share of the folds.
-        block_rows: number of rows of the feature matrix that are in memory at a time.
-        method: "subtraction", "removal", or "auto" for the cheaper of the two, which
-            `machines.ridge.held_out` explains. "subtraction" does not refine float32 solutions.
+        block_rows: number of rows of the feature matrix that are in memory at a time; by default a
+            number that suits the device.
+        method: "subtraction" decomposes the sums over each fold's training rows, and does not
+            refine float32 solutions. "removal" removes each fold from the solution for all rows.
+            "auto" is the cheaper of the two.
         code: output code of the binary problems, for several classes (`multiclass.output_code`).
             "misclassification" counts wrongly decoded classes. In another metric, the
             loss of a row is the mean over the binary problems that use the row.
-        decoding: how the values of the binary problems give a class, see `multiclass.distances`.
+        decoding: how the values of the binary problems give a class: "loss" or "hamming".
         keep: index into `C`, or one index for each problem. The result then has the predictions for
-            the selected `C` only, shape `n *c`, and the sums over all rows, from which `solve`
-            computes the machine fitted to all rows without another pass.
+            the selected `C` only, shape `n *c`, and the sums over all rows, from which
+            `machines.fixed_size.solve` computes the machine of all rows without another pass.
 
     Differentiable in the feature map, `C`, `X`, `y` and `weights` in both modes (the derivative of
     "misclassification" is zero). Nothing recompiles when values change; `vmap` over kernels, `C`

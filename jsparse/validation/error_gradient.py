@@ -16,7 +16,7 @@ from ..normal_equations import NormalEquations
 
 
 class Parts(NamedTuple):
-    """Rows in `v` cross-validation folds."""
+    """Rows with `c` targets in `v` cross-validation folds, padded to `r` rows in each."""
 
     X: Float[Array, "v r d"]
     y: Float[Array, "v r c"]
@@ -30,14 +30,14 @@ class RowLoss(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, y: Float[Array, "r c"], f: Float[Array, "r c"]) -> Float[Array, " r"]:
-        """Return the loss of the values `f` of every row, shape `r`."""
+        """Return the loss of every row, given its targets `y` and a machine's values `f`."""
 
 
 class SquaredError(RowLoss):
     """The squared error, averaged over the targets."""
 
     def __call__(self, y: Float[Array, "r c"], f: Float[Array, "r c"]) -> Float[Array, " r"]:
-        """See `RowLoss`."""
+        """Return the mean of `(y - f)^2` over the targets of every row."""
         return jnp.mean(jnp.square(y - f), axis=1)
 
 
@@ -47,13 +47,13 @@ class CrossEntropy(RowLoss):
     inverse_temperature: Float[Array, ""]
 
     def __call__(self, y: Float[Array, "r c"], f: Float[Array, "r c"]) -> Float[Array, " r"]:
-        """See `RowLoss`."""
+        """Return minus the log of the softmax of every row at the row's class."""
         logs = jax.nn.log_softmax(self.inverse_temperature * f, axis=1)
         return -jnp.sum(jnp.where(y > 0, logs, 0), axis=1)
 
 
 class _Machine(NamedTuple):
-    """Coefficients of the prototypes (or of their features), and intercepts."""
+    """Coefficients of the `m` prototypes (or of their features), and intercepts."""
 
     weights: Float[Array, "*v m c"]
     intercept: Float[Array, "*v c"]
@@ -66,7 +66,7 @@ def held_out_error(
     parts: Parts,
     loss: RowLoss = SquaredError(),  # noqa: B008 (a module without leaves)
 ) -> Float[Array, ""]:
-    """Return the cross-validated error: the mean loss on every fold, fitted to the other folds.
+    """Return the weighted mean loss of all rows, each by the machine fitted to the other folds.
 
     `SquaredError` gives the squared unit of the targets in `parts`. The gradient costs hardly more
     than the error. A machine `f = K(., Z) a + b` minimises
@@ -111,7 +111,7 @@ def _solutions(
     parts: Parts,
     loss: RowLoss,
 ) -> tuple[_Machine, _Machine]:
-    """Return the machine fitted without each fold, and its adjoint."""
+    """Return the machines fitted without each of the `v` folds, and their adjoints, stacked."""
     (v, r, c), m = parts.y.shape, len(gram)
     identity = jnp.eye(m, dtype=K.dtype)
     lower = jnp.linalg.cholesky(gram + cholesky_shift(gram) * identity)
@@ -152,7 +152,7 @@ def _solutions(
 
 
 def _factor(sums: NormalEquations, C: Float[Array, ""]) -> Float[Array, "p p"]:
-    """Return the Cholesky factor of the centred ridge system."""
+    """Return the Cholesky factor of the Gram matrix of `sums`, centred, plus `I / C`."""
     f = sums.feature_sum
     centred = sums.gram - f[:, None] * f[None, :] / sums.weight_sum
     # Centring leaves rounding errors in proportion to each feature's sum of squares. A shift by 16
@@ -167,7 +167,7 @@ def _solve(
     rhs: Float[Array, "p c"],
     intercept_rhs: Float[Array, "1 c"],
 ) -> _Machine:
-    """Solve the ridge system with an unpenalised intercept, from the factor of `_factor`."""
+    """Solve the ridge system with an unpenalised intercept; `lower` is the factor by `_factor`."""
     f, N = sums.feature_sum[:, None], sums.weight_sum
     weights = jax.scipy.linalg.cho_solve((lower, True), rhs - f * intercept_rhs / N)
     return _Machine(weights, ((intercept_rhs - dot(f.T, weights)) / N)[0])

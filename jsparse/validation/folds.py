@@ -67,7 +67,7 @@ class Folds(NamedTuple):
 def plain_folds(key: KeyLike, n: int, v: int) -> Folds:
     """Return `v` random folds of `n` rows (De Brabanter 2010, Algorithm 3, step 2).
 
-    The sizes of the folds differ by at most one.
+    The sizes of the folds differ by at most one. Raise ValueError unless `v` is from 2 to `n`.
     """
     key, v = as_key(key), _n_folds(n, v)
     return _assign_in_turn(_permutation(key, n), v)
@@ -76,8 +76,8 @@ def plain_folds(key: KeyLike, n: int, v: int) -> Folds:
 def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
     """Return `v` random folds, stratified by class.
 
-    Rows are shuffled, sorted by class and assigned to the folds in turn. So any two folds differ by
-    at most one row, and by at most one row of each class.
+    Rows are shuffled, sorted by class and assigned to the folds in turn. So any two folds differ in
+    size by at most one row, and by at most one row of each class.
 
     Args:
         key: an integer, or a key of `jax.random`.
@@ -139,7 +139,7 @@ def folds_of_padded_rows(key: Key, classes: Int[Array, " r"], v: int, rounds: in
     """Return the folds of `stratified_folds`, or of `plain_folds` if all rows have one class.
 
     The function is pure in the key and the classes, so that `vmap` divides many tables. Class
-    numbers are -1 for padding at the end. `rounds` is `shuffle_rounds` of the number of other rows.
+    numbers are -1 for padding at the end. `rounds` is `shuffle_rounds(n)` for n rows before it.
     """
     present = classes >= 0
     order = jnp.arange(len(classes), dtype=jnp.int32)
@@ -164,7 +164,7 @@ def _sort_keys(key: Key, rows: int, rounds: int) -> list[UInt32[Array, " r"]]:
 
 
 def _assign_in_turn(order: Int[Array, " n"] | Int[np.ndarray, " n"], v: int) -> Folds:
-    """Return `v` folds that take the rows in this order in turn."""
+    """Return `v` folds, of which fold `i mod v` holds row number `order[i]`."""
     numpy = np if isinstance(order, np.ndarray) else jnp
     order, n = order.astype(np.int32), order.shape[0]
     rows = -(-n // v)

@@ -53,7 +53,7 @@ def losses(
     values: Float[Array, "r q l"],
     quantiles: Sequence[ScalarLike] = (),
 ) -> Float[Array, "r q"]:
-    """Return the loss of each of `q` machines on every row.
+    """Return the loss of each of `q` machines, with `l` outputs `values`, on every row.
 
     "misclassification" is 1 where the decoded class is wrong. A loss in another metric is a mean
     over the `l` outputs or, with a code, over the binary problems that use the row. For "pinball",
@@ -79,10 +79,10 @@ def weighted(weights: Float[Array, "..."], loss: Float[Array, "..."]) -> Float[A
 
 
 def standard_error(fold_scores: Float[ArrayLike, "s v *k"]) -> Float[np.ndarray, " s *k"]:
-    """Return the standard error of the mean of the fold scores; NaN for a single fold.
+    """Return the standard error of the mean of `v` fold scores; NaN for a single fold.
 
-    All folds have equal weight. A fold without rows of positive weight, whose score is NaN, is
-    ignored.
+    The other axes may be values of `C` and sizes. All folds have equal weight. A fold without rows
+    of positive weight, whose score is NaN, is ignored.
     """
     scores = np.asarray(fold_scores)
     count = np.sum(~np.isnan(scores), axis=1)

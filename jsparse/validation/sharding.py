@@ -26,11 +26,11 @@ class ShardedFolds(eqx.Module):
         return jnp.ones((1, 1), bool)
 
     def gather(self, x: Array) -> Array:
-        """See `Folds.gather`."""
+        """Return `x (n, ...)` laid out by folds, `(v, n / v, ...)`."""
         return jnp.swapaxes(x.reshape(-1, self.v, *x.shape[1:]), 0, 1)
 
     def scatter(self, values: Array, n: int) -> Array:
-        """See `Folds.scatter`."""
+        """Return values `(v, n / v, ...)` in row order, `(n, ...)`."""
         return jnp.swapaxes(values, 0, 1).reshape(n, *values.shape[2:])
 
     def check(self, n: int) -> None:

@@ -60,15 +60,17 @@ class FoldLosses(eqx.Module):
 
     scoring: Scoring = eqx.field(static=True)
     keep: Kept | None = None  # the machine whose predictions are kept; None for none
-    quantiles: tuple[ScalarLike, ...] = ()  # what the outputs estimate, see `Method.quantiles`
-    wanted: Bool[Array, "s v"] | Bool[np.ndarray, "s v"] | None = None  # see `OnFold.wanted`
+    quantiles: tuple[ScalarLike, ...] = ()  # the quantiles that the outputs estimate, if any
+    # for each `C` and fold, whether the method has to compute it; None for all
+    wanted: Bool[Array, "s v"] | Bool[np.ndarray, "s v"] | None = None
 
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: MachineIndex
     ) -> tuple[PyTree, PyTree]:
-        """Return the sums of the losses and of the weights, and the values of the kept machine.
+        """Return the sums of losses and of weights, and the predictions of the machine `keep`.
 
-        See `machines.held_out.OnFold`.
+        `values` are of `q` machines, which `which` identifies, with `l` outputs at the `r` rows of
+        one fold. The first result is for each machine, the second for each row.
         """
         w, decoding, quantiles = rows.weights[:, None], self.scoring.decoding, self.quantiles
         values = self.predictions(values)
@@ -88,7 +90,7 @@ class FoldLosses(eqx.Module):
         return jnp.sort(values, axis=-1) if len(self.quantiles) > 1 else values
 
     def over_C(self, kept: PyTree) -> PyTree:
-        """See `machines.held_out.OnFold`: the results are zeros but for the `C` of one machine."""
+        """Return the sum of predictions kept for each `C`: all but one of these are zeros."""
         return jnp.sum(kept, axis=0)
 
     def of_machine(self, predictions: Float[np.ndarray, "v r ..."], keep: Kept, s: int) -> Any:
@@ -97,7 +99,7 @@ class FoldLosses(eqx.Module):
 
 
 class WithPredictions(FoldLosses):
-    """An `OnFold` that sums losses as `FoldLosses`, and keeps the predictions of all machines.
+    """An `OnFold` that sums losses as `FoldLosses` does, and keeps predictions of all machines.
 
     The axis of machines has every size of the first `C`, then every size of the second, and so on.
     """
@@ -107,22 +109,22 @@ class WithPredictions(FoldLosses):
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: MachineIndex
     ) -> tuple[PyTree, PyTree]:
-        """See `machines.held_out.OnFold`."""
+        """Return the sums of the losses and of the weights, and the predictions of all machines."""
         return super().__call__(rows, values, which)[0], self.predictions(values)
 
     def over_C(self, kept: PyTree) -> PyTree:
-        """See `machines.held_out.OnFold`."""
+        """Return the predictions kept for each `C`, joined along the axis of machines."""
         return jnp.concatenate(kept, axis=2)
 
     def of_machine(self, predictions: Float[np.ndarray, "v r q l"], keep: Kept, s: int) -> Any:
-        """Return the predictions of the machine `keep`, of all machines for `s` values of `C`."""
-        places = np.asarray(keep.C) * (predictions.shape[2] // s) + int(keep.size)
+        """Return the predictions of machine `keep`, shape `v r l`; `s` is the number of `C`."""
+        machines = np.asarray(keep.C) * (predictions.shape[2] // s) + int(keep.size)
         outputs = np.arange(predictions.shape[3])
-        return predictions[:, :, np.broadcast_to(places, outputs.shape), outputs]
+        return predictions[:, :, np.broadcast_to(machines, outputs.shape), outputs]
 
 
 class Validation(NamedTuple):
-    """Held-out errors for every `C` and size."""
+    """Held-out errors for `s` values of `C` and `k` sizes, by `v` folds."""
 
     scores: Float[Array, "s k"]  # weighted mean loss over all rows
     # Mean loss in each fold; NaN for a fold without weight, or that was not computed for this `C`.
@@ -132,23 +134,24 @@ class Validation(NamedTuple):
     predictions: PyTree = None  # held-out predictions of the kept machine or machines, if any
     reported: Float[Array, "s k"] | None = None  # `scores` in the reported metric, if it differs
     fold_reported: Float[Array, "s v k"] | None = None  # `fold_scores` in the reported metric
-    total: Sums | Start | None = None  # see `HeldOut.total`
+    total: Sums | Start | None = None  # what a fit to all rows can start from, if it is known
 
     __repr__ = short_repr
 
     def computed(self, wanted: Bool[np.ndarray, "s v"]) -> Bool[np.ndarray, "s v"]:
-        """Return which folds were computed: the `wanted` folds, or all folds.
+        """Return which folds were computed for each `C`: only the `wanted` folds, or all folds.
 
-        A method may ignore `OnFold.wanted`, or validate other folds, such as single rows.
+        All are computed by a method that ignores `wanted`, or that validates other folds, such as
+        single rows.
         """
         weights = np.asarray(self.fold_weights)
-        every = weights.shape != wanted.shape or bool(np.any(weights[~wanted] > 0))
-        return np.ones_like(wanted) if every else wanted
+        computed_all = weights.shape != wanted.shape or bool(np.any(weights[~wanted] > 0))
+        return np.ones_like(wanted) if computed_all else wanted
 
     def of_C(self, places: Int[np.ndarray, " t"]) -> "Validation":
-        """Return the errors for some values of `C`, given by index; on the host.
+        """Return errors and predictions for the values `C[places]`, as NumPy arrays.
 
-        The predictions of all machines must be kept, see `WithPredictions`.
+        The predictions of all machines must have been kept, as by `WithPredictions`.
         """
         errors = self._replace(predictions=None, total=None)
         predictions = np.asarray(self.predictions)
@@ -160,7 +163,7 @@ class Validation(NamedTuple):
         )
 
     def joined(self, other: "Validation") -> "Validation":
-        """Return the errors on the folds of both validations; on the host.
+        """Return the errors on the folds of both validations, as NumPy arrays.
 
         The validations are of the same machines, and no fold of a `C` is in both.
         """
@@ -187,7 +190,7 @@ class Validation(NamedTuple):
 
 
 def mean_losses(held: HeldOut) -> Validation:
-    """Return the mean losses from the sums of `FoldLosses`; predictions stay in fold layout."""
+    """Return the mean losses, given sums by `FoldLosses`; predictions stay laid out by folds."""
     sums, weights = held.sums  # v s q k, v s k
     weight = weights[:, :, 0].T  # s v
     loss = jnp.moveaxis(sums, 0, 1)  # s v q k
@@ -213,6 +216,7 @@ def _validate_rows(
     keep: Kept | None,
     key: Key | None,
 ) -> Validation:
+    """Return the held-out errors, and the predictions of the machine `keep` in row order."""
     on_fold = FoldLosses(scoring, keep, method.quantiles)
     means = mean_losses(method.held_out(kernel, points, C, rows, folds, on_fold, key))
     if keep is None:
@@ -256,16 +260,16 @@ def validate(
         X: inputs, shape `n d`, in the units of the points.
         y: targets, shape `n` or `n c`; -1 and +1 for "misclassification". With a `code`, class
             numbers.
-        folds: see `validation.folds`.
+        folds: the division of the rows, such as `validation.folds.plain_folds` returns.
         weights: row weights, shape `n`, used in fitting and in scoring.
         metric: "mse", "mae", "misclassification", or "pinball" for a method that estimates
             quantiles (static).
         reported: a second metric to score every machine in (static).
         code: output code of the binary problems, for several classes.
         decoding: how the values of the binary problems give a class (static).
-        key: PRNG key of the method's random draws.
+        key: random key of the method's random draws.
         keep: index into `C`, or one index for each problem, of the machine whose held-out
-            predictions are kept.
+            predictions are kept. By default none are kept.
         size: index of the kept machine among the sizes.
         mesh: devices that share the rows (static).
 
@@ -299,7 +303,7 @@ def checked(
     mesh: Mesh | None = None,
     quantiles: Sequence[ScalarLike] = (),
 ) -> tuple[Array, Rows]:
-    """Return `C` and the rows as arrays of floats; raise a `ValueError` if they do not match."""
+    """Return `C` and the arguments as `Rows`; raise ValueError if they do not match."""
     for metric in metrics:
         check_metric(metric, quantiles)
     X, C = as_float(X), as_float(C)
