@@ -302,7 +302,7 @@ def lars(
         ValueError: for shapes that do not fit, a `max_atoms` that is not a whole number from 1 to
             D, or a negative tolerance.
     """
-    return _path(A, b, max_atoms, max_atoms, tolerance, diagonal, lasso=False)
+    return _path(A, b, max_atoms, None, tolerance, diagonal, lasso=False)
 
 
 def lasso(
@@ -340,15 +340,14 @@ def lasso(
         ValueError: for shapes that do not fit, a `max_atoms` that is not a whole number from 1 to
             D, a `max_iterations` that is not one of at least 1, or a negative tolerance.
     """
-    steps = 4 * max_atoms if max_iterations is None else max_iterations
-    return _path(A, b, max_atoms, steps, tolerance, diagonal, lasso=True)
+    return _path(A, b, max_atoms, max_iterations, tolerance, diagonal, lasso=True)
 
 
 def _path(
     A: Float[ArrayLike, "D D"] | Column,
     b: Float[ArrayLike, " D"],
     max_atoms: int,
-    max_iterations: int,
+    max_iterations: int | None,
     tolerance: ScalarLike,
     diagonal: ArrayLike | None,
     *,
@@ -357,6 +356,8 @@ def _path(
     """Check the arguments of `lars` or `lasso`, and return the path in the caller's units."""
     systems = single_system(A, b, diagonal)
     max_atoms = check_atoms(max_atoms, systems.b.shape[1])
+    if max_iterations is None:
+        max_iterations = 4 * max_atoms if lasso else max_atoms
     check_nonnegative("tolerance", tolerance)
     path = run(
         systems.columns,

@@ -53,13 +53,17 @@ class Path(NamedTuple):
         size = k if size is None else size
         if not 0 <= size <= k:
             raise ValueError(f"size: expected 0 to {k}, the length of the path; got {size}")
-        if is_concrete(self.support) and n_atoms <= (last := int(np.max(self.support, initial=-1))):
-            raise ValueError(
-                f"n_atoms: expected at least {last + 1}, as atom {last} is on the path; "
-                f"got {n_atoms}"
-            )
-        n_atoms, size = operator.index(n_atoms), operator.index(size)
+        n_atoms, size = atoms_for(self.support, n_atoms), operator.index(size)
         return _dense_of_size(self.support, self.coefficients, n_atoms, size)
+
+
+def atoms_for(support: Int[Array, "..."], n_atoms: int) -> int:
+    """Return `n_atoms` as an int; raise ValueError if a known support has atoms beyond it."""
+    if is_concrete(support) and n_atoms <= (last := int(np.max(support, initial=-1))):
+        raise ValueError(
+            f"n_atoms: expected at least {last + 1}, as atom {last} is selected; got {n_atoms}"
+        )
+    return operator.index(n_atoms)
 
 
 @functools.partial(compiled, static_argnames=("n_atoms", "size"))

@@ -1,7 +1,6 @@
 """Subspace pursuit and CoSaMP: K atoms at every step, any of which may be exchanged."""
 
 import functools
-import operator
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +18,7 @@ from .._runtime import check_runtime, on_cpu
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import CountLike, ScalarLike
 from .on_atoms import Gram, Rows
-from .path import scattered, unbatched
+from .path import atoms_for, scattered, unbatched
 from .system import check_atoms, check_nonnegative, dictionary_system, rescaled, square_system
 
 # Sizes of the least-squares problems for which code is compiled, in eighths of the largest.
@@ -49,8 +48,12 @@ class Subspace(NamedTuple):
     __repr__ = short_repr
 
     def dense(self, n_atoms: int) -> Float[Array, "..."]:
-        """Return the coefficients of all atoms, including zeros, shape `n_atoms`."""
-        return scattered(self.support, self.coefficients, operator.index(n_atoms))
+        """Return the coefficients of all atoms, including zeros, shape `n_atoms`.
+
+        Raises:
+            ValueError: if the support has atoms beyond `n_atoms`.
+        """
+        return scattered(self.support, self.coefficients, atoms_for(self.support, n_atoms))
 
 
 class State(NamedTuple):

@@ -174,6 +174,9 @@ def test_debiased_never_truncates_and_names_bad_input(as_users_call):
     ):
         with pytest.raises(ValueError, match=match):
             pursuit.debiased(path, *system, **options)
+    for solve in (pursuit.lars, pursuit.lasso):
+        with pytest.raises(ValueError, match="max_atoms: expected a whole number"):
+            solve(A, b, max_atoms=None)
     traced = jax.jit(lambda path: pursuit.debiased(path, A, b, max_atoms=5))(path)
     assert traced.status == NOT_FINITE
     whole = np.isfinite(np.asarray(traced.coefficients)).all(axis=1)
