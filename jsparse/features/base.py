@@ -25,7 +25,9 @@ class FeatureMap(eqx.Module):
         """Return the number of features `p`."""
 
     def unresolved(self, C: Float[Array, "*s"], energy: Float[Array, " p"]) -> Bool[Array, "*s"]:
-        """Return whether features lost to rounding would have changed the model; by default False.
+        """Return for each `C` whether features lost to rounding would have changed the model.
+
+        By default the answer is False.
 
         Args:
             C: weights of the data-fit term.

@@ -53,7 +53,7 @@ class Linear(DotProduct):
         offset: at least 0, shape `()`.
 
     Raises:
-        ValueError: if the offset is not a scalar, or concrete and negative or not finite.
+        ValueError: if the offset is not a scalar, or (outside `jit`) negative or not finite.
     """
 
     offset: Scalar = eqx.field(converter=hyperparameter, default=0.0)
@@ -76,8 +76,8 @@ class Polynomial(DotProduct):
         offset: at least 0, shape `()`.
 
     Raises:
-        ValueError: for another degree, or a scale or offset that is not a scalar or is concrete
-            and out of range or not finite.
+        ValueError: if the degree is not an integer of at least 1, or if the scale or offset is not
+            a scalar or (outside `jit`) is out of range or not finite.
     """
 
     degree: int = eqx.field(static=True, converter=degree_of, default=2)

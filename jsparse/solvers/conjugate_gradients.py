@@ -42,7 +42,7 @@ def init(
 ) -> State:
     """Return the state at `x = 0`. A column whose right-hand side is 0 has converged.
 
-    The tolerance is one number, or one for each column; see `solve`.
+    A column converges at a residual of `tolerance` times the norm of its right-hand side.
     """
     z = preconditioner(rhs)
     target = tolerance * jnp.linalg.norm(rhs, axis=0)
@@ -160,7 +160,7 @@ def _status(norm: Float[Array, " k"], target: Float[Array, " k"]) -> Int[Array, 
 
 
 def _verified(state: State, residual: Float[Array, "n k"]) -> Int[Array, " k"]:
-    """Return the status, corrected by the residual that is computed from `x`."""
+    """Return the statuses, with `PRECISION_LOST` where `residual`, from `x`, is too large."""
     norm = jnp.linalg.norm(residual, axis=0)
     drifted = (state.status == CONVERGED) & (norm > DRIFT * state.target)
     status = jnp.where(drifted, PRECISION_LOST, state.status)

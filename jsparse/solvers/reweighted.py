@@ -35,11 +35,11 @@ class Squares(NamedTuple):
     __repr__ = short_repr
 
     def part(self, order: Int[Array, " r"]) -> "Squares":
-        """Return the system of some coefficients; the others are 0."""
+        """Return the problem of the coefficients with the indices `order`; the others are 0."""
         return Squares(self.A[order[:, None], order[None, :]], self.b[order], self.unit[order])
 
     def solved(self, s: Float[Array, " q"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
-        """Return `(S A S + 1)^(-1) S b` by Cholesky, and whether rounding decides the result."""
+        """Return `(S A S + I)^(-1) S b`, with `S = diag(s)`, and whether rounding decides it."""
         p, c = self.b.shape
         # The diagonal of A is 1, so max(s) sum(s) bounds the largest eigenvalue of S A S. A shift
         # above 1 does no harm if all of the matrix is far above 1.
@@ -68,11 +68,11 @@ class Rows(NamedTuple):
     __repr__ = short_repr
 
     def part(self, order: Int[Array, " r"]) -> "Rows":
-        """Return the system of some coefficients; the others are 0."""
+        """Return the problem of the coefficients with the indices `order`; the others are 0."""
         return Rows(self.F[:, order], self.g, self.unit[order])
 
     def solved(self, s: Float[Array, " q"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
-        """Solve `F S v = g`, `v = 0` by QR; return `v` and whether rounding decides it."""
+        """Minimise `|F S v - g|^2 + |v|^2`; return `v` and whether rounding decides it."""
         q = self.F.shape[1]
         top = jnp.concatenate([self.F * s[None, :], self.g], axis=1)
         R = _triangular_factor(jnp.concatenate([top, jnp.eye(q, top.shape[1], dtype=s.dtype)]))
@@ -188,7 +188,7 @@ def reweighted_rows(
 def _units(
     length: Float[Array, " p"], C: Float[Array, ""], first: Float[Array, " p"]
 ) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
-    """Return the units of the columns, and `first` in units in which C and every length are 1."""
+    """Return `1 / length` (0 for columns of 0), and `first` scaled to lengths and C of 1."""
     nonzero = length > 0
     unit = jnp.where(nonzero, 1 / jnp.where(nonzero, length, 1), 0)
     # NaN must not pass for a column of zeros.

@@ -31,7 +31,7 @@ _SPANNED = 64
 
 
 class Model(NamedTuple):
-    """The functions in the model, each with the precision of its prior, in `k` places."""
+    """The functions in the model, with the precisions of their priors, in `k` array places."""
 
     columns: Int[Array, " k"]  # column of `Phi`; arbitrary in an empty place
     filled: Bool[Array, " k"]  # False for an empty place
@@ -74,15 +74,15 @@ class Problem(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """A point of Newton's method for the mode of the posterior, with the step from it."""
+    """An iterate of Newton's method for the mode of the posterior, with its Newton step."""
 
     mean: Float[Array, " k"]
     values: Float[Array, " n"]  # values at the rows
-    value: Float[Array, ""]  # log density
+    value: Float[Array, ""]  # log density of the posterior, up to a constant
     factor: Float[Array, "k k"]  # F with F'F the inverse of the precision
     log_determinant: Float[Array, ""]  # of the precision
     step: Float[Array, " k"]
-    gain: Float[Array, ""]  # of the step, predicted
+    gain: Float[Array, ""]  # predicted rise of the log density by the step
 
     __repr__ = short_repr
 
@@ -126,7 +126,7 @@ class Quadratic(NamedTuple):
 class Change(NamedTuple):
     """The change of a model that promises the largest gain."""
 
-    number: Int[Array, ""]  # see `State`
+    number: Int[Array, ""]  # index of the change, as numbered in `State`
     alpha: Float[Array, ""]  # the precision that it sets
     gain: Float[Array, ""]  # of log evidence; 0 if it does not exceed the tolerance
 
@@ -203,7 +203,7 @@ def solve(
 
 
 def init(problem: Problem, places: int, max_iterations: int) -> State:
-    """Return the model that holds only the constant."""
+    """Return the first state: a model of only the constant, with room for `places` functions."""
     Phi, y, w, likelihood = problem
     p, zero = len(Phi), jnp.zeros((), jnp.int32)
     total = jnp.sum(w)
@@ -230,10 +230,7 @@ def init(problem: Problem, places: int, max_iterations: int) -> State:
 
 
 def step(problem: Problem, state: State, tolerance: Float[Array, ""], max_iterations: int) -> State:
-    """Make several changes, each with the largest predicted gain; keep them if the evidence rises.
-
-    See `solve`.
-    """
+    """Make several changes of the largest predicted gains; keep them if the evidence rises."""
     changed, first = _changes(problem, state, tolerance)
     after = posterior(problem, changed.model, changed.mean)
     model = changed.model
@@ -328,17 +325,18 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
     vector = len(before.mean) + before.changes  # the basis vector that an added function may need
 
     def added() -> tuple[Array, ...]:
+        """Return the terms of the update if the change adds a function."""
         function = weighted[change.number]
         first = dot(before.basis, function)
-        left = function - dot(first, before.basis)
-        second = dot(before.basis, left)  # once more, as `left` may be far smaller
-        left = left - dot(second, before.basis)
-        size = jnp.linalg.norm(left)
-        # If the basis spans the function, only rounding is left, which is not orthogonal to it.
-        spanned = size <= _SPANNED * epsilon(left.dtype) * jnp.linalg.norm(function)
+        remainder = function - dot(first, before.basis)
+        second = dot(before.basis, remainder)  # once more, as `remainder` may be far smaller
+        remainder = remainder - dot(second, before.basis)
+        size = jnp.linalg.norm(remainder)
+        # If the basis spans the function, the remainder is rounding, not orthogonal to the basis.
+        spanned = size <= _SPANNED * epsilon(remainder.dtype) * jnp.linalg.norm(function)
         size = jnp.where(spanned, 0, size)
-        new = jnp.where(spanned, 0, left / jnp.where(spanned, 1, size))
-        products = dot(new, weighted.T)
+        new_vector = jnp.where(spanned, 0, remainder / jnp.where(spanned, 1, size))
+        products = dot(new_vector, weighted.T)
         in_basis = (first + second).at[vector].set(size)
         # The model's best approximation of the function, and the unexplained part. The latter is a
         # sum of squares, since rounding may exceed a small difference of squares.
@@ -349,9 +347,10 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         scale = 1 / jnp.sqrt(change.alpha + unexplained)
         row = -scale * fit
         explained = scale * (dot(rest, before.coordinates) + size * products)
-        return row, scale, -jnp.square(explained), in_basis, new, products
+        return row, scale, -jnp.square(explained), in_basis, new_vector, products
 
     def not_added() -> tuple[Array, ...]:
+        """Return the terms of the update if the change deletes a function or sets its precision."""
         variance = dot(in_place, in_place)
         covariances = dot(in_place, F)
         # Factor of the variance; a deletion makes it 0, as an infinite precision would.
@@ -368,7 +367,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
 
     # Only small arrays pass through the branches: the basis would be copied. The place's column
     # becomes a multiple of itself; as a sum with `row` it would lose digits.
-    row, length, unexplained, in_basis, new, products = jax.lax.cond(
+    row, length, unexplained, in_basis, new_vector, products = jax.lax.cond(
         change.number < len(weighted), added, not_added
     )
     mean = jnp.where(model.filled[place], 0, before.mean[place])
@@ -378,7 +377,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         factor=(F + in_place[:, None] * row[None]).at[:, place].set(length * in_place),
         unexplained=before.unexplained + unexplained,
         slopes=before.slopes + mean * dot(G[:, place], before.coordinates),
-        basis=before.basis.at[vector].set(new),
+        basis=before.basis.at[vector].set(new_vector),
         in_model=G.at[:, place].set(in_basis),
         coordinates=before.coordinates.at[vector].set(products),
         changes=before.changes + 1,
@@ -395,7 +394,7 @@ def _factorised(
 
 
 def _at_mode(start: Quadratic) -> Quadratic:
-    """Return the posterior with its mean at the mode; the density is quadratic."""
+    """Return the model with its mean moved to the mode: one Newton step of a quadratic density."""
     model, F = start.model, start.factor
     alpha = jnp.where(model.filled, model.alpha, 1)
     slope = jnp.where(model.filled, start.slopes[model.columns] - alpha * start.mean, 0)
@@ -422,7 +421,9 @@ def _covariance_factor(
 
 
 def posterior(problem: Problem, model: Model, start: Float[Array, " k"]) -> Posterior:
-    """Find the mode by Newton's method, which halves steps that lower the density.
+    """Find the mode by Newton's method from the coefficients `start`, and return the posterior.
+
+    Steps that lower the density are halved.
 
     For regression the precision of the coefficients does not depend on them: one factor serves all
     steps, of which the second corrects the rounding of the first.
@@ -528,12 +529,12 @@ def _gains(
 def _evidence_part(
     alpha: Float[Array, " i"], s: Float[Array, " i"], q: Float[Array, " i"]
 ) -> Float[Array, " i"]:
-    """Return the part of the evidence that depends on a precision (Tipping and Faul, eq. 20)."""
+    """Return the terms of the log evidence that contain `alpha` (Tipping and Faul, eq. 20)."""
     return (jnp.square(q) / (alpha + s) - jnp.log1p(s / alpha)) / 2
 
 
 def _is_full(model: Model, p: int) -> Bool[Array, ""]:
-    """Return whether the model has the largest number of functions, without the constant."""
+    """Return whether no further function fits into the model; `p - 1` is the constant's column."""
     count = jnp.sum(model.filled & (model.columns < p - 1), dtype=jnp.int32)
     return count >= len(model.columns) - 1
 
