@@ -116,7 +116,7 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
 
 
 def _places(statuses: Int[np.ndarray, "*b"], code: int) -> str:
-    """Return how many of several statuses are `code`, and the indices of the first three."""
+    """Return a sentence on how many of several statuses are `code`, and the first three indices."""
     if statuses.size <= 1:
         return ""
     indices = np.argwhere(statuses == code)

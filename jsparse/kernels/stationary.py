@@ -85,14 +85,20 @@ class RBF(Stationary):
 
     @classmethod
     def from_sigma2(cls, sigma2: ArrayLike) -> "RBF":
-        """Return the kernel `exp(-|x - z|^2 / sigma2)` of LS-SVM papers, shape `()` or `d`."""
+        """Return the kernel `exp(-|x - z|^2 / sigma2)` of LS-SVM papers.
+
+        `sigma2` is positive, of shape `()`, or of shape `d` for one value per dimension.
+        """
         sigma2 = hyperparameter(sigma2)
         check_positive("sigma2", sigma2)
         return cls(jnp.sqrt(sigma2 / 2))
 
     @classmethod
     def from_gamma(cls, gamma: ArrayLike) -> "RBF":
-        """Return scikit-learn's kernel `exp(-gamma |x - z|^2)`; `gamma` has shape `()` or `d`."""
+        """Return scikit-learn's kernel `exp(-gamma |x - z|^2)`.
+
+        `gamma` is positive, of shape `()`, or of shape `d` for one value per dimension.
+        """
         gamma = hyperparameter(gamma)
         check_positive("gamma", gamma)
         return cls(jnp.sqrt(0.5 / gamma))

@@ -160,7 +160,7 @@ def _status(norm: Float[Array, " k"], target: Float[Array, " k"]) -> Int[Array, 
 
 
 def _verified(state: State, residual: Float[Array, "n k"]) -> Int[Array, " k"]:
-    """Return the statuses, with `PRECISION_LOST` where `residual`, from `x`, is too large."""
+    """Return the statuses; a converged column with a large true `residual` has lost precision."""
     norm = jnp.linalg.norm(residual, axis=0)
     drifted = (state.status == CONVERGED) & (norm > DRIFT * state.target)
     status = jnp.where(drifted, PRECISION_LOST, state.status)

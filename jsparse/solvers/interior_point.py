@@ -299,7 +299,10 @@ def scaled_problem(
 
 
 def init(problem: Problem, tolerance: Float[Array, ""]) -> State:
-    """Return a start on the central path, with weights 0. A constant machine has converged."""
+    """Return a start on the central path, with weights 0.
+
+    If all rows are of one class, the optimum is a constant, and the state has converged.
+    """
     (Phi, y, w), loss = problem[:3], problem.loss
     n, p = Phi.shape
     ones, zero_weights = jnp.ones(n, Phi.dtype), jnp.zeros(p, Phi.dtype)

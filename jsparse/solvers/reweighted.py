@@ -188,7 +188,7 @@ def reweighted_rows(
 def _units(
     length: Float[Array, " p"], C: Float[Array, ""], first: Float[Array, " p"]
 ) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
-    """Return `1 / length` (0 for columns of 0), and `first` scaled to lengths and C of 1."""
+    """Return `1 / length`, 0 if it is infinite, and `first` in units with C and all lengths 1."""
     nonzero = length > 0
     unit = jnp.where(nonzero, 1 / jnp.where(nonzero, length, 1), 0)
     # NaN must not pass for a column of zeros.
@@ -227,16 +227,16 @@ def step(system: System, state: State, rule: Rule) -> State:
     v, lost = of_capacity(count, capacities(p, EIGHTHS, SMALLEST), solution)
     u = s[:, None] * v
     size = jnp.sqrt(jnp.sum(jnp.square(u), axis=1))
-    later = state.steps > 0  # the first `s` is not the size of coefficients
+    after_first = state.steps > 0  # the first `s` is not the size of coefficients
     unit = system.unit
-    moved = jnp.sqrt(jnp.sum(jnp.square(u - state.coefficients), axis=1))
+    changes = jnp.sqrt(jnp.sum(jnp.square(u - state.coefficients), axis=1))
     zero_size = PAPER_ZERO if rule == "paper" else ZERO
     small = unit * size <= zero_size if rule == "paper" else size <= zero_size
-    size = jnp.where(later & small & (size <= 0.5 * s), 0, size)
+    size = jnp.where(after_first & small & (size <= 0.5 * s), 0, size)
     if rule == "paper":
-        converged = jnp.sqrt(jnp.sum(jnp.square(unit * moved))) / p < PAPER_CHANGE
+        converged = jnp.sqrt(jnp.sum(jnp.square(unit * changes))) / p < PAPER_CHANGE
     else:
-        change, total = (jnp.sqrt(jnp.sum(jnp.square(a))) for a in (moved, size))
+        change, total = (jnp.sqrt(jnp.sum(jnp.square(a))) for a in (changes, size))
         tolerance = max(CHANGE, epsilon(s.dtype) ** 0.5)
         converged = (change <= tolerance * total) & jnp.all((size == 0) | (size >= 1))
     steps = state.steps + 1
@@ -244,7 +244,7 @@ def step(system: System, state: State, rule: Rule) -> State:
     status = jnp.where(steps >= limit, status_at_limit, RUNNING)
     # An iteration whose systems are decided by rounding may never converge.
     status = jnp.where(lost & (steps >= PAPER_STEPS), status_at_limit, status)
-    status = jnp.where(later & converged | jnp.all(size == 0), CONVERGED, status)
+    status = jnp.where(after_first & converged | jnp.all(size == 0), CONVERGED, status)
     status = jnp.where(jnp.all(jnp.isfinite(u)), status, NOT_FINITE).astype(jnp.int32)
     return State(jnp.where(size[:, None] > 0, u, 0), size, lost, steps, status)
 

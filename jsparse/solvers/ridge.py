@@ -321,7 +321,7 @@ def ridge(
 
 
 def degrees_of_freedom(factor: Factorised, C: Float[Array, " s"]) -> Float[Array, " s"]:
-    """Return the effective number of parameters, `tr(A (A + 1/C I)^(-1))`; differentiable."""
+    """Return the effective number of parameters, `tr(A (A + I/C)^(-1))`, for every `C`."""
     return with_derivative(
         lambda arguments: arguments[0].degrees_of_freedom(1 / arguments[1]),
         _degrees_of_freedom_derivative,

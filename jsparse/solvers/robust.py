@@ -266,9 +266,12 @@ def step(
     t = 1 / jnp.maximum(_inverse_step(problem, state, predictor), 1)
     du, dv, dtop, dbottom = predictor[4:]
     current = jnp.sum(w * (u * top + v * bottom))
-    ahead = jnp.sum(w * ((u + t * du) * (top + t * dtop) + (v + t * dv) * (bottom + t * dbottom)))
-    nu = (ahead / current) ** 3 * current / (2 * jnp.sum(w))
-    corrector = _direction(problem, state, system, nu - du * dtop, nu - dv * dbottom)
+    predicted = jnp.sum(
+        w * ((u + t * du) * (top + t * dtop) + (v + t * dv) * (bottom + t * dbottom))
+    )
+    # Mehrotra's product of the pairs on the central path; the corrections are of second order.
+    central = (predicted / current) ** 3 * current / (2 * jnp.sum(w))
+    corrector = _direction(problem, state, system, central - du * dtop, central - dv * dbottom)
     t = _FRACTION / jnp.maximum(_inverse_step(problem, state, corrector), _FRACTION)
     after = _with_gap(problem, _take_step(problem, state, corrector, t))
     status = jnp.where(after.steps >= max_iterations, EXHAUSTED, RUNNING)
@@ -345,9 +348,12 @@ def _direction(
     Phi, D, curvature = problem.Phi, system.D, system.curvature
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
     rho = upper / top - u - lower / bottom + v
-    right = system.weighted_D * rho
+    weighted_rho = system.weighted_D * rho
     direction = _newton(
-        Phi, system, -state.gradient - dot(Phi.T, right), state.imbalance - jnp.sum(right)
+        Phi,
+        system,
+        -state.gradient - dot(Phi.T, weighted_rho),
+        state.imbalance - jnp.sum(weighted_rho),
     )
     d = jnp.zeros((), Phi.dtype)
     if system.derivative is not None:
@@ -422,16 +428,16 @@ def _with_gap(problem: Problem, state: State) -> State:
     bound = jnp.where(state.to_top < state.to_bottom, upper - nearest, nearest - lower)
     # Far from the bounds, a bound less the nearest distance would leave only the bound's rounding.
     dual = jnp.where(nearest < top / 2, bound, state.dual)
-    part = e - dual if problem.quantile is None else e
-    above = jnp.where(part >= 0, state.below + part, state.above)
-    below = jnp.where(part >= 0, state.below, state.above - part)
+    difference = e - dual if problem.quantile is None else e  # u - v
+    above = jnp.where(difference >= 0, state.below + difference, state.above)
+    below = jnp.where(difference >= 0, state.below, state.above - difference)
     weighted_duals = w * dual
     gradient = problem.ridge * state.weights - dot(problem.Phi.T, weighted_duals)
     imbalance = jnp.sum(weighted_duals)
     # The sums cannot show the distance of an outlier: u (t - a) may be small although u is large.
     # If the bounds are far from a, u (t - a) is d times rounding, whereas Huber's loss errs by only
     # (u - v)^2 / 2. The distances to the bounds are therefore limited.
-    largest_distance = jnp.maximum(jnp.abs(part), 2)
+    largest_distance = jnp.maximum(jnp.abs(difference), 2)
     to_top, to_bottom = (jnp.minimum(x, largest_distance) for x in (state.to_top, state.to_bottom))
     products = jnp.sum(w * (above * to_top + below * to_bottom))
     slope = jnp.minimum(top, 1)  # of the loss at the median residual

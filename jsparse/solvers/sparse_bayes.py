@@ -474,7 +474,7 @@ def posterior(problem: Problem, model: Model, start: Float[Array, " k"]) -> Post
 def _with_noise_estimated(
     problem: Problem, model: Model, before: Posterior
 ) -> tuple[Model, Posterior]:
-    """Return the model with the noise estimated again, unless that lowers the evidence."""
+    """Estimate the noise again; return the model and posterior with the larger evidence."""
     well_determined = 1 - model.alpha * before.variance
     well_determined = jnp.where(model.filled, well_determined, 0)
     errors = dot(problem.w, jnp.square(problem.y - before.values))
@@ -515,13 +515,13 @@ def _gains(
     variance = jnp.sum(jnp.square(current.factor), axis=0)
     s = jnp.maximum(1 / variance - alpha, 0)
     q = current.mean / variance
-    worth = jnp.square(q) - s
-    useful = model.filled & (worth > 0) & (s > 0)
-    estimate = jnp.where(useful, jnp.square(s) / jnp.where(useful, worth, 1), 1)
-    now = _evidence_part(alpha, s, q)
-    estimated = jnp.where(useful, _evidence_part(estimate, s, q) - now, 0)
+    theta_in_model = jnp.square(q) - s
+    useful = model.filled & (theta_in_model > 0) & (s > 0)
+    estimate = jnp.where(useful, jnp.square(s) / jnp.where(useful, theta_in_model, 1), 1)
+    before = _evidence_part(alpha, s, q)
+    estimated = jnp.where(useful, _evidence_part(estimate, s, q) - before, 0)
     several = jnp.sum(model.filled) > 1
-    deleted = jnp.where(model.filled & several & (worth <= 0), -now, 0)
+    deleted = jnp.where(model.filled & several & (theta_in_model <= 0), -before, 0)
     gains = jnp.concatenate([added, estimated, deleted])
     return gains, jnp.concatenate([alpha_added, estimate, jnp.ones(k, S.dtype)])
 
@@ -534,7 +534,7 @@ def _evidence_part(
 
 
 def _is_full(model: Model, p: int) -> Bool[Array, ""]:
-    """Return whether no further function fits into the model; `p - 1` is the constant's column."""
+    """Return whether only the constant, the last of `p` columns, may still be added."""
     count = jnp.sum(model.filled & (model.columns < p - 1), dtype=jnp.int32)
     return count >= len(model.columns) - 1
 
