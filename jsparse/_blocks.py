@@ -190,6 +190,7 @@ def sum_row_blocks(
         return function(*arrays)
 
     def step(sums: tuple[T, T], block: tuple[Array, ...]) -> tuple[tuple[T, T], None]:
+        """Add a block to the total; return the total and its excess by rounding."""
         total, excess = sums
         corrected = jax.tree.map(jnp.subtract, function(*block), excess)
         new_total = jax.tree.map(jnp.add, total, corrected)

@@ -155,7 +155,7 @@ def gather_messages(mesh: Mesh, message: bytes) -> list[bytes]:
 
 
 def gather_texts(mesh: Mesh, text: bytes) -> list[bytes]:
-    """Return the texts of all processes, which may differ in length; see `gather_messages`."""
+    """Return the texts of all processes; unlike in `gather_messages` their lengths may differ."""
     messages = gather_messages(mesh, len(text).to_bytes(_LENGTH_BYTES, "big"))
     lengths = [int.from_bytes(length, "big") for length in messages]
     # Pad the texts to a multiple of `_ROOM_BYTES`, so that JAX compiles few programs.

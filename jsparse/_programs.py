@@ -174,6 +174,7 @@ def compiled(
     plain = jax.jit(function, **options)
 
     def jit_for(longest: int) -> Any:
+        """Return a new jitted function, compiled for arrays of at most `longest` rows."""
         compiler_options = _QUICK_OPTIONS if quickly else {}
         if longest <= _SHORT_ROWS:
             compiler_options = compiler_options | _SHORT_OPTIONS

@@ -41,7 +41,7 @@ def jax_started() -> bool:
 
 
 def check_fork() -> None:
-    """Raise UnusableJaxError in a process forked after JAX had started, see `jax_started`.
+    """Raise UnusableJaxError in a process that was forked after JAX had started.
 
     In such a process making an array may never end. A start of JAX before the import of this module
     is not known.

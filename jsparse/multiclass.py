@@ -177,7 +177,8 @@ def solve_code(
     if code.shares_all_rows:
         return _solve(sums, C, intercept_penalty, refine)
 
-    def system(arguments: tuple[Array, Array, Array]) -> Ridge:
+    def solve_system(arguments: tuple[Array, Array, Array]) -> Ridge:
+        """Return the ridge solutions of the problems that share a set of classes."""
         members, classes, problems = arguments
         targets = jnp.asarray(code.matrix)[:, problems]
         weight_sum = dot(members, sums.weight_sum)
@@ -203,7 +204,7 @@ def solve_code(
 
     systems = tuple(jnp.asarray(a) for a in (code.members, code.classes, code.problems))
     # Even on a CPU a few systems together are faster: they share the steps of tridiagonal scans.
-    solved = map_systems(system, systems, at_least=UNROLLED)
+    solved = map_systems(solve_system, systems, at_least=UNROLLED)
     return Ridge(
         weights=jnp.moveaxis(solved.weights[code.system, :, :, code.slot], 0, -1),
         intercept=solved.intercept[code.system, :, code.slot].T,

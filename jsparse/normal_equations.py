@@ -75,7 +75,7 @@ class NormalEquations(NamedTuple):
         *,
         refine: bool = True,
     ) -> Ridge:
-        """Return the ridge solutions for every `C`, with the identity as penalty; see `ridge`."""
+        """Return the ridge solutions for every `C`: the result of `ridge` for these sums."""
         return ridge(
             self.gram,
             self.cross,
@@ -241,6 +241,7 @@ def accumulate_groups(
     last_block, last_row = jnp.cumsum(blocks), jnp.cumsum(counts)
 
     def step(total: NormalEquations, block: Int[Array, ""]) -> tuple[NormalEquations, None]:
+        """Add the block of rows with the number `block` to the sums of its group."""
         g = jnp.searchsorted(last_block, block, side="right").astype(jnp.int32)
         g_safe = jnp.minimum(g, n_groups - 1)
         first = last_row[g_safe] - counts[g_safe]
@@ -357,6 +358,7 @@ def _block_gram(
     y: Float[Array, " n *c"],
     w: Float[Array, " n"],
 ) -> Float[Array, "q q"]:
+    """Return the terms of `_gram` for one block of rows."""
     X, y = present_rows(X, w, apart=True), present_targets(y, w)
     # One product gives all sums, and reads the features once.
     targets = y.reshape(y.shape[0], -1)

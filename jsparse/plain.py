@@ -30,8 +30,8 @@ def is_plain(kernel: Kernel) -> bool:
 def plain_kernel(kernel: Kernel, place: str = "kernel") -> plain_kernels.Kernel:
     """Return a kernel as a tree of the NumPy kernels of `predictor`; `place` names it in messages.
 
-    Raise ValueError for a kernel that is not one of this package's, such as a `Custom` kernel, or
-    for a mixture without the number of each prototype's kernel.
+    Raise ValueError for a kernel that is not one of this package's, such as a `Custom` kernel.
+    Raise it also for a mixture whose `which` is None.
     """
     name = type(kernel).__name__
     node = plain_kernels.KERNELS.get(name)

@@ -171,6 +171,7 @@ def standardize(
 
 @compiled
 def _standardize(X: Float[Array, "n d"], weights: Float[Array, " n"]) -> Standardization:
+    """Return the result of `standardize` for arrays that it has checked."""
     used = jnp.broadcast_to((weights > 0)[:, None], X.shape)
     total = jnp.sum(weights)
     share = jnp.broadcast_to((weights / jnp.where(total > 0, total, 1))[:, None], X.shape)

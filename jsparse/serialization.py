@@ -45,9 +45,9 @@ def save(
         parts: more arrays, by name.
 
     Raises:
-        ValueError: for a kernel that is not one of this package's (a `Custom` kernel holds a
-            Python function, which a data file cannot carry), metadata that `save_state` cannot
-            hold, or an expansion that is not a single model of finite numbers, float32 or float64.
+        ValueError: for a kernel that is not one of this package's: a `Custom` kernel holds a Python
+            function, which a data file cannot carry. Also for metadata of other types, and for an
+            expansion that is not a single model of finite numbers, float32 or float64.
         OutputError: if the file cannot be written.
     """
     arrays, kernel = machine_arrays(plain_expansion(expansion))

@@ -76,8 +76,8 @@ class Polynomial(DotProduct):
         offset: at least 0, shape `()`.
 
     Raises:
-        ValueError: if the degree is not an integer of at least 1, or if the scale or offset is not
-            a scalar or (outside `jit`) is out of range or not finite.
+        ValueError: if the degree is not an integer of at least 1; if the scale or offset is not a
+            scalar; or (outside `jit`) if one is out of range or not finite.
     """
 
     degree: int = eqx.field(static=True, converter=degree_of, default=2)

@@ -139,6 +139,7 @@ def solve(
         raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
 
     def run(_: object, b: Float[Array, "n k"]) -> tuple[Array, tuple[Array, Array, Array]]:
+        """Return the solution of `A x = b`, and its residual, steps and status."""
         scale = exponents(b.T)  # squares of tiny or huge numbers are out of range
         b = times_power(b.T, -scale).T
         final = jax.lax.while_loop(

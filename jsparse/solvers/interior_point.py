@@ -239,7 +239,7 @@ def solve_one_class(
         Phi: features, shape `n p`.
         nu: upper bound of the weighted fraction of rows with `Phi_i w < rho`, between 0 and 1.
         weights: row weights, shape `n`, at least 0. Rows of weight 0 are ignored.
-        tolerance: see `solve`.
+        tolerance: largest duality gap, relative to the objective; by default `default_tolerance`.
 
     Returns:
         `Solution`. The intercept is `-rho`, and the dual variables add up to 1.

@@ -198,7 +198,7 @@ def _units(
 
 
 def init(scale: Float[Array, " q"], outputs: int) -> State:
-    """Return the state before the first system; `scale` is its `lambda^(-1/2)`, see `State`."""
+    """Return the state before the first system, whose penalties are `lambda = scale^(-2)`."""
     return State(
         coefficients=jnp.zeros((len(scale), outputs), scale.dtype),
         size=scale,

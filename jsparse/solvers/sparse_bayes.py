@@ -103,8 +103,8 @@ class Quadratic(NamedTuple):
 
     For regression the log likelihood is quadratic if the noise is fixed. Each function is
     multiplied by the square root of the log likelihood's curvature at each row. It is stored as
-    coordinates in an orthonormal basis of `b` vectors that spans the functions of the model,
-    because inner products of the functions would lose half of the digits.
+    coordinates in an orthonormal basis: inner products of functions would lose half of the digits.
+    The basis has `b` vectors and spans the functions of the model.
     """
 
     model: Model
@@ -282,6 +282,7 @@ def _changes(
         return Change(best, alphas[best], jnp.where(gains[best] > least, gains[best], 0))
 
     def change_once(so_far: tuple[Quadratic, Change]) -> tuple[Quadratic, Change]:
+        """Apply the change to the model; return the changed model and its best further change."""
         after = _after_change(*so_far, weighted)
         factor, unexplained = jax.lax.cond(
             after.changes % _FACTOR_AGAIN == 0,
@@ -387,7 +388,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
 def _factorised(
     current: Quadratic, squares: Float[Array, " p"]
 ) -> tuple[Float[Array, "k k"], Float[Array, " p"]]:
-    """Factorise a model's covariance; return the factor and the terms S, see `Quadratic`."""
+    """Return the fields `factor` and `unexplained` of `Quadratic`, computed from its other fields."""
     factor, _ = _covariance_factor(current.model, current.in_model)
     explained = dot(dot(factor, current.in_model.T), current.coordinates)
     return factor, squares - jnp.sum(jnp.square(explained), axis=0)

@@ -20,8 +20,8 @@ class Tridiagonal(NamedTuple):
 
     `(A + shift I)^(-1) b` is a product with `Q'`, a tridiagonal solve for each shift, and a product
     with `Q` (Elden 1977). A ridge system therefore needs no eigendecomposition. `Q` is the product
-    of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989), whose vectors are the
-    rows of `V`, each from the last entry to the first. Rows of zeros fill the last block. The
+    of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989). The rows of `V` are the
+    vectors of the reflections, in reversed order of entries. Rows of zeros fill the last block. The
     vectors become longer from block to block; entries beyond their ends do not change.
     """
 
