@@ -388,7 +388,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
 def _factorised(
     current: Quadratic, squares: Float[Array, " p"]
 ) -> tuple[Float[Array, "k k"], Float[Array, " p"]]:
-    """Return the fields `factor` and `unexplained` of `Quadratic`, computed from its other fields."""
+    """Return `factor` and `unexplained` of `Quadratic`, computed from its other fields."""
     factor, _ = _covariance_factor(current.model, current.in_model)
     explained = dot(dot(factor, current.in_model.T), current.coordinates)
     return factor, squares - jnp.sum(jnp.square(explained), axis=0)
