@@ -73,7 +73,7 @@ def column_names(name: str, names: Any) -> tuple[str, ...]:
 
 
 def check_flags(settings: Any) -> None:
-    """Raise a `ValueError` unless each field of a dataclass that defaults to a bool holds one."""
+    """Raise ValueError unless every field of a dataclass with a bool as default holds a bool."""
     for field in dataclasses.fields(settings):
         if isinstance(field.default, bool):
             boolean(field.name, getattr(settings, field.name))

@@ -139,7 +139,7 @@ def map_folds(function: Callable[[Any], T], folds: Any, at_once: int) -> T:
 
 
 def block_shape(n: Any, block_rows: int) -> tuple[Any, Any]:
-    """Return `(blocks, rows)` that cover `n` rows by equal blocks with the least padding.
+    """Return how many equal blocks cover `n` rows, and the rows of each, with the least padding.
 
     A symbolic number of rows, as in `jax.export`, gets blocks of `SYMBOLIC_ROWS` rows, of which at
     most one is unnecessary.

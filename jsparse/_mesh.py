@@ -233,7 +233,7 @@ def _naming_processes(mesh: Mesh) -> Iterator[None]:
 
 
 def _process_mesh(mesh: Mesh) -> Mesh:
-    """Return a mesh of the device with the lowest number of each process."""
+    """Return a mesh of one device of each process of `mesh`, the device with the lowest id."""
     devices = jax.devices(mesh.devices.flat[0].platform)
     first = [
         min((d for d in devices if d.process_index == index), key=lambda d: d.id)

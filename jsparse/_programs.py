@@ -55,7 +55,7 @@ class TooManyProgramsError(RuntimeError):
 
 
 class Programs:
-    """Jitted functions by function and shapes, in the order of their last use.
+    """A store of jitted functions, by function and shapes, that drops the least recently used.
 
     Args:
         limit: number of memory maps that this process may have; None without a limit.

@@ -74,7 +74,7 @@ def status_of(failed: Bool[Array, "*b"], imprecise: Bool[Array, "*b"]) -> Int[Ar
 
 
 def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None:
-    """Raise on failure, warn of lost precision and exhaustion; on the host, outside `jit`.
+    """Raise NumericalError for statuses of failure, and warn of other bad ones; outside `jit` only.
 
     Args:
         status: one code or an array of codes. The message has the number of codes of each bad

@@ -11,7 +11,10 @@ from ..expansion import KernelExpansion
 
 
 class FeatureMap(eqx.Module):
-    """Features `Phi(X)` with penalty `1/2 w' R w`, whose weights convert to an expansion."""
+    """A map from rows to features `Phi(X)`, with the penalty `1/2 w' R w` of their weights `w`.
+
+    A linear machine in the features converts to a kernel expansion.
+    """
 
     __repr__ = short_repr
 

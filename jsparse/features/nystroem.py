@@ -46,7 +46,7 @@ class Nystroem(Whitened):
 
     @property
     def rank(self) -> Int[Array, ""]:
-        """Return the number of eigenvalues of `K(Z, Z)` above the noise of the dtype."""
+        """Return the number of eigenvalues of `K(Z, Z)` above `cutoff`, whose features are used."""
         return jnp.sum(jnp.any(self.transform != 0, axis=0), dtype=jnp.int32)
 
     def unresolved(self, C: Float[Array, "*s"], energy: Float[Array, " p"]) -> Bool[Array, "*s"]:

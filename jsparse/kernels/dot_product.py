@@ -36,7 +36,7 @@ class DotProduct(Kernel):
         return self.profile(dot(*two_points(x, z)))
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Compute the cross-Gram matrix by one matrix product and one elementwise pass."""
+        """Return `profile(x_i'z_j)` for all pairs of rows, by one matrix product, shape `n m`."""
         X, Z = two_tables(X, Z)
         return self.profile(dot(X, Z.T))
 

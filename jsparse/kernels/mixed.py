@@ -62,7 +62,7 @@ class Mixed(Kernel):
             )
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """Evaluate the formula from the differences."""
+        """Return `k(x, z)` by the formula above."""
         x, z = two_points(x, z)
         scale, is_code = self._lengthscales(x), self._is_code(len(x))
         squares = jnp.where(is_code, 2 * (x != z).astype(x.dtype), jnp.square(x - z))
@@ -75,7 +75,7 @@ class Mixed(Kernel):
         return jnp.where(jnp.eye(X.shape[0], dtype=bool), 1, values)
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Compute the cross-Gram matrix by a matrix product and a pass for each column of codes."""
+        """Return `k(x_i, z_j)`, by a matrix product and an elementwise pass per column of codes."""
         X, Z = two_tables(X, Z)
         numbers, codes = np.flatnonzero(~self._is_code(X.shape[1])), np.array(self.columns)
         scale = self._lengthscales(X)

@@ -63,13 +63,13 @@ class Stationary(Kernel):
         return self.profile(squared_distance(*two_points(x, z), self.lengthscale))
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """Compute the Gram matrix: exactly symmetric, with an exact unit diagonal."""
+        """Return the Gram matrix, exactly symmetric and with an exact unit diagonal."""
         X = one_table(X)
         values = mirrored(self.cross_gram(X, X))
         return jnp.where(jnp.eye(X.shape[0], dtype=bool), 1, values)
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Compute the cross-Gram matrix by one matrix product and one elementwise pass."""
+        """Return `k(x_i, z_j)` for all pairs of rows, by one matrix product, shape `n m`."""
         X, Z = two_tables(X, Z)
         return self.profile(squared_distances(X, Z, self.lengthscale, snap=self._cusp))
 

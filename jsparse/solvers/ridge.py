@@ -164,7 +164,7 @@ def _quadratic_form_derivative(
 
 
 class Bordered(NamedTuple):
-    """Systems `[[G + shift I, f], [f', N + p shift]]` for all shifts; the intercept is last.
+    """Systems `[[G + shift I, f], [f', N + p shift]]` of `ridge`; the intercept is last.
 
     Eliminating the intercept leaves the centred matrix `G - f f'/N`, which is factorised once for
     every shift. A penalty `p > 0` adds a rank-one term (Sherman and Morrison).

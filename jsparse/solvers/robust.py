@@ -93,7 +93,7 @@ def default_tolerance(dtype: jnp.dtype) -> float:
 
 
 def slopes(quantile: Float[Array, "*c"]) -> tuple[Float[Array, "*c"], Float[Array, "*c"]]:
-    """Return the slopes of twice the pinball loss, above and below its minimum."""
+    """Return the absolute slopes of twice the pinball loss, above and below its minimum."""
     return 2 * quantile, 2 * (1 - quantile)
 
 
@@ -415,7 +415,7 @@ def least_threshold(dtype: jnp.dtype) -> float:
 
 
 def _estimated_threshold(state: State) -> Float[Array, ""]:
-    """Estimate Huber's d from the median residual."""
+    """Return Huber's d, estimated as the multiple `PER_MEDIAN` of the median `|e|`."""
     median = jnp.abs(state.residual[state.median_row])
     return jnp.maximum(PER_MEDIAN * median, least_threshold(median.dtype))
 

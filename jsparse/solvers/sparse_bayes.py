@@ -134,7 +134,7 @@ class Change(NamedTuple):
 
 
 class State(NamedTuple):
-    """A sequence of steps, each of several changes of the model. No step lowers the evidence.
+    """The model after some steps, each of several changes. No step lowers the evidence.
 
     There are `c = p + 2 k` possible changes. The first `p` add a column, the next `k` estimate the
     precision of a place again, and the last `k` empty a place.
@@ -143,7 +143,7 @@ class State(NamedTuple):
     model: Model
     posterior: Posterior
     most_changes: Int[Array, ""]  # limit of the changes of the next step
-    # Changes that did not raise the evidence by more than the tolerance since it last rose so much.
+    # Changes tried in vain since the evidence last rose by more than the tolerance.
     tried: Bool[Array, " c"]
     history: Float[Array, " s+1"]  # log evidence after 0, 1, .. steps, then NaN
     steps: Int[Array, ""]
@@ -440,7 +440,7 @@ def posterior(problem: Problem, model: Model, start: Float[Array, " k"]) -> Post
         return _covariance_factor(model, (root[None, :] * Phi).T)
 
     def at(mean: Array, values: Array, value: Array) -> Mode:
-        """Return the Newton step at a mean."""
+        """Return the iterate at `mean`, whose log density is `value`, with its Newton step."""
         factor, log_determinant = factor_at(values) if constant is None else constant
         slope = dot(Phi, problem.slopes(model, values)) - alpha * mean
         half = dot(factor, slope)
@@ -448,7 +448,7 @@ def posterior(problem: Problem, model: Model, start: Float[Array, " k"]) -> Post
         return Mode(mean, values, value, factor, log_determinant, dot(half, factor), gain)
 
     def newton(state: tuple[Mode, Array, Array]) -> tuple[Mode, Array, Array]:
-        """Make a step if it does not lower the density; else halve the next one."""
+        """Make the step times `t` if it does not lower the density; else halve `t`."""
         mode, t, count = state
         mean = mode.mean + t * mode.step
         values = dot(mean, Phi)
@@ -541,7 +541,7 @@ def _is_full(model: Model, p: int) -> Bool[Array, ""]:
 
 
 def _changed(model: Model, change: Change, p: int) -> tuple[Model, Int[Array, ""]]:
-    """Return the model after one change, and the place of the change.
+    """Return the model after one change, and the place in the arrays that it changed.
 
     `State` explains the numbers of changes.
     """

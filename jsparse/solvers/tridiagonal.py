@@ -139,7 +139,7 @@ class Tridiagonal(NamedTuple):
 
 
 def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
-    """Reduce a symmetric positive semi-definite matrix by reflections (LAPACK `sytrd`).
+    """Return the factors of a symmetric positive semi-definite matrix (LAPACK `sytrd`).
 
     It runs on CPU and GPU only. Only the field `matrix` of the result has derivatives, from which
     `resolvent` computes its own derivative.
