@@ -48,7 +48,7 @@ class Checksum:
 def same_in_all_processes(mesh: Mesh | None) -> Iterator[dict[str, Any]]:
     """Raise in every process of the mesh if an argument differs between the processes.
 
-    The block enters the values to compare into the mapping, by argument name. At the end of the
+    The block gets a mapping, and enters the values to compare by argument name. At the end of the
     block the processes exchange checksums. If the block fails in one process, all processes raise,
     so that no process waits for ever. Without a mesh over several processes nothing is computed,
     compiled or sent.
@@ -113,19 +113,20 @@ def same_rows(function: Callable[P, R]) -> Callable[P, R]:
 def summed_in_all_processes(
     mesh: Mesh | None, zeros: list[T], compute: Callable[[], list[T]]
 ) -> list[T]:
-    """Sum the results of `compute` over the processes; raise if it fails in one.
+    """Return the list `compute()`, summed over the processes; raise if `compute` fails in one.
 
     A process that failed takes part with zeros, so that no process waits for ever. There is a
-    collective operation for each part of the result, so that one program serves any number of
-    parts. Without a mesh over several processes nothing is sent.
+    collective operation for each part of the list, so that one program serves any number of parts.
+    Without a mesh over several processes nothing is sent.
 
     Args:
         mesh: the mesh.
-        zeros: arrays of the shapes and dtypes of the result; at least one part.
-        compute: returns the arrays of this process, in parts of equal shapes.
+        zeros: a list like the result, with arrays of 0; at least one part.
+        compute: returns the arrays of this process: a list of parts, pytrees of equal shapes.
 
     Raises:
-        RuntimeError: if `compute` failed in another process, with the message of that process.
+        RuntimeError: if `compute` failed in another process, with the message of that process. If
+            it failed in this process, the error of `compute` is raised.
     """
     if mesh is None or not spans_processes(mesh):
         return compute()
@@ -149,7 +150,7 @@ def summed_in_all_processes(
 
 
 def least_in_all_processes(mesh: Mesh, number: int | None) -> int | None:
-    """Return the least number of all processes; None if no process has one."""
+    """Return the least `number` of all processes, ignoring None; None if every process has None."""
     messages = gather_messages(mesh, json.dumps(number).encode().ljust(HEADER_BYTES))
     numbers = [json.loads(message) for message in messages]
     return min((number for number in numbers if number is not None), default=None)
@@ -158,7 +159,7 @@ def least_in_all_processes(mesh: Mesh, number: int | None) -> int | None:
 def _exchange(
     mesh: Mesh, entries: Entries, failure: str | None
 ) -> dict[int, tuple[Entries, str | None]]:
-    """Return the entries and the failure of every process, or nothing if all are equal."""
+    """Return each process's entries and failure, by process index; {} if all are equal."""
     text = json.dumps([entries, failure]).encode()
     digest = hashlib.blake2b(text, digest_size=HEADER_BYTES).digest()
     if len(set(gather_messages(mesh, digest))) == 1:
@@ -168,7 +169,7 @@ def _exchange(
 
 
 def _differences(reports: Mapping[int, Entries]) -> list[str]:
-    """Return a line for each entry that differs between processes."""
+    """Return a line of text for each entry that differs between processes."""
     names = list(dict.fromkeys(name for entries in reports.values() for name in entries))
     lines: dict[str, str] = {}
     for name in names:
@@ -190,10 +191,11 @@ def _processes(indices: list[int]) -> str:
 
 
 def described(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield names and texts by which processes compare an argument, part by part.
+    """Yield pairs of name and text by which processes compare an argument, part by part.
 
-    The texts hold no addresses, so equal values have equal texts in every process. An array has two
-    texts: its form and, under the name "contents of ...", a checksum of its contents.
+    `depth` is the nesting level, beyond which parts are not compared. The texts hold no addresses,
+    so equal values have equal texts in every process. An array has two texts: its form and, under
+    the name "contents of ...", a checksum of its contents.
     """
     if isinstance(value, np.generic):
         value = value.item()
@@ -293,7 +295,7 @@ class BatchChecksums:
             _update(digest, array)
 
     def compared(self) -> dict[str, Any]:
-        """Return the values to compare, by name."""
+        """Return the counts and checksums to compare, by name."""
         compared: dict[str, Any] = {"rows of the stream": self.rows}
         compared["batches of the stream"] = self.batches
         for name, digest in self._digests.items():

@@ -21,9 +21,10 @@ from .predictor.checks import real as real
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None, what: str = "") -> int:
-    """Return a whole number of Python, NumPy or JAX; raise ValueError for a bool or out of bounds.
+    """Return `value` as an int; raise ValueError unless it is a whole number within the bounds.
 
-    The message names the argument `name`, and describes the bound `most` by `what`.
+    A bool is no whole number. The message names the argument `name`, and describes the bound `most`
+    by `what`.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -36,7 +37,10 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None, wha
 
 
 def increasing(name: str, values: Any, most: int, what: str) -> tuple[int, ...]:
-    """Return increasing whole numbers from 1 to `most`; raise ValueError for other values."""
+    """Return increasing whole numbers from 1 to `most`; raise ValueError for other values.
+
+    `name` and `what` are as for `whole_number`.
+    """
     if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
         raise ValueError(f"{name}: expected several numbers, got {values!r}")
     numbers = [whole_number(name, value, 1, most, what) for value in values]
@@ -69,14 +73,14 @@ def column_names(name: str, names: Any) -> tuple[str, ...]:
 
 
 def check_flags(settings: Any) -> None:
-    """Raise a `ValueError` unless each field of a dataclass that defaults to a bool holds one."""
+    """Raise ValueError unless every field of a dataclass with a bool as default holds a bool."""
     for field in dataclasses.fields(settings):
         if isinstance(field.default, bool):
             boolean(field.name, getattr(settings, field.name))
 
 
 def as_key(key: KeyLike) -> Key:
-    """Return a key of `jax.random`, given a key of either style or an integer seed."""
+    """Return a key of `jax.random`, given a key or an integer seed; else raise ValueError."""
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
         # JAX accepts a Python integer, but compiles another program for it.
         key = jax.random.key(as_array(np.int64(key) if isinstance(key, int) else key))
@@ -132,6 +136,7 @@ def labels_of(name: str, values: Any) -> np.ndarray:
 
 
 def _check_one_type(name: str, labels: Collection[Any]) -> None:
+    """Raise ValueError if labels are missing, have several types, or cannot be sorted."""
     kinds: dict[type, str] = {}
     for label in labels:
         if type(label) not in kinds:
@@ -151,7 +156,7 @@ def _check_one_type(name: str, labels: Collection[Any]) -> None:
 
 
 def finite_targets(y: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return targets as an array; raise ValueError unless they are finite numbers of this shape."""
+    """Return targets in NumPy; raise ValueError unless they are finite numbers of this shape."""
     targets = on_host("y", y)
     if targets.shape != shape or targets.dtype.kind not in "biuf":
         raise ValueError(
@@ -162,7 +167,7 @@ def finite_targets(y: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def numbers_of_labels(y: Any, labels: Sequence[Any], n: int) -> np.ndarray:
-    """Return the number of each label; raise ValueError unless there are `n` of these labels."""
+    """Return the index in `labels` of each of `n` entries of `y`; else raise ValueError."""
     truth = on_host("y", y)
     number_of = {label: number for number, label in enumerate(labels)}
     unknown = set(truth.reshape(-1).tolist()) - set(number_of)
@@ -191,13 +196,13 @@ def check_held(name: str, values: Any) -> None:
 
 
 def on_host(name: str, values: Any) -> np.ndarray:
-    """Return the values as a NumPy array; raise ValueError as `check_held`."""
+    """Return the values as a NumPy array; raise ValueError if traced or spread over processes."""
     check_held(name, values)
     return np.asarray(values)
 
 
 def check_finite(name: str, a: Array | np.ndarray) -> None:
-    """Raise ValueError naming the first NaN or infinity; do nothing while tracing."""
+    """Raise ValueError that names the first NaN or infinity; do nothing while JAX traces."""
     # Inside a caller's jit, jax.numpy would trace even concrete values.
     if is_concrete(a):
         checks.check_finite(name, np.asarray(a))

@@ -26,7 +26,7 @@ def default_block_rows() -> int:
 
 
 def rows_in_block(block_rows: int | None) -> int:
-    """Return the caller's number of rows, or the number that suits the device."""
+    """Return `block_rows`, or the `default_block_rows` of the device if it is None."""
     return default_block_rows() if block_rows is None else block_rows
 
 
@@ -43,22 +43,23 @@ def capacity(n: int, least: int = 16) -> int:
 def rounded_down(n: int) -> int:
     """Return the largest `capacity` that is at most `n`; below 16 return `n`.
 
-    It is for numbers that are derived from the number of rows, but should change rarely.
+    Use it for numbers that are derived from the number of rows, but should change rarely.
     """
     step = max(16, 1 << max(n.bit_length() - 5, 0))
     return n if n < step else n // step * step
 
 
 def padded(a: Shaped[np.ndarray, "n ..."], rows: int, mode: str = "edge") -> np.ndarray:
-    """Pad an array on the host to `rows` rows with copies of its last row, or with zeros."""
+    """Pad a NumPy array to `rows` rows with its last row, or with zeros by `mode="constant"`."""
     missing = rows - len(a)
     return a if missing == 0 else np.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1), mode=mode)  # type: ignore[call-overload]
 
 
 def batch_capacities() -> tuple[int, ...]:
-    """Return the numbers of rows, increasing, for which programs of host rows are compiled.
+    """Return the increasing numbers of rows to which batches of NumPy rows are padded.
 
-    There are six, because compiling one takes as long as predicting ten thousand rows.
+    There are six, because compiling a program for one takes as long as predicting ten thousand
+    rows.
     """
     return tuple(default_block_rows() >> halvings for halvings in (7, 5, 3, 2, 1, 0))
 
@@ -89,7 +90,7 @@ def map_row_batches(
     function: Callable[[Float[np.ndarray, "r d"]], Shaped[Array, "r ..."]],
     X: Float[np.ndarray, "n d"],
 ) -> Shaped[np.ndarray, "n ..."]:
-    """Apply a row-wise function to at least one row on the host, by `row_batches`."""
+    """Apply a row-wise function to one or more NumPy rows in padded batches, see `row_batches`."""
     # All batches start before the first result is awaited.
     parts = [
         (function(padded(X[start:stop], rows)), stop - start)
@@ -99,16 +100,16 @@ def map_row_batches(
 
 
 def systems_at_once() -> int:
-    """Return the number of small systems to decompose together: 1 on a CPU, 64 elsewhere."""
+    """Return the number of linear systems to solve in one batch: 1 on a CPU, 64 elsewhere."""
     return 1 if on_cpu() else 64
 
 
 def capacities(most: int, eighths: tuple[int, ...], least: int) -> tuple[int, ...]:
-    """Return the sizes for which code for a system of a traced size is compiled; see `of_capacity`.
+    """Return the increasing sizes up to `most` to which linear systems of traced size are padded.
 
-    `eighths` are the sizes in eighths of `most`, increasing; the last is 8. A system smaller than
-    `least` would save no time. An accelerator has one size, because all branches are computed if
-    systems are solved together.
+    `eighths` are the sizes in eighths of `most`, increasing; the last is 8. Sizes below `least`
+    would save no time. `of_capacity` selects a size when the program runs. An accelerator has one
+    size, because all branches are computed if systems are solved together.
     """
     if systems_at_once() > 1:
         return (most,)
@@ -122,14 +123,14 @@ def of_capacity(count: Int[Array, ""], sizes: tuple[int, ...], function: Callabl
 
 
 def map_systems(function: Callable[[Any], T], systems: Any, at_least: int = 1) -> T:
-    """Apply `function` to every system of the leading axis, in batches that suit the device."""
+    """Apply `function` along the leading axis, in batches of `at_least` or more linear systems."""
     at_once = max(at_least, systems_at_once())
     # A loop over systems compiles faster than a loop over batches of one system.
     return jax.lax.map(function, systems, batch_size=None if at_once == 1 else at_once)
 
 
 def map_folds(function: Callable[[Any], T], folds: Any, at_once: int) -> T:
-    """Apply `function` to every fold: to all together up to `at_once` rows, else in a loop.
+    """Apply `function` to every fold: to all folds at once up to `at_once` rows, else in a loop.
 
     The first leaf of the pytree `folds` has the leading axes `v r` of folds and rows.
     """
@@ -138,7 +139,7 @@ def map_folds(function: Callable[[Any], T], folds: Any, at_once: int) -> T:
 
 
 def block_shape(n: Any, block_rows: int) -> tuple[Any, Any]:
-    """Return `(blocks, rows)` that cover `n` rows by equal blocks with the least padding.
+    """Return how many equal blocks cover `n` rows, and the rows of each, with the least padding.
 
     A symbolic number of rows, as in `jax.export`, gets blocks of `SYMBOLIC_ROWS` rows, of which at
     most one is unnecessary.
@@ -189,15 +190,16 @@ def sum_row_blocks(
         return function(*arrays)
 
     def step(sums: tuple[T, T], block: tuple[Array, ...]) -> tuple[tuple[T, T], None]:
+        """Add a block to the total; return the total and its excess by rounding."""
         total, excess = sums
-        added = jax.tree.map(jnp.subtract, function(*block), excess)
-        new = jax.tree.map(jnp.add, total, added)
+        corrected = jax.tree.map(jnp.subtract, function(*block), excess)
+        new_total = jax.tree.map(jnp.add, total, corrected)
         excess = jax.tree.map(
             # A total that overflows stays infinite.
             lambda new, old, added: jnp.where(jnp.isfinite(new), (new - old) - added, 0),
-            new, total, added,
+            new_total, total, corrected,
         )  # fmt: skip
-        return (new, excess), None
+        return (new_total, excess), None
 
     *rest, weights = arrays
     padded = (to_blocks(a, blocks, rows, mode="edge") for a in rest)

@@ -31,7 +31,7 @@ class Compiled:
 
 @contextmanager
 def count_compilations(out: Any = None) -> Iterator[Compiled]:
-    """Count the programs compiled within the block; show the count on the text file `out`."""
+    """Count the programs compiled within the block; write progress to the file `out`, if any."""
     counts = Compiled()
 
     def compiled(event: str, duration_secs: float, **_: str | int) -> None:

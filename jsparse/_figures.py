@@ -29,7 +29,7 @@ def figure(n: int, width: float, height: float) -> tuple[Any, list[Any]]:
 
 
 def shades(n: int) -> list[tuple[float, ...]]:
-    """Return `n` different colours: Okabe and Ito's, then darker shades of them."""
+    """Return `n` different RGB colours: Okabe and Ito's, then darker shades of them."""
     palette = [tuple(int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)) for code in OKABE_ITO]
     count = len(palette)
     return [tuple(part * DARKER ** (i // count) for part in palette[i % count]) for i in range(n)]
@@ -84,11 +84,11 @@ def label_at_right(axes: Any, labels: Sequence[tuple[str, Any, Any, Any]]) -> No
 
 
 def spread_out(places: np.ndarray, apart: float) -> np.ndarray:
-    """Move places, in order, so that neighbours are `apart` or more, by the least squared moves.
+    """Return positions moved so that neighbours are `apart` or more, with the least squared moves.
 
-    The places stay between 0 and 1 if there is room for all; otherwise the last places exceed 1.
-    Neighbours that are too near are pooled and spread evenly about their mean (pool adjacent
-    violators).
+    Positions keep their order. They stay between 0 and 1 if there is room for all; otherwise the
+    last positions exceed 1. Neighbours that are too near are pooled and spread evenly about their
+    mean (pool adjacent violators).
     """
     order = np.argsort(places, kind="stable")
     # After subtracting steps of `apart`, places need only be non-decreasing.
@@ -107,7 +107,7 @@ def spread_out(places: np.ndarray, apart: float) -> np.ndarray:
 
 
 def note_above(axes: Any, at: float | int, text: str, *, side: str = "center") -> None:
-    """Write a note above the axes at x = `at`, as a tick, so that titles move above the note."""
+    """Write `text` above the axes at x = `at`, aligned by `side`; titles move above the text."""
     above = axes.secondary_xaxis("top")
     above.set_ticks([at], [text])
     above.set_ticks([], minor=True)

@@ -51,9 +51,10 @@ def save_state(
     Args:
         path: the file to write. An existing file is replaced once the new file is complete.
         arrays: NumPy or JAX arrays of integers, floats or booleans, of any shape, by name.
-        document: values that JSON can hold, see the `metadata` of `serialization.save`.
+        document: strings, numbers, booleans, None, and lists and dicts of them. Arrays are written
+            as lists.
         kind: the kind of contents; `load_state` must get an equal `kind`.
-        mark: see `atomic_path`.
+        mark: part of the temporary file's name, see `atomic_path`.
 
     Raises:
         ValueError: for an array of another dtype, or a document that JSON cannot hold or that is
@@ -76,13 +77,13 @@ def save_state(
 
 
 def write_bytes(path: PathLike, data: bytes, mark: str | None = None) -> None:
-    """Write a file completely or not at all; raise as `atomic_path`, which explains `mark`."""
+    """Write a file completely, or raise OutputError; `mark` is as for `atomic_path`."""
     with atomic_path(path, mark) as temporary, writing(path):
         temporary.write_bytes(data)
 
 
 def _in_fixed_order(data: bytes) -> bytes:
-    """Return the file with sorted metadata, so that equal models have equal bytes.
+    """Return the bytes of a safetensors file with sorted metadata: equal models have equal bytes.
 
     safetensors writes metadata in random order.
     """
@@ -166,7 +167,7 @@ def _resolve(path: PathLike) -> Path:
 
 
 def _neighbour(target: Path, mark: str | None = None) -> Path:
-    """Return a path in the target's folder with a hidden name, which is new without a mark."""
+    """Return a path in the target's folder with a hidden name, made of `mark` or random letters."""
     suffixes = "".join(target.suffixes[-2:])
     unique = secrets.token_hex(8) if mark is None else f"{mark}-{target.name}"
     return target.with_name(f".jsparse-{unique}{suffixes}")

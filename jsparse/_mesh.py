@@ -48,7 +48,7 @@ def sum_over_rows(
         axis: the axis of the rows in every array; 1 for rows laid out by folds.
 
     Differentiable if the function is differentiable. Call it under `jit`. Raise ValueError if the
-    mesh has axes of type Explicit.
+    mesh has axes of type Explicit or no device of this process.
     """
     if mesh is None:
         return function(shared, weights, *arrays)
@@ -155,7 +155,7 @@ def gather_messages(mesh: Mesh, message: bytes) -> list[bytes]:
 
 
 def gather_texts(mesh: Mesh, text: bytes) -> list[bytes]:
-    """Return the texts of all processes, which may differ in length; see `gather_messages`."""
+    """Return the texts of all processes; unlike in `gather_messages` their lengths may differ."""
     messages = gather_messages(mesh, len(text).to_bytes(_LENGTH_BYTES, "big"))
     lengths = [int.from_bytes(length, "big") for length in messages]
     # Pad the texts to a multiple of `_ROOM_BYTES`, so that JAX compiles few programs.
@@ -189,7 +189,7 @@ def sum_over_processes(mesh: Mesh, tree: T) -> T:
 
 
 def from_first_process(mesh: Any, tree: T) -> T:
-    """Return the arrays of the mesh's first process; return `tree` without several processes.
+    """Return the arrays of the mesh's first process; for one process, return `tree` itself.
 
     Processors of different kinds round differently. So every decision that all processes must make
     alike is made from such arrays.
@@ -202,15 +202,15 @@ def from_first_process(mesh: Any, tree: T) -> T:
 
 
 def turn_of(mesh: Any) -> tuple[int, int]:
-    """Return the place of this process among the processes of the mesh, and their number."""
+    """Return the rank of this process in the mesh, from 0, and the number of its processes."""
     processes = processes_of(mesh)
     return (processes.index(jax.process_index()), len(processes)) if len(processes) > 1 else (0, 1)
 
 
 def local_mesh(mesh: Mesh | None) -> Mesh | None:
-    """Return the mesh of this process's devices, if the mesh spans several processes.
+    """Return a mesh of only this process's devices; return `mesh` itself if it has one process.
 
-    If these devices are only the process's first, return None, as no mesh is needed.
+    If the devices are only the process's first device, return None, as no mesh is needed.
     """
     if mesh is None or not spans_processes(mesh):
         return mesh
@@ -220,7 +220,7 @@ def local_mesh(mesh: Mesh | None) -> Mesh | None:
 
 @contextlib.contextmanager
 def _naming_processes(mesh: Mesh) -> Iterator[None]:
-    """Raise a `ProcessError` if a collective operation fails."""
+    """Turn the error of a collective operation in the block into a `ProcessError`."""
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises either
@@ -233,7 +233,7 @@ def _naming_processes(mesh: Mesh) -> Iterator[None]:
 
 
 def _process_mesh(mesh: Mesh) -> Mesh:
-    """Return a mesh of the device with the lowest number of each process."""
+    """Return a mesh of one device of each process of `mesh`, the device with the lowest id."""
     devices = jax.devices(mesh.devices.flat[0].platform)
     first = [
         min((d for d in devices if d.process_index == index), key=lambda d: d.id)
@@ -243,7 +243,7 @@ def _process_mesh(mesh: Mesh) -> Mesh:
 
 
 def _on_one_device(a: Array | np.ndarray) -> Array | np.ndarray:
-    """Return an array that all of its devices hold whole, on one of them."""
+    """Return one device's copy of a replicated array; return a NumPy array unchanged."""
     return a.addressable_data(0) if isinstance(a, Array) else a
 
 
@@ -260,7 +260,7 @@ def _same(tree: T) -> T:
 
 
 def on_default_device(mesh: Mesh | None, results: T) -> T:
-    """Return small results on the default device."""
+    """Copy small results of a mesh to the default device, by way of the host."""
     if mesh is None:
         return results
     replicated = NamedSharding(mesh, PartitionSpec())
@@ -269,6 +269,7 @@ def on_default_device(mesh: Mesh | None, results: T) -> T:
 
 
 def _padded(tree: T, axis: Axis, devices: int) -> T:
+    """Repeat the last entry along `axis` up to a multiple of `devices`; None changes nothing."""
     if axis is None:
         return tree
 

@@ -38,7 +38,7 @@ def dot_over_rows(a: Float[Array, "n p"], b: Float[Array, "n q"]) -> Float[Array
 
 
 def epsilon(dtype: jnp.dtype) -> float:
-    """Return the epsilon of `dtype` as a Python float, which promotes no array."""
+    """Return the machine epsilon of `dtype` as a Python float, which promotes no array."""
     return float(jnp.finfo(dtype).eps)
 
 
@@ -49,7 +49,7 @@ _EPSILON_FOR_PRODUCTS = 1e-10
 
 
 def resolves_products(dtype: jnp.dtype) -> bool:
-    """Return whether sums of products of kernel columns keep enough digits to solve for weights."""
+    """Return whether `dtype` has enough digits to solve for weights from sums over rows."""
     return epsilon(dtype) < _EPSILON_FOR_PRODUCTS
 
 
@@ -72,7 +72,7 @@ def cholesky_shift(gram: Float[Array, "m m"]) -> Float[Array, ""]:
     The shift is the rounding error of the largest eigenvalue, which the column sums bound, times
     the smallest sufficient power of 8, up to the sixth. Points that are many lengthscales away need
     higher powers, because their distances have larger rounding errors. If no power suffices, the
-    shift is NaN and the factor is not finite.
+    Cholesky factor with the returned shift is not finite.
     """
     gram = jax.lax.stop_gradient(gram)
     identity = jnp.eye(len(gram), dtype=gram.dtype)
@@ -121,10 +121,10 @@ def unbatched_lapack(decompose: Function) -> Function:
 def solved_with_border(c: int) -> Callable[[Array], tuple[Array, Array]]:
     """Return a function of a matrix `[[A, B], [., d I]]`, where `B` has `c` columns.
 
-    It returns `A^(-1) B` and the diagonal of A's Cholesky factor. The factor of the bordered matrix
-    is `[[L, 0], [Y', D]]` with `L Y = B`. So only one of two triangular systems is solved, and
-    nothing is copied, which saves a third of the time for size 200. Only the upper triangle is
-    read. `d` must exceed the eigenvalues of `B'A^(-1)B`.
+    The function returns `A^(-1) B` and the diagonal of A's Cholesky factor `L`. The factor of the
+    bordered matrix is `[[L, 0], [Y', D]]` with `L Y = B`. So only one of two triangular systems is
+    solved, and nothing is copied, which saves a third of the time for size 200. Only the upper
+    triangle is read. `d` must exceed the eigenvalues of `B'A^(-1)B`.
     """
 
     @unbatched_lapack
@@ -177,7 +177,7 @@ def _eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array,
 
 
 def eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array, "p p"]]:
-    """Return eigenvalues, ascending, and eigenvectors of a symmetric matrix.
+    """Return the ascending eigenvalues of a symmetric matrix, and its eigenvectors as columns.
 
     Differentiable in both modes. The derivative does not rotate eigenvectors of a repeated
     eigenvalue within their eigenspace. First derivatives are exact for functions of the eigenspace.
@@ -200,7 +200,7 @@ def _eigh_derivative(decomposition: Float[Array, "q p"], _: Array, tangent: Arra
 
 
 def exponents(x: Float[Array, "v ..."]) -> Int[Array, " v"]:
-    """Return for each `x[i]` the exponent of two of its largest magnitude; 0 if not finite."""
+    """Return the `e` of `2^(e-1) <= max |x[i]| < 2^e`; 1 if the maximum is 0 or not finite."""
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0))
     usable = jnp.isfinite(largest) & (largest > 0)
     exponent = jnp.frexp(jnp.where(usable, largest, 1))[1]
@@ -261,8 +261,8 @@ def present_rows(
     derivatives in their weights depend on their values. Harmful rows become copies of a row with
     weight, and so do the derivatives in their weights.
 
-    Unless `apart`, which says that each row is processed separately, distant rows are replaced too:
-    they would move the centre of the distances and cost other rows digits.
+    If `apart`, the caller processes each row separately. Otherwise distant zero-weight rows are
+    replaced too: they would move the centre of the distances and cost other rows digits.
     """
     values = jax.lax.stop_gradient(X)
     heaviest_row = values[jnp.argmax(w)]

@@ -40,7 +40,7 @@ _LARGEST_PROGRAM = 1000
 
 
 def bytes_of_programs(rows: int) -> int:
-    """Return the host memory of the compiler and of all programs of a training run.
+    """Return the bytes of host memory for the compiler and all programs of a training run.
 
     Measured on a CPU: with jaxlib 0.10 about 135 MB up to `_SHORT_ROWS` rows, and 250 to 400 MB
     above, because the compiler's other code generator is loaded; with jaxlib 0.12 about 240 MB.
@@ -55,7 +55,7 @@ class TooManyProgramsError(RuntimeError):
 
 
 class Programs:
-    """Jitted functions by function and shapes, in the order of their last use.
+    """A store of jitted functions, by function and shapes, that drops the least recently used.
 
     Args:
         limit: number of memory maps that this process may have; None without a limit.
@@ -73,7 +73,7 @@ class Programs:
         self._compilations_before_counting = 0
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Return the jitted function of `key`, made if absent, and mark it as last used."""
+        """Return the jitted function of `key`, or `make()` if absent, and mark it as last used."""
         with self._lock:
             if key not in self._jitted:
                 self._jitted[key] = make()
@@ -121,7 +121,7 @@ class Programs:
         self._compilations_before_counting = (self._drop_above - maps) // self.largest_program
 
     def _drop_oldest(self) -> int:
-        """Drop programs, an eighth at a time; return the number of memory maps left."""
+        """Drop the least recently used programs; return the number of memory maps still in use."""
         while (maps := count_memory_maps()) > self._drop_to and self._jitted:
             with self._lock:
                 oldest = list(self._jitted)[: 1 + len(self._jitted) // 8]
@@ -174,6 +174,7 @@ def compiled(
     plain = jax.jit(function, **options)
 
     def jit_for(longest: int) -> Any:
+        """Return a new jitted function, compiled for arrays of at most `longest` rows."""
         compiler_options = _QUICK_OPTIONS if quickly else {}
         if longest <= _SHORT_ROWS:
             compiler_options = compiler_options | _SHORT_OPTIONS
@@ -202,7 +203,7 @@ def compiled(
         return jitted(*arguments, **named)
 
     def program(*arguments: Any, **named: Any) -> jax.stages.Compiled:
-        """Return the program for these arguments; its own arguments are the arrays among them."""
+        """Return the compiled program for these arguments; call it with the arrays among them."""
         return jitted_for(*arguments, **named).lower(*arguments, **named).compile()
 
     def clear_cache() -> None:

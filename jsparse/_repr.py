@@ -16,7 +16,7 @@ MOST_ITEMS = 6  # number of items of a list, tuple or dict that are shown
 
 
 def short_repr(self: Any) -> str:
-    """Return the class and its fields, with arrays as type and shape; for use as `__repr__`.
+    """Return the class and fields of an object, arrays as dtype and shape; for use as `__repr__`.
 
     Fields of dataclasses that have their default value are left out.
     """
@@ -43,7 +43,7 @@ class ShortList(list[T]):
 
 
 def brief(value: Any) -> str:
-    """Return one line for a value: arrays as type and shape, long sequences as their length."""
+    """Return one line for a value: arrays as dtype and shape, long sequences as their length."""
     if _is_array(value):
         return _array(value)
     if isinstance(value, Mapping):
@@ -92,6 +92,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _array(value: Any) -> str:
+    """Return the numbers of a short concrete array, or the dtype and shape of another array."""
     from ._numerics import is_concrete  # imports JAX, which records of tables do not need
 
     # An array that JAX traces has no values to write.

@@ -41,7 +41,7 @@ def jax_started() -> bool:
 
 
 def check_fork() -> None:
-    """Raise UnusableJaxError in a process forked after JAX had started, see `jax_started`.
+    """Raise UnusableJaxError in a process that was forked after JAX had started.
 
     In such a process making an array may never end. A start of JAX before the import of this module
     is not known.
@@ -55,7 +55,7 @@ def check_fork() -> None:
 
 
 def starting() -> None:
-    """Call `check_fork`, and record that JAX starts now."""
+    """Call `check_fork`, and record that JAX starts in this process now."""
     global _started_in
     check_fork()
     _started_in = os.getpid()
@@ -83,7 +83,7 @@ def check_runtime() -> None:
 
 
 def canary() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield programs that jaxlib 0.10.2 miscompiles on CPUs: name, result, NumPy's result.
+    """Yield the name, JAX's result and NumPy's result of programs that jaxlib 0.10.2 miscompiles.
 
     The second program is from jax-ml/jax issue 39103. Both are wrong in float32 at any precision.
     Both are right with fewer rows, and the first is right if its constants are arguments.

@@ -74,7 +74,7 @@ def status_of(failed: Bool[Array, "*b"], imprecise: Bool[Array, "*b"]) -> Int[Ar
 
 
 def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None:
-    """Raise on failure, warn of lost precision and exhaustion; on the host, outside `jit`.
+    """Raise NumericalError for statuses of failure, and warn of other bad ones; outside `jit` only.
 
     Args:
         status: one code or an array of codes. The message has the number of codes of each bad
@@ -116,7 +116,7 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
 
 
 def _places(statuses: Int[np.ndarray, "*b"], code: int) -> str:
-    """Return how many of several statuses are `code`, and the indices of the first three."""
+    """Return a sentence on how many of several statuses are `code`, and the first three indices."""
     if statuses.size <= 1:
         return ""
     indices = np.argwhere(statuses == code)

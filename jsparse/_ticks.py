@@ -10,7 +10,7 @@ Number = float | int
 
 
 def plain(value: Number) -> str:
-    """Return the number with six significant digits, without powers of ten or offsets."""
+    """Return the text of a number with six significant digits, without a power of ten."""
     return np.format_float_positional(float(f"{value:.6g}"), trim="-")
 
 
@@ -49,9 +49,9 @@ def _within(values: Iterable[float], low: Number, high: Number) -> list[float]:
 
 
 def error_top(errors: np.ndarray, spread: np.ndarray) -> float:
-    """Return the upper end of an axis of errors of increasing sizes.
+    """Return the upper end of an axis for `errors +- spread` of machines of increasing sizes.
 
-    The first few sizes may be cut off, because their errors are often far larger than all others.
+    The first few errors may be cut off, because they are often far larger than all others.
     """
     low, high = np.min(errors - spread), np.max(errors + spread)
     rest = np.max(errors[min(4, len(errors) - 1) :])

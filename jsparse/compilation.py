@@ -94,7 +94,7 @@ def warm_up(
         **options: the options of the later call of `train`: method, folds, C, search, ...
 
     Returns:
-        The number of compiled programs, and the seconds taken.
+        `Compiled`: the number of programs, how many were read from the disk, and the compile time.
 
     Raises:
         ValueError: for arguments that `train` would not accept.

@@ -34,7 +34,7 @@ class Code(NamedTuple):
         classes: numbers of the classes of each system, padded by other classes, shape `g w`.
         problems: numbers of the problems of each system, padded by repetition, shape `g q`.
         system: number of the system of each problem, shape `l`.
-        slot: place of each problem among the problems of the system, shape `l`.
+        slot: position of each problem in its system's row of `problems`, shape `l`.
     """
 
     matrix: Float[Array, "k l"] | Float[np.ndarray, "k l"]
@@ -66,8 +66,8 @@ def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
     - "minimum_output": `ceil(log2 k)` problems, the binary digits of the class number.
 
     Raises:
-        ValueError: if `k < 2`; if a matrix does not have `k` rows of -1, 0 and +1; if two classes
-            have equal rows; or if a problem does not have both a class of +1 and a class of -1.
+        ValueError: if the scheme is unknown; if `k < 2`; if a matrix does not have `k` rows of -1,
+            0 and +1; if two classes have equal rows; or if a problem has no class of +1 or of -1.
 
     Example:
         >>> output_code("one_versus_one", 3).matrix.astype(int).tolist()
@@ -125,7 +125,7 @@ def accumulate_code(
     """Sum the normal equations for `solve_code`, in one pass over the rows.
 
     Args:
-        code: see `output_code`, in the dtype of `X`.
+        code: the problems, from `output_code`, in the dtype of `X`.
         feature_map: gives the features of a block of rows.
         X: inputs, shape `n d`.
         labels: class numbers 0..k-1, shape `n`.
@@ -164,12 +164,12 @@ def solve_code(
     `matrix`. A problem without rows has the solution 0.
 
     Args:
-        code: see `output_code`, in the dtype of the sums.
+        code: the problems, from `output_code`, in the dtype of the sums.
         sums: result of `accumulate_code`. If `code.shares_all_rows`, they are sums of all rows with
             a target for each problem; else they have a leading axis of `k` classes and no targets.
         C: weights of the data-fit term, shape `s`, or for each problem, shape `s l`.
-        intercept_penalty: see `ridge`.
-        refine: see `ridge` (static).
+        intercept_penalty: `p` of the penalty `p/2 b^2` on the intercept; None stands for 0.
+        refine: improve float32 solutions by one step of refinement (static).
 
     Returns:
         `Ridge` with weights `s p l`, intercept `s l`, and the diagnostics of the worst system.
@@ -177,7 +177,8 @@ def solve_code(
     if code.shares_all_rows:
         return _solve(sums, C, intercept_penalty, refine)
 
-    def system(arguments: tuple[Array, Array, Array]) -> Ridge:
+    def solve_system(arguments: tuple[Array, Array, Array]) -> Ridge:
+        """Return the ridge solutions of the problems that share a set of classes."""
         members, classes, problems = arguments
         targets = jnp.asarray(code.matrix)[:, problems]
         weight_sum = dot(members, sums.weight_sum)
@@ -203,7 +204,7 @@ def solve_code(
 
     systems = tuple(jnp.asarray(a) for a in (code.members, code.classes, code.problems))
     # Even on a CPU a few systems together are faster: they share the steps of tridiagonal scans.
-    solved = map_systems(system, systems, at_least=UNROLLED)
+    solved = map_systems(solve_system, systems, at_least=UNROLLED)
     return Ridge(
         weights=jnp.moveaxis(solved.weights[code.system, :, :, code.slot], 0, -1),
         intercept=solved.intercept[code.system, :, code.slot].T,
@@ -220,6 +221,7 @@ def _solve(
     intercept_penalty: ScalarLike | None,
     refine: bool,
 ) -> Ridge:
+    """Solve a system of `q` problems for every `C`; shape `s q` has a column for each problem."""
     if C.ndim == 1:
         return equations.solve(C, intercept_penalty, refine=refine)
     # One decomposition serves every C. Each solution has all problems, of which one is used.
@@ -241,14 +243,17 @@ def _solve(
 def distances(
     matrix: Float[Array, "k l"], values: Float[Array, "*n l"], decoding: Decoding
 ) -> Float[Array, "*n k"]:
-    """Return the distance of the values from each class's code; see `predictor.codes.distances`."""
+    """Return the distance of the values from each class's row of the code, in `k` columns.
+
+    `predictor.codes.distances` defines the two distances.
+    """
     return codes.distances(matrix, values, decoding, jnp, dot)
 
 
 def decode(
     matrix: Float[Array, "k l"], values: Float[Array, "*n l"], decoding: Decoding = "loss"
 ) -> Int[Array, "*n"]:
-    """Return class numbers 0..k-1, the first class if distances are equal.
+    """Return the number of the nearest class, 0..k-1; the first class if distances are equal.
 
     The number is -1 if a distance is not finite.
     """

@@ -34,7 +34,7 @@ from .solvers.ridge import Ridge, ridge
 
 
 class NormalEquations(NamedTuple):
-    """Weighted sums over rows of the extended features `[Phi 1]` and targets.
+    """Weighted sums over rows of the features `Phi` and targets `y`, for `W = diag(w)`.
 
     They are additive over rows: `+` joins disjoint rows and `-` removes rows. This makes possible
     cross-validation by subtraction (De Brabanter 2010, eq. 20-21), data larger than memory
@@ -47,7 +47,7 @@ class NormalEquations(NamedTuple):
     target_square: Float[Array, "*c"]  # y' W y
     feature_sum: Float[Array, " p"]  # Phi' w
     target_sum: Float[Array, "*c"]  # y' w
-    weight_sum: Float[Array, ""]  # sum w
+    weight_sum: Float[Array, ""]  # sum w, of the row weights w
 
     __repr__ = short_repr
 
@@ -75,7 +75,7 @@ class NormalEquations(NamedTuple):
         *,
         refine: bool = True,
     ) -> Ridge:
-        """Return the ridge solutions for every `C`, with the identity as penalty; see `ridge`."""
+        """Return the ridge solutions for every `C`: the result of `ridge` for these sums."""
         return ridge(
             self.gram,
             self.cross,
@@ -88,7 +88,7 @@ class NormalEquations(NamedTuple):
         )
 
     def with_outputs(self, outputs: tuple[int, ...]) -> "NormalEquations":
-        """Return the sums with targets of shape `n *outputs`."""
+        """Return the sums reshaped for targets of shape `n *outputs`."""
         return self._replace(
             cross=self.cross.reshape(-1, *outputs),
             target_square=self.target_square.reshape(outputs),
@@ -96,7 +96,7 @@ class NormalEquations(NamedTuple):
         )
 
     def targets_times(self, exponent: Int[Array, " 1"]) -> "NormalEquations":
-        """Return the sums of targets times `2^exponent`."""
+        """Return the sums for targets that are multiplied by `2^exponent`."""
         return self._replace(
             cross=times_power(self.cross[None], exponent)[0],
             target_square=times_power(self.target_square[None], 2 * exponent)[0],
@@ -134,7 +134,7 @@ def zeros(
 def _zeros_from_host(
     n_features: int, outputs: tuple[int, ...], dtype: jnp.dtype, n_folds: int | None
 ) -> NormalEquations:
-    """Return `zeros`, with a leading axis of folds if any, without a program for each shape."""
+    """Return `zeros` without compiling a program; `n_folds` adds a leading axis unless None."""
     sums = jax.eval_shape(lambda: zeros(n_features, outputs, dtype))
     folds = () if n_folds is None else (n_folds,)
     return jax.tree.map(lambda a: as_array(np.zeros((*folds, *a.shape), a.dtype)), sums)
@@ -188,10 +188,11 @@ def accumulate_folds(
     mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> NormalEquations:
-    """Sum every fold in one pass over the rows; `validation.folds` describes the layout.
+    """Sum the `r` rows of each of `v` folds; `validation.folds` makes this layout of the rows.
 
-    The training sums of a fold are the sum over the leading axis less the sums of the fold (De
-    Brabanter 2010, eq. 20-21). On a mesh every device has a part of every fold.
+    The sums have a leading axis of folds. The training sums of a fold are the sum over this axis
+    less the sums of the fold (De Brabanter 2010, eq. 20-21). On a mesh every device has a part of
+    every fold.
     """
 
     def local(feature_map: FeatureMap, w: Array, X: Array, y: Array) -> NormalEquations:
@@ -215,7 +216,7 @@ def accumulate_groups(
     n_groups: int,
     block_rows: int | None = None,
 ) -> NormalEquations:
-    """Sum every group of rows in one pass; the leading axis is `n_groups`.
+    """Return the sums of each group of rows, in one pass; the leading axis is `n_groups`.
 
     Rows are sorted by group and cut into blocks of one group each. Groups of any size cost half a
     block each more than `accumulate`.
@@ -240,6 +241,7 @@ def accumulate_groups(
     last_block, last_row = jnp.cumsum(blocks), jnp.cumsum(counts)
 
     def step(total: NormalEquations, block: Int[Array, ""]) -> tuple[NormalEquations, None]:
+        """Add the block of rows with the number `block` to the sums of its group."""
         g = jnp.searchsorted(last_block, block, side="right").astype(jnp.int32)
         g_safe = jnp.minimum(g, n_groups - 1)
         first = last_row[g_safe] - counts[g_safe]
@@ -273,15 +275,15 @@ def accumulate_batches(
     Args:
         feature_map: gives the features of a block of rows.
         batches: yields `(X, y)` or `(X, y, weights)`, in any array type.
-        n_folds: number of folds. Row `r` of the whole stream belongs to fold `r mod n_folds`, and
-            the sums have a leading axis of folds, so one pass serves cross-validation. The rows
-            must not be in a periodic order.
-        block_rows: number of rows in memory at a time within a batch.
+        n_folds: number of folds; None for one total. Row `r` of the whole stream belongs to fold
+            `r mod n_folds`, and the sums have a leading axis of folds, so one pass serves
+            cross-validation. The rows must not be in a periodic order.
+        block_rows: number of rows of a batch whose features are in memory at a time.
 
     Raises:
         ValueError: if there is no batch; if the columns of a batch differ from the columns of the
             first; if X, y and weights of a batch differ in length; or if a value is not finite. The
-            message names the rows.
+            message names the rows. Also if `n_folds` is below 2.
     """
     check_runtime()
     total: NormalEquations | None = None
@@ -356,6 +358,7 @@ def _block_gram(
     y: Float[Array, " n *c"],
     w: Float[Array, " n"],
 ) -> Float[Array, "q q"]:
+    """Return the terms of `_gram` for one block of rows."""
     X, y = present_rows(X, w, apart=True), present_targets(y, w)
     # One product gives all sums, and reads the features once.
     targets = y.reshape(y.shape[0], -1)

@@ -28,10 +28,10 @@ def is_plain(kernel: Kernel) -> bool:
 
 
 def plain_kernel(kernel: Kernel, place: str = "kernel") -> plain_kernels.Kernel:
-    """Return a kernel as a tree of named nodes; `place` is its name in messages.
+    """Return a kernel as a tree of the NumPy kernels of `predictor`; `place` names it in messages.
 
-    Raise ValueError for a kernel that is not one of this package's, such as a `Custom` kernel, or
-    for a mixture without the number of each prototype's kernel.
+    Raise ValueError for a kernel that is not one of this package's, such as a `Custom` kernel.
+    Raise it also for a mixture whose `which` is None.
     """
     name = type(kernel).__name__
     node = plain_kernels.KERNELS.get(name)
@@ -57,7 +57,7 @@ def plain_kernel(kernel: Kernel, place: str = "kernel") -> plain_kernels.Kernel:
 
 
 def plain_scaling(scaling: Scaling | None) -> plain_machine.Scaling | None:
-    """Return the map of raw inputs to scaled units, with NumPy's arrays."""
+    """Return the map of raw inputs to scaled units with NumPy's arrays; None stays None."""
     if scaling is None:
         return None
     first, second = map(np.asarray, scaling)
@@ -78,9 +78,9 @@ def plain_expansion(expansion: KernelExpansion) -> plain_machine.Machine:
 
 
 def jax_kernel(node: plain_kernels.Kernel, cast: Cast, place: str = "kernel") -> Kernel:
-    """Return the kernel that a tree of nodes stands for; its constructor checks the numbers.
+    """Return the kernel of a tree from `plain_kernel`; its constructor checks the numbers.
 
-    `place` is the name of the kernel in messages.
+    `cast` converts each array, given its name and values. `place` is the kernel's name in messages.
     """
     values: dict[str, Any] = {}
     for field in dataclasses.fields(node):
@@ -96,7 +96,7 @@ def jax_kernel(node: plain_kernels.Kernel, cast: Cast, place: str = "kernel") ->
 
 
 def jax_expansion(machine: plain_machine.Machine, cast: Cast) -> KernelExpansion:
-    """Convert a machine of NumPy arrays to a `KernelExpansion` of JAX arrays."""
+    """Convert a machine of NumPy arrays to a `KernelExpansion`; `cast` is as for `jax_kernel`."""
     scaling = None
     if machine.scaling is not None:
         kind = type(machine.scaling).__name__

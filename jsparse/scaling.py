@@ -37,7 +37,7 @@ class Standardization(NamedTuple):
         return X * _rows_like(self.scale, X) + _rows_like(self.shift, X)
 
     def undo_on_host(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
-        """Map standardised units to raw units by NumPy."""
+        """Map standardised units to raw units by NumPy, without compiling a program."""
         return X * np.asarray(self.scale) + np.asarray(self.shift)
 
 
@@ -71,7 +71,7 @@ class NormalScores(NamedTuple):
         return _interpolated(X, self.scores.astype(X.dtype), self.knots.astype(X.dtype))
 
     def undo_on_host(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
-        """Map scores to raw units by NumPy."""
+        """Map scores to raw units by NumPy, without compiling a program."""
         columns = zip(X.T, np.asarray(self.scores).T, np.asarray(self.knots).T, strict=True)
         return np.stack([np.interp(*column) for column in columns], axis=1).astype(X.dtype)
 
@@ -91,7 +91,7 @@ def normal_scores(
     *,
     n_knots: int = 128,
 ) -> NormalScores:
-    """Compute the normal scores of the columns of `X` on the host.
+    """Return the map of each column to normal scores, computed from the rows of `X` on the host.
 
     Args:
         X: finite inputs, shape `n d`.
@@ -171,6 +171,7 @@ def standardize(
 
 @compiled
 def _standardize(X: Float[Array, "n d"], weights: Float[Array, " n"]) -> Standardization:
+    """Return the result of `standardize` for arrays that it has checked."""
     used = jnp.broadcast_to((weights > 0)[:, None], X.shape)
     total = jnp.sum(weights)
     share = jnp.broadcast_to((weights / jnp.where(total > 0, total, 1))[:, None], X.shape)

@@ -45,9 +45,9 @@ def save(
         parts: more arrays, by name.
 
     Raises:
-        ValueError: for a kernel that is not one of this package's (a `Custom` kernel holds a
-            Python function, which a data file cannot carry), metadata that `save_state` cannot
-            hold, or an expansion that is not a single model of finite numbers, float32 or float64.
+        ValueError: for a kernel that is not one of this package's: a `Custom` kernel holds a Python
+            function, which a data file cannot carry. Also for metadata of other types, and for an
+            expansion that is not a single model of finite numbers, float32 or float64.
         OutputError: if the file cannot be written.
     """
     arrays, kernel = machine_arrays(plain_expansion(expansion))
@@ -91,10 +91,11 @@ def _version(package: str) -> str:
 def caster(
     where: str, arrays: Mapping[str, np.ndarray], dtype: str | None
 ) -> Callable[[str, np.ndarray], jax.Array]:
-    """Return a function of name and array that returns a JAX array.
+    """Return a function that converts a NumPy array, given its name, to a JAX array.
 
-    It converts floats to `dtype`, or to float32 with a warning if JAX has no float64. Other arrays
-    keep their dtype. Error messages begin with `where`.
+    The function converts floats to `dtype`. If `dtype` is None, it keeps them, but warns and gives
+    float32 if `arrays` hold float64 and JAX has none. Other arrays keep their dtype. Error messages
+    begin with `where`.
     """
     if dtype not in (None, "float32", "float64"):
         raise ValueError(f"dtype: expected 'float32', 'float64' or None, got {dtype!r}")

@@ -11,7 +11,10 @@ from ..expansion import KernelExpansion
 
 
 class FeatureMap(eqx.Module):
-    """Features `Phi(X)` with penalty `1/2 w' R w`, whose weights convert to an expansion."""
+    """A map from rows to features `Phi(X)`, with the penalty `1/2 w' R w` of their weights `w`.
+
+    A linear machine in the features converts to a kernel expansion.
+    """
 
     __repr__ = short_repr
 
@@ -25,7 +28,9 @@ class FeatureMap(eqx.Module):
         """Return the number of features `p`."""
 
     def unresolved(self, C: Float[Array, "*s"], energy: Float[Array, " p"]) -> Bool[Array, "*s"]:
-        """Return whether features lost to rounding would have changed the model; by default False.
+        """Return for each `C` whether features lost to rounding would have changed the model.
+
+        By default the answer is False.
 
         Args:
             C: weights of the data-fit term.

@@ -33,7 +33,7 @@ class Linear(FeatureMap):
     def expansion(
         self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """Return the expansion with prototypes `w_1 .. w_c` and coefficients one."""
+        """Return the expansion whose prototypes are the weight vectors, one for each output."""
         intercept = intercept - dot(self.shift, weights)
         if weights.ndim == 1:
             prototypes, coefficients = weights[None, :], jnp.ones(1, weights.dtype)

@@ -20,8 +20,8 @@ _N_SMALLEST = 4
 class Nystroem(Whitened):
     """`Phi = K(X, Z) T - shift`, `R = I`, with `T = U Lambda^(-1/2)` (De Brabanter 2010, eq. 5).
 
-    Eigenvalues of `K(Z, Z)` below `rank_cutoff` are noise, and their features are dropped; `rank`
-    is the number of the other features. Each row is mapped before rows are summed. Transforming
+    Eigenvalues of `K(Z, Z)` below `rank_cutoff` are noise, and their features are dropped. `rank`
+    features remain. Each row is mapped before rows are summed. Transforming
     sums of kernel columns instead would amplify rounding by `1 / lambda_min`: in float32 the error
     would be of order one, instead of about `sqrt(eps)`.
 
@@ -46,11 +46,11 @@ class Nystroem(Whitened):
 
     @property
     def rank(self) -> Int[Array, ""]:
-        """Return the number of eigenvalues of `K(Z, Z)` above the noise of the dtype."""
+        """Return the number of eigenvalues of `K(Z, Z)` above `cutoff`, whose features are used."""
         return jnp.sum(jnp.any(self.transform != 0, axis=0), dtype=jnp.int32)
 
     def unresolved(self, C: Float[Array, "*s"], energy: Float[Array, " p"]) -> Bool[Array, "*s"]:
-        """Return whether a dropped feature would have had a ridge factor of at least one half.
+        """Return for each `C` whether a dropped feature would have had a ridge factor over 1/2.
 
         The energy of a feature is its sum of squares over the rows. The ridge multiplies a feature
         of energy g by the factor `g / (g + 1/C)`. At the prototypes the energy is proportional to
@@ -85,7 +85,7 @@ def _whitened(
 
 
 def whitening(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
-    """Return `T = U Lambda^(-1/2)`, with `T' K T = I` unless dropped; largest eigenvalue first."""
+    """Return `T = U Lambda^(-1/2)` by decreasing eigenvalue; columns of dropped features are 0."""
     return with_derivative(_whitening, _whitening_derivative, gram)
 
 

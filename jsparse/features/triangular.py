@@ -12,11 +12,12 @@ from .whitened import Whitened
 class Triangular(Whitened):
     """`Phi = K(X, Z) L^-T - shift`, `R = I`, with `K(Z, Z) + noise I = L L'`.
 
-    The machines equal the machines of `Nystroem` up to the noise. The noise is the rounding error
-    of the largest eigenvalue, below which `Nystroem` drops features, or of distances. The
-    factorisation takes `m^3 / 3` operations, an eigendecomposition about `25 m^3`.
+    The machines equal the machines of `Nystroem` up to the noise. `cholesky_shift` chooses the
+    noise: about the rounding error of the largest eigenvalue, or more if distances have larger
+    errors. The factorisation takes `m^3 / 3` operations, an eigendecomposition about `25 m^3`.
 
-    Attributes as in `Nystroem`, with `transform = L^-T`. Differentiable as `Nystroem` is.
+    `transform` is `L^-T`; `kernel`, `prototypes` and `shift` are as in `Nystroem`. Differentiable
+    as `Nystroem` is.
     """
 
     def __init__(self, kernel: Kernel, prototypes: Float[Array, "m d"]) -> None:

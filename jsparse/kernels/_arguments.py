@@ -16,12 +16,13 @@ from .._runtime import starting
 
 
 def hyperparameter(value: ArrayLike) -> Float[Array, "..."]:
-    """Return `value` as an array of a definite floating dtype, by default JAX's float.
+    """Return `value` as a JAX array of floats; integers and Python numbers get the default dtype.
 
-    A weakly typed leaf would recompile all programs when a tuned value replaces it.
+    The dtype is not weak: a weakly typed leaf would recompile all programs when a tuned value
+    replaces it.
 
     Raises:
-        ValueError: unless `value` is a real number or an array of real numbers.
+        ValueError: unless `value` is a real number or a nonempty array of real numbers.
     """
     starting()
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -62,7 +63,7 @@ def check_not_negative(name: str, value: Array) -> None:
 
 
 def degree_of(value: SupportsIndex) -> int:
-    """Return a degree as a Python int; raise ValueError for anything but an integer."""
+    """Return a degree as a Python int; raise ValueError unless it is an integer of at least 1."""
     try:
         degree = operator.index(value)
     except TypeError:  # a float or a traced number, whose power cannot be unrolled
@@ -73,7 +74,7 @@ def degree_of(value: SupportsIndex) -> int:
 
 
 def two_points(x: Array, z: Array) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-    """Return two points; raise ValueError unless they have equal dimensions."""
+    """Return two points as floats; raise ValueError unless both have one shape `d`."""
     x, z = as_float(x), as_float(z)
     if x.ndim != 1 or z.shape != x.shape:
         raise ValueError(
@@ -84,7 +85,7 @@ def two_points(x: Array, z: Array) -> tuple[Float[Array, " d"], Float[Array, " d
 
 
 def one_table(X: Array) -> Float[Array, "n d"]:
-    """Return a table of points, one in each row; raise ValueError for other shapes."""
+    """Return `X` as floats; raise ValueError unless it is a table with one point in each row."""
     X = as_float(X)
     if X.ndim != 2:
         raise ValueError(f"X: expected shape (n, d), one point in each row; got {X.shape}")
@@ -92,7 +93,7 @@ def one_table(X: Array) -> Float[Array, "n d"]:
 
 
 def two_tables(X: Array, Z: Array) -> tuple[Float[Array, "n d"], Float[Array, "m d"]]:
-    """Return two tables; raise ValueError unless they have equal numbers of columns."""
+    """Return two tables as floats; raise ValueError unless they have equal numbers of columns."""
     X, Z = as_float(X), as_float(Z)
     if X.ndim != 2 or Z.ndim != 2 or X.shape[1] != Z.shape[1]:
         raise ValueError(

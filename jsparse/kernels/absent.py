@@ -33,7 +33,7 @@ class WithAbsent(Kernel):
         return jnp.where(present_X[:, None] & present_Z[None], self.kernel.cross_gram(X, Z), 0)
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Return the diagonal of the Gram matrix."""
+        """Return the diagonal of the Gram matrix, with 0 for absent points."""
         present_X, X = _present(X)
         return jnp.where(present_X, self.kernel.diagonal(X), 0)
 

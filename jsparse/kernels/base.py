@@ -102,7 +102,7 @@ def parts_of(kernel: Kernel) -> dict[str, Kernel]:
 
 
 def map_parts(change: Callable[[Kernel], Kernel], kernel: Kernel) -> Kernel:
-    """Return the kernel with `change` applied to each of its parts."""
+    """Return the kernel with `change` applied to each field that holds a kernel."""
     parts = {name: change(part) for name, part in parts_of(kernel).items()}
     return dataclasses.replace(kernel, **parts) if parts else kernel
 
@@ -124,7 +124,7 @@ def mirrored(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 
 class Combined(Kernel):
-    """A kernel whose values are a function of the values of its parts."""
+    """A kernel whose values are a function of the values of its parts: the kernels it holds."""
 
     @abc.abstractmethod
     def combine(self, *values: Array) -> Array:
@@ -132,11 +132,11 @@ class Combined(Kernel):
 
     @property
     def ignores_zero_columns(self) -> bool:
-        """See `Kernel.ignores_zero_columns`."""
+        """Whether columns of zeros leave the values unchanged, as they do for every part."""
         return all(part.ignores_zero_columns for part in parts_of(self).values())
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """Return `k(x, z)`."""
+        """Combine the values `part(x, z)` of the parts."""
         return self.combine(*(part(x, z) for part in parts_of(self).values()))
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
@@ -187,7 +187,8 @@ class Scaled(Combined):
         variance: positive, shape `()`.
 
     Raises:
-        ValueError: if the variance is not a scalar, or concrete and not positive and finite.
+        ValueError: if `kernel` is not a kernel, or if the variance is not a scalar or (outside
+            `jit`) not positive and finite.
     """
 
     kernel: Kernel
@@ -226,7 +227,7 @@ class Custom(Kernel):
             `fn` gets in the dtype of the points.
 
     Raises:
-        ValueError: if `fn` is not callable; at evaluation, if it does not return a scalar.
+        ValueError: if `fn` is not callable; at evaluation, if it does not return a real scalar.
     """
 
     fn: Callable[..., Any] = eqx.field(static=True)

@@ -19,19 +19,19 @@ def squared_distances(
 ) -> Float[Array, "n m"]:
     """Return `|(x_i - z_j) / lengthscale|^2` as `|u_i|^2 + |v_j|^2 - 2 u_i.v_j`, at least 0.
 
-    `u` and `v` are the points less the mean of `Z`, divided by `lengthscale`. The expansion has an
+    `u` and `v` are the points less the mean of `Z`, divided by `lengthscale`. The formula has an
     absolute error of about `eps (|u|^2 + |v|^2)`. Without the mean subtracted, an offset in the
     data would multiply this error (an offset of 1e3 by a million). The mean is a function of `Z`
     only, so that blocks of rows agree.
 
-    Differentiable any number of times in both modes. Clipping at 0 changes values but not
-    derivatives. At coincident points these are the derivatives of the exact squared distance.
+    Differentiable any number of times in both modes. Clipping at 0 changes only values, so the
+    derivatives at coincident points are exact.
 
     Args:
         X: shape `n d`.
         Z: shape `m d`.
         lengthscale: divides the differences; shape `()` or `d`.
-        snap: whether to set distances within the error of the expansion to 0. A function with a
+        snap: whether to set distances within the error of the formula to 0. A function with a
             cusp at 0 needs it, because the square root turns an error of eps into `sqrt(eps)`.
 
     Raises:
@@ -60,7 +60,7 @@ def squared_distance(
 
 
 def matching(lengthscale: Lengthscale, points: Float[Array, "*n d"]) -> Lengthscale:
-    """Return the lengthscale in the points' dtype; raise ValueError if its length does not fit."""
+    """Return the lengthscale in the points' dtype; raise ValueError unless its shape fits."""
     d = points.shape[-1]
     if lengthscale.shape not in ((), (d,)):
         raise ValueError(

@@ -36,7 +36,7 @@ class DotProduct(Kernel):
         return self.profile(dot(*two_points(x, z)))
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Compute the cross-Gram matrix by one matrix product and one elementwise pass."""
+        """Return `profile(x_i'z_j)` for all pairs of rows, by one matrix product, shape `n m`."""
         X, Z = two_tables(X, Z)
         return self.profile(dot(X, Z.T))
 
@@ -53,7 +53,7 @@ class Linear(DotProduct):
         offset: at least 0, shape `()`.
 
     Raises:
-        ValueError: if the offset is not a scalar, or concrete and negative or not finite.
+        ValueError: if the offset is not a scalar, or (outside `jit`) negative or not finite.
     """
 
     offset: Scalar = eqx.field(converter=hyperparameter, default=0.0)
@@ -76,8 +76,8 @@ class Polynomial(DotProduct):
         offset: at least 0, shape `()`.
 
     Raises:
-        ValueError: for another degree, or a scale or offset that is not a scalar or is concrete
-            and out of range or not finite.
+        ValueError: if the degree is not an integer of at least 1; if the scale or offset is not a
+            scalar; or (outside `jit`) if one is out of range or not finite.
     """
 
     degree: int = eqx.field(static=True, converter=degree_of, default=2)

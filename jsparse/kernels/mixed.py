@@ -17,6 +17,7 @@ from .stationary import Stationary
 
 
 def _column_numbers(columns: Iterable[int]) -> tuple[int, ...]:
+    """Return the columns as a tuple; raise ValueError unless they are increasing indices."""
     try:
         numbers = tuple(map(operator.index, columns))
     except TypeError:
@@ -43,11 +44,11 @@ class Mixed(Kernel):
     Attributes:
         kernel: a kernel of the distance, such as `RBF`, with one lengthscale or one for every
             column.
-        columns: the numbers of the columns that hold codes (static).
+        columns: the indices of the columns that hold category codes (static).
 
     Raises:
         ValueError: for a kernel that is not a function of the distance, or columns that are not
-            increasing; at evaluation, for points with too few columns.
+            increasing; at evaluation, for points whose number of columns does not fit.
     """
 
     kernel: Kernel
@@ -61,10 +62,10 @@ class Mixed(Kernel):
             )
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """Evaluate the formula from the differences."""
+        """Return `k(x, z)` by the formula above."""
         x, z = two_points(x, z)
-        scale, codes = self._scale(x), self._codes(len(x))
-        squares = jnp.where(codes, 2 * (x != z).astype(x.dtype), jnp.square(x - z))
+        scale, is_code = self._lengthscales(x), self._is_code(len(x))
+        squares = jnp.where(is_code, 2 * (x != z).astype(x.dtype), jnp.square(x - z))
         return self._stationary.profile(jnp.sum(squares / jnp.square(scale)))
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
@@ -74,10 +75,10 @@ class Mixed(Kernel):
         return jnp.where(jnp.eye(X.shape[0], dtype=bool), 1, values)
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Compute the cross-Gram matrix by a matrix product and a pass for each column of codes."""
+        """Return `k(x_i, z_j)`, by a matrix product and an elementwise pass per column of codes."""
         X, Z = two_tables(X, Z)
-        numbers, codes = np.flatnonzero(~self._codes(X.shape[1])), np.array(self.columns)
-        scale = self._scale(X)
+        numbers, codes = np.flatnonzero(~self._is_code(X.shape[1])), np.array(self.columns)
+        scale = self._lengthscales(X)
         s = squared_distances(
             X[:, numbers], Z[:, numbers], scale[numbers], snap=self._stationary._cusp
         )
@@ -89,9 +90,9 @@ class Mixed(Kernel):
         return self._stationary.profile(s)
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Return ones."""
+        """Return the diagonal of the Gram matrix, `n` ones."""
         X = one_table(X)
-        self._scale(X)
+        self._lengthscales(X)  # checks their number
         return jnp.ones(X.shape[0], X.dtype)
 
     @property
@@ -99,11 +100,12 @@ class Mixed(Kernel):
         assert isinstance(self.kernel, Stationary)
         return self.kernel
 
-    def _scale(self, points: Float[Array, "*n d"]) -> Float[Array, " d"]:
+    def _lengthscales(self, points: Float[Array, "*n d"]) -> Float[Array, " d"]:
         scale = matching(self._stationary.lengthscale, points)
         return jnp.broadcast_to(scale, points.shape[-1:])
 
-    def _codes(self, d: int) -> np.ndarray:
+    def _is_code(self, d: int) -> np.ndarray:
+        """Return whether each of the `d` columns of the points holds codes."""
         if self.columns[-1] >= d:
             raise ValueError(
                 f"columns: expected numbers of the {d} columns of the points, got {self.columns}"
@@ -112,10 +114,10 @@ class Mixed(Kernel):
 
 
 def with_categories(kernel: Kernel, columns: tuple[int, ...]) -> Kernel:
-    """Return the kernel, changed so that all parts compare codes in these columns.
+    """Return the kernel with its kernels of the distance made to compare codes in these columns.
 
     Raises:
-        ValueError: for parts that are not functions of the distance, or that compare other columns.
+        ValueError: if a part is not a function of the distance, or compares codes in other columns.
     """
     match kernel:
         case Mixed() if kernel.columns == columns:
@@ -134,11 +136,11 @@ def with_categories(kernel: Kernel, columns: tuple[int, ...]) -> Kernel:
 
 
 def categorical_columns(kernel: Any) -> tuple[int, ...]:
-    """Return the columns in which a kernel compares codes. They must not be scaled.
+    """Return the indices of the columns in which a kernel compares codes; () if there are none.
 
     Raises:
-        ValueError: if a part of the kernel treats these columns as numbers, or if two parts compare
-            codes in different columns.
+        ValueError: if one part of the kernel compares codes, and another part treats the columns as
+            numbers or compares codes in other columns.
     """
     leaves = _leaves(kernel)
     columns = next((leaf.columns for leaf in leaves if isinstance(leaf, Mixed)), ())
@@ -153,7 +155,7 @@ def categorical_columns(kernel: Any) -> tuple[int, ...]:
 
 
 def _leaves(kernel: Any) -> list[Any]:
-    """Return the kernels from which sums, products and multiples are formed."""
+    """Return the kernels that sums, products and multiples combine, or the kernel alone."""
     if isinstance(kernel, Combined):
         return [leaf for part in parts_of(kernel).values() for leaf in _leaves(part)]
     return [kernel]

@@ -58,14 +58,14 @@ class Mixture(Kernel):
         raise self._no_pair_value()
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """Raise ValueError; see `__call__`."""
+        """Raise ValueError: a mixture has no Gram matrix."""
         raise self._no_pair_value()
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Return `k_j(x_i, z_j)`, with the kernel of each prototype.
+        """Return `k_j(x_i, z_j)`, where `k_j` is the kernel of prototype `z_j`, shape `n m`.
 
         Raises:
-            ValueError: without `which`, or if its length is not the number of prototypes.
+            ValueError: if `which` is None, or its length is not the number of prototypes.
         """
         X, Z = two_tables(X, Z)
         if self.which is None:

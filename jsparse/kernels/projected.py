@@ -51,7 +51,7 @@ class Projected(Kernel):
         return self.kernel.gram(self._mapped(X, self._centre(X)))
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Return the Gram matrix of the mapped points."""
+        """Return the cross-Gram matrix of the mapped points."""
         X, Z = two_tables(X, Z)
         centre = self._centre(Z)
         return self.kernel.cross_gram(self._mapped(X, centre), self._mapped(Z, centre))

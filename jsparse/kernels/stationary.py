@@ -32,7 +32,7 @@ class Stationary(Kernel):
         lengthscale: positive, in the units of the inputs; shape `()`, or `d`, one per dimension.
 
     Raises:
-        ValueError: if the lengthscale has another shape, or is concrete and not positive and
+        ValueError: if the lengthscale has another shape, or (outside `jit`) is not positive and
             finite.
     """
 
@@ -51,7 +51,7 @@ class Stationary(Kernel):
 
     @property
     def ignores_zero_columns(self) -> bool:
-        """See `Kernel.ignores_zero_columns`."""
+        """Whether columns of zeros leave the values unchanged: not if each has a lengthscale."""
         return self.lengthscale.ndim == 0
 
     @abc.abstractmethod
@@ -63,18 +63,18 @@ class Stationary(Kernel):
         return self.profile(squared_distance(*two_points(x, z), self.lengthscale))
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """Compute the Gram matrix: exactly symmetric, with an exact unit diagonal."""
+        """Return the Gram matrix, exactly symmetric and with an exact unit diagonal."""
         X = one_table(X)
         values = mirrored(self.cross_gram(X, X))
         return jnp.where(jnp.eye(X.shape[0], dtype=bool), 1, values)
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Compute the cross-Gram matrix by one matrix product and one elementwise pass."""
+        """Return `k(x_i, z_j)` for all pairs of rows, by one matrix product, shape `n m`."""
         X, Z = two_tables(X, Z)
         return self.profile(squared_distances(X, Z, self.lengthscale, snap=self._cusp))
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Return ones."""
+        """Return the diagonal of the Gram matrix, `n` ones."""
         X = one_table(X)
         matching(self.lengthscale, X)
         return jnp.ones(X.shape[0], X.dtype)
@@ -85,14 +85,20 @@ class RBF(Stationary):
 
     @classmethod
     def from_sigma2(cls, sigma2: ArrayLike) -> "RBF":
-        """Return `exp(-|x - z|^2 / sigma2)`, as in LS-SVM papers; `sigma2` of shape `()` or `d`."""
+        """Return the kernel `exp(-|x - z|^2 / sigma2)` of LS-SVM papers.
+
+        `sigma2` is positive, of shape `()`, or of shape `d` for one value per dimension.
+        """
         sigma2 = hyperparameter(sigma2)
         check_positive("sigma2", sigma2)
         return cls(jnp.sqrt(sigma2 / 2))
 
     @classmethod
     def from_gamma(cls, gamma: ArrayLike) -> "RBF":
-        """Return `exp(-gamma |x - z|^2)`, as in scikit-learn; `gamma` of shape `()` or `d`."""
+        """Return scikit-learn's kernel `exp(-gamma |x - z|^2)`.
+
+        `gamma` is positive, of shape `()`, or of shape `d` for one value per dimension.
+        """
         gamma = hyperparameter(gamma)
         check_positive("gamma", gamma)
         return cls(jnp.sqrt(0.5 / gamma))

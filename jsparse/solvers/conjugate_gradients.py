@@ -42,7 +42,7 @@ def init(
 ) -> State:
     """Return the state at `x = 0`. A column whose right-hand side is 0 has converged.
 
-    The tolerance is one number, or one for each column; see `solve`.
+    A column converges at a residual of `tolerance` times the norm of its right-hand side.
     """
     z = preconditioner(rhs)
     target = tolerance * jnp.linalg.norm(rhs, axis=0)
@@ -139,6 +139,7 @@ def solve(
         raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
 
     def run(_: object, b: Float[Array, "n k"]) -> tuple[Array, tuple[Array, Array, Array]]:
+        """Return the solution of `A x = b`, and its residual, steps and status."""
         scale = exponents(b.T)  # squares of tiny or huge numbers are out of range
         b = times_power(b.T, -scale).T
         final = jax.lax.while_loop(
@@ -160,7 +161,7 @@ def _status(norm: Float[Array, " k"], target: Float[Array, " k"]) -> Int[Array, 
 
 
 def _verified(state: State, residual: Float[Array, "n k"]) -> Int[Array, " k"]:
-    """Return the status, corrected by the residual that is computed from `x`."""
+    """Return the statuses; a converged column with a large true `residual` has lost precision."""
     norm = jnp.linalg.norm(residual, axis=0)
     drifted = (state.status == CONVERGED) & (norm > DRIFT * state.target)
     status = jnp.where(drifted, PRECISION_LOST, state.status)

@@ -12,10 +12,10 @@ from .._repr import short_repr
 
 
 class Factor(NamedTuple):
-    """Cholesky factor of `A + shift I`."""
+    """A matrix `A + shift I` with its Cholesky factor."""
 
     matrix: Float[Array, "p p"]  # A + shift I
-    lower: Float[Array, "p p"]
+    lower: Float[Array, "p p"]  # Cholesky factor of `matrix`
     shift: Float[Array, ""]  # the requested shift, or the rounding error of A if larger
     lost: Bool[Array, ""]  # whether the rounding error replaced the requested shift
 
@@ -42,7 +42,7 @@ def factorise(A: Float[Array, "p p"], shift: Float[Array, ""]) -> Factor:
 
 @unbatched_lapack
 def cholesky(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    """Return the Cholesky factor. `unbatched_lapack` explains how batches run on a CPU."""
+    """Return the lower Cholesky factor; on a CPU, a batch is factorised one by one."""
     return jnp.linalg.cholesky(matrix)
 
 

@@ -42,9 +42,9 @@ class Problem(NamedTuple):
 
     Phi: Float[Array, "n p"]
     y: Float[Array, " n"]  # -1 or +1
-    w: Float[Array, " n"]
+    w: Float[Array, " n"]  # weight, not the coefficients of the formula
     ridge: Float[Array, ""]
-    mean: Float[Array, " p"]  # subtracted from the features
+    mean: Float[Array, " p"]  # of the original features; already subtracted in Phi
     aim: Float[Array, ""]
     balance: Float[Array, ""]
     loss: Hinge
@@ -239,7 +239,7 @@ def solve_one_class(
         Phi: features, shape `n p`.
         nu: upper bound of the weighted fraction of rows with `Phi_i w < rho`, between 0 and 1.
         weights: row weights, shape `n`, at least 0. Rows of weight 0 are ignored.
-        tolerance: see `solve`.
+        tolerance: largest duality gap, relative to the objective; by default `default_tolerance`.
 
     Returns:
         `Solution`. The intercept is `-rho`, and the dual variables add up to 1.
@@ -284,7 +284,7 @@ def scaled_problem(
     w: Float[Array, " n"],
     loss: Hinge,
 ) -> tuple[Problem, Float[Array, ""]]:
-    """Return a classifier's problem, with the largest row weight as unit, and this weight."""
+    """Return a classifier's problem, its weights divided by the largest, and the largest weight."""
     largest_weight = jnp.max(w)
     largest_weight = jnp.where(largest_weight > 0, largest_weight, 1)
     w, present = w / largest_weight, w > 0
@@ -299,7 +299,10 @@ def scaled_problem(
 
 
 def init(problem: Problem, tolerance: Float[Array, ""]) -> State:
-    """Return a start on the central path, with weights 0."""
+    """Return a start on the central path, with weights 0.
+
+    If all rows are of one class, the optimum is a constant, and the state has converged.
+    """
     (Phi, y, w), loss = problem[:3], problem.loss
     n, p = Phi.shape
     ones, zero_weights = jnp.ones(n, Phi.dtype), jnp.zeros(p, Phi.dtype)
@@ -333,7 +336,7 @@ def _first_state(
     slack: Float[Array, " n"],
     surplus: Float[Array, " n"],
 ) -> State:
-    """Return the first iterate."""
+    """Return the first iterate with its gap and status, given its components."""
     zero = jnp.zeros((), jnp.int32)
     best = _evaluate(problem, weights, intercept, dual)
     status = jnp.where(_within_tolerance(best, tolerance), CONVERGED, RUNNING)
@@ -409,6 +412,8 @@ class _System(NamedTuple):
 
 
 class _Move(NamedTuple):
+    """A step: the changes of the components of `State`."""
+
     weights: Float[Array, " p"]
     intercept: Float[Array, ""]
     dual: Float[Array, " n"]
@@ -422,6 +427,7 @@ def _cholesky_factor(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
 
 
 def _system(problem: Problem, state: State, block_rows: int) -> _System:
+    """Return Newton's equations at an iterate, with their matrix factorised."""
     Phi, y, w, ridge = problem[:4]
     xi, s, a, top = state.slack, state.surplus, state.dual, state.to_top
     p = Phi.shape[1]
@@ -448,29 +454,29 @@ def _system(problem: Problem, state: State, block_rows: int) -> _System:
 def _newton(
     problem: Problem,
     system: _System,
-    features: Float[Array, " p"],
-    total: Float[Array, ""],
+    weights_rhs: Float[Array, " p"],
+    intercept_rhs: Float[Array, ""],
     refine: bool,
 ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " n"]]:
-    """Return weights, intercept and values `Phi w + b` that solve the equations.
+    """Solve Newton's equations; return weights, intercept and values `Phi w + b`.
 
     Refinement uses the rows, whose rounding is relative to the features, not to their squares.
     """
     Phi, ridge = problem.Phi, problem.ridge
     mean, scale, inverse = system.mean, system.scale, system.inverse
-    features = features - mean * total
+    centred_rhs = weights_rhs - mean * intercept_rhs
 
     def apply_inverse(rhs: Float[Array, " p"]) -> Float[Array, " p"]:
         return scale * dot(dot(inverse, scale * rhs), inverse)
 
     def residual(x: Float[Array, " p"]) -> Float[Array, " p"]:
         values = system.row_weights * (dot(Phi, x) - dot(mean, x))
-        return features - dot(values, Phi) + mean * jnp.sum(values) - ridge * x
+        return centred_rhs - dot(values, Phi) + mean * jnp.sum(values) - ridge * x
 
-    x = apply_inverse(features)
+    x = apply_inverse(centred_rhs)
     if refine:
         x = x + apply_inverse(residual(x))
-    b = total / system.total - dot(mean, x)
+    b = intercept_rhs / system.total - dot(mean, x)
     return x, b, dot(Phi, x) + b
 
 
@@ -518,7 +524,7 @@ def _inverse_step(problem: Problem, state: State, move: _Move) -> Float[Array, "
 
 
 def _take_step(problem: Problem, state: State, move: _Move, t: Float[Array, ""]) -> State:
-    """Take a fraction of the step, and make `xi - s` equal to `e`."""
+    """Return the state after the fraction `t` of the step, with `xi - s` set to `e`."""
     (Phi, y, w), loss = problem[:3], problem.loss
     weights, intercept = state.weights + t * move.weights, state.intercept + t * move.intercept
     e = problem.aim - y * (dot(Phi, weights) + intercept)

@@ -8,7 +8,7 @@ from .._numerics import dot
 
 
 def inverse_factor(R: Float[Array, "p p"], inside: Bool[Array, " p"]) -> Float[Array, "p p"]:
-    """Return the inverse of the block `inside` of an upper triangular factor, padded with zeros."""
+    """Return the inverse of the rows and columns `inside` of upper triangular `R`, 0 elsewhere."""
     used = inside[:, None] & inside[None, :]
     unit = jnp.eye(len(R), dtype=R.dtype)
     upper = jnp.where(used, jnp.triu(R), unit)
@@ -20,8 +20,8 @@ def nested_solutions(
 ) -> Float[Array, "p p c"]:
     """Return the solutions of the systems of the first 1, 2, .. p unknowns, padded with zeros.
 
-    Solution number `s` solves the leading `s s` block of `A x = b`. `basis` is upper triangular,
-    and `basis' A basis` is close to the identity.
+    Solution `[s - 1]` solves the leading `s s` block of `A x = b`, for the `c` columns of `b`.
+    `basis` is upper triangular, and `basis' A basis` is close to the identity.
 
     Args:
         gram: `basis' A basis`.

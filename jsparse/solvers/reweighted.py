@@ -35,11 +35,11 @@ class Squares(NamedTuple):
     __repr__ = short_repr
 
     def part(self, order: Int[Array, " r"]) -> "Squares":
-        """Return the system of some coefficients; the others are 0."""
+        """Return the problem of the coefficients with the indices `order`; the others are 0."""
         return Squares(self.A[order[:, None], order[None, :]], self.b[order], self.unit[order])
 
     def solved(self, s: Float[Array, " q"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
-        """Return `(S A S + 1)^(-1) S b` by Cholesky, and whether rounding decides the result."""
+        """Return `(S A S + I)^(-1) S b`, with `S = diag(s)`, and whether rounding decides it."""
         p, c = self.b.shape
         # The diagonal of A is 1, so max(s) sum(s) bounds the largest eigenvalue of S A S. A shift
         # above 1 does no harm if all of the matrix is far above 1.
@@ -68,11 +68,11 @@ class Rows(NamedTuple):
     __repr__ = short_repr
 
     def part(self, order: Int[Array, " r"]) -> "Rows":
-        """Return the system of some coefficients; the others are 0."""
+        """Return the problem of the coefficients with the indices `order`; the others are 0."""
         return Rows(self.F[:, order], self.g, self.unit[order])
 
     def solved(self, s: Float[Array, " q"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
-        """Solve `F S v = g`, `v = 0` by QR; return `v` and whether rounding decides it."""
+        """Minimise `|F S v - g|^2 + |v|^2`; return `v` and whether rounding decides it."""
         q = self.F.shape[1]
         top = jnp.concatenate([self.F * s[None, :], self.g], axis=1)
         R = _triangular_factor(jnp.concatenate([top, jnp.eye(q, top.shape[1], dtype=s.dtype)]))
@@ -188,7 +188,7 @@ def reweighted_rows(
 def _units(
     length: Float[Array, " p"], C: Float[Array, ""], first: Float[Array, " p"]
 ) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
-    """Return the units of the columns, and `first` in units in which C and every length are 1."""
+    """Return `1 / length`, 0 if it is infinite, and `first` in units with C and all lengths 1."""
     nonzero = length > 0
     unit = jnp.where(nonzero, 1 / jnp.where(nonzero, length, 1), 0)
     # NaN must not pass for a column of zeros.
@@ -198,7 +198,7 @@ def _units(
 
 
 def init(scale: Float[Array, " q"], outputs: int) -> State:
-    """Return the state before the first system; `scale` is its `lambda^(-1/2)`, see `State`."""
+    """Return the state before the first system, whose penalties are `lambda = scale^(-2)`."""
     return State(
         coefficients=jnp.zeros((len(scale), outputs), scale.dtype),
         size=scale,
@@ -227,16 +227,16 @@ def step(system: System, state: State, rule: Rule) -> State:
     v, lost = of_capacity(count, capacities(p, EIGHTHS, SMALLEST), solution)
     u = s[:, None] * v
     size = jnp.sqrt(jnp.sum(jnp.square(u), axis=1))
-    later = state.steps > 0  # the first `s` is not the size of coefficients
+    after_first = state.steps > 0  # the first `s` is not the size of coefficients
     unit = system.unit
-    moved = jnp.sqrt(jnp.sum(jnp.square(u - state.coefficients), axis=1))
+    changes = jnp.sqrt(jnp.sum(jnp.square(u - state.coefficients), axis=1))
     zero_size = PAPER_ZERO if rule == "paper" else ZERO
     small = unit * size <= zero_size if rule == "paper" else size <= zero_size
-    size = jnp.where(later & small & (size <= 0.5 * s), 0, size)
+    size = jnp.where(after_first & small & (size <= 0.5 * s), 0, size)
     if rule == "paper":
-        converged = jnp.sqrt(jnp.sum(jnp.square(unit * moved))) / p < PAPER_CHANGE
+        converged = jnp.sqrt(jnp.sum(jnp.square(unit * changes))) / p < PAPER_CHANGE
     else:
-        change, total = (jnp.sqrt(jnp.sum(jnp.square(a))) for a in (moved, size))
+        change, total = (jnp.sqrt(jnp.sum(jnp.square(a))) for a in (changes, size))
         tolerance = max(CHANGE, epsilon(s.dtype) ** 0.5)
         converged = (change <= tolerance * total) & jnp.all((size == 0) | (size >= 1))
     steps = state.steps + 1
@@ -244,7 +244,7 @@ def step(system: System, state: State, rule: Rule) -> State:
     status = jnp.where(steps >= limit, status_at_limit, RUNNING)
     # An iteration whose systems are decided by rounding may never converge.
     status = jnp.where(lost & (steps >= PAPER_STEPS), status_at_limit, status)
-    status = jnp.where(later & converged | jnp.all(size == 0), CONVERGED, status)
+    status = jnp.where(after_first & converged | jnp.all(size == 0), CONVERGED, status)
     status = jnp.where(jnp.all(jnp.isfinite(u)), status, NOT_FINITE).astype(jnp.int32)
     return State(jnp.where(size[:, None] > 0, u, 0), size, lost, steps, status)
 

@@ -30,7 +30,7 @@ class Spectrum(NamedTuple):
     def apply_inverse(
         self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]
     ) -> Float[Array, "s k p"]:
-        """Solve `(A + shift_s I) x_s = rhs_s` for every shift, with one or several `rhs`."""
+        """Solve `(A + shift_s I) x_s = rhs_s`; vectors are rows. If `t` is 1, all share `rhs`."""
         p = rhs.shape[2]
         rotated = dot(rhs.reshape(-1, p), self.vectors).reshape(rhs.shape)
         solved = rotated / (self.values[None, :] + shifts[:, None])[:, None, :]
@@ -60,8 +60,8 @@ class Ridge(NamedTuple):
 
     weights: Float[Array, "s p *c"]
     intercept: Float[Array, " s *c"]
-    degrees_of_freedom: Float[Array, " s"]  # sum_i d_i / (d_i + 1/C)
-    effective_rank: Int[Array, ""]  # eigenvalues of the centred gram above rounding noise
+    degrees_of_freedom: Float[Array, " s"]  # sum_i d_i / (d_i + 1/C), d_i the eigenvalues
+    effective_rank: Int[Array, ""]  # number of eigenvalues of the centred gram above noise
     relative_residual: Float[Array, " s"]  # |G w - c + w/C| / |c|, worst output
     status: Int[Array, " s"]
 
@@ -122,7 +122,10 @@ def shifted_inverse(
     *,
     refine: bool = True,
 ) -> Float[Array, "s k p"]:
-    """Solve `(A + shift_s I) x_s = b_s` for every shift, with one `b` or one for each shift."""
+    """Solve `(A + shift_s I) x_s = b_s`; vectors are rows. If `t` is 1, shifts share `b`.
+
+    `refine` improves float32 solutions by one step of iterative refinement.
+    """
     x = factor.apply_inverse(b, shifts)
     if refine and b.dtype == jnp.float32:
         # The factorisation has an error of eps |A|; the product with A is more precise, so one step
@@ -161,7 +164,7 @@ def _quadratic_form_derivative(
 
 
 class Bordered(NamedTuple):
-    """Systems `[[G + shift I, f], [f', N + p shift]]` for all shifts; the intercept is last.
+    """Systems `[[G + shift I, f], [f', N + p shift]]` of `ridge`; the intercept is last.
 
     Eliminating the intercept leaves the centred matrix `G - f f'/N`, which is factorised once for
     every shift. A penalty `p > 0` adds a rank-one term (Sherman and Morrison).
@@ -183,7 +186,7 @@ class Bordered(NamedTuple):
         return (self.N + self.intercept_penalty * self.shifts)[:, None]
 
     def product(self, unknowns: Float[Array, "s c q"]) -> Float[Array, "s c q"]:
-        """Return the product of each shift's matrix with its vectors."""
+        """Return the product of each shift's matrix with its vectors `[w b]`, the rows."""
         w, b = unknowns[..., :-1], unknowns[..., -1]
         along = dot(w, self.f)
         image = shifted_product(self.centred.matrix, w, self.shifts)
@@ -191,7 +194,7 @@ class Bordered(NamedTuple):
         return jnp.concatenate([image, (along + self.corner * b)[:, :, None]], axis=2)
 
     def inverse(self, rhs: Float[Array, "t c q"], *, refine: bool) -> Float[Array, "s c q"]:
-        """Return the solutions, for one `rhs` that all shifts share or one `rhs` for each shift."""
+        """Return the solution `[w b]` of each row of `rhs`. If `t` is 1, shifts share `rhs`."""
         f, N, p = self.f, self.N, self.intercept_penalty
         c, t = rhs[..., :-1], rhs[..., -1]
         b = c - (t / N)[:, :, None] * f[None, None]
@@ -239,7 +242,7 @@ def bordered_solve(
 def rank_one_weight(
     weight_sum: Float[Array, ""], intercept_penalty: Float[Array, ""], C: Float[Array, " s"]
 ) -> Float[Array, " s"]:
-    """Return `alpha` of `G - f f'/(N + p/C) = centred + alpha f f'`; 0 for p = 0."""
+    """Return `alpha` with `G - f f'/(N + p/C) = (G - f f'/N) + alpha f f'`; 0 for p = 0."""
     p = intercept_penalty / C
     return p / (weight_sum * (weight_sum + p))
 
@@ -260,11 +263,11 @@ def ridge(
     De Brabanter 2010, eq. 7, with the intercept's penalty `p` free (the paper prints `p = 1`).
 
     Args:
-        gram: `G = Phi' W Phi`, shape `p p`.
-        cross: `Phi' W y`, shape `p` or `p c`.
-        feature_sum: `f = Phi' w`, shape `p`.
-        target_sum: `y' w`, shape `()` or `c`.
-        weight_sum: `N = sum w`.
+        gram: `G = sum_i weight_i phi_i phi_i'`, shape `p p`.
+        cross: `sum_i weight_i phi_i y_i`, shape `p` or `p c`.
+        feature_sum: `f = sum_i weight_i phi_i`, shape `p`.
+        target_sum: `sum_i weight_i y_i`, shape `()` or `c`.
+        weight_sum: `N = sum_i weight_i`.
         C: weights of the data-fit term, shape `s`.
         intercept_penalty: `p`, at least 0. None stands for 0 and compiles faster.
         refine: improve float32 solutions and their derivatives by one step of refinement (static).
@@ -318,7 +321,7 @@ def ridge(
 
 
 def degrees_of_freedom(factor: Factorised, C: Float[Array, " s"]) -> Float[Array, " s"]:
-    """Return the effective number of parameters, `sum_i d_i / (d_i + 1/C)`; differentiable."""
+    """Return the effective number of parameters, `tr(A (A + I/C)^(-1))`, for every `C`."""
     return with_derivative(
         lambda arguments: arguments[0].degrees_of_freedom(1 / arguments[1]),
         _degrees_of_freedom_derivative,

@@ -40,7 +40,7 @@ class Problem(NamedTuple):
     __repr__ = short_repr
 
     def slopes(self, d: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Return `l'` at large residuals, and `-l'` at large negative ones, given Huber's d."""
+        """Return the largest `l'`, and the largest `-l'`, of all residuals, given Huber's d."""
         return (d, d) if self.quantile is None else slopes(self.quantile)
 
 
@@ -93,7 +93,7 @@ def default_tolerance(dtype: jnp.dtype) -> float:
 
 
 def slopes(quantile: Float[Array, "*c"]) -> tuple[Float[Array, "*c"], Float[Array, "*c"]]:
-    """Return the slopes of twice the pinball loss, above and below its minimum."""
+    """Return the absolute slopes of twice the pinball loss, above and below its minimum."""
     return 2 * quantile, 2 * (1 - quantile)
 
 
@@ -123,6 +123,11 @@ def solve(
         max_iterations: limit of steps.
         block_rows: number of rows that the sums process at a time (static).
 
+    Returns:
+        `Solution`. For the quantile loss its threshold is `SMOOTHING` times the median `|e|`. The
+        status is `CONVERGED`, `EXHAUSTED` at the limit of steps, `PRECISION_LOST` if rounding keeps
+        the gap above the tolerance, or `NOT_FINITE`.
+
     Pure; not differentiable in reverse mode.
     """
     problem, centre, fraction, exponent = scaled_problem(Phi, y, w, C, quantile, threshold)
@@ -151,10 +156,11 @@ def scaled_problem(
     quantile: Float[Array, ""] | None,
     threshold: Float[Array, ""] | None = None,
 ) -> tuple[Problem, Float[Array, ""], Float[Array, ""], Int[Array, " 1"]]:
-    """Return the scaled problem and its units: `y = centre + fraction 2^exponent problem.y`.
+    """Return the scaled problem, and its `centre`, `fraction` and `exponent`.
 
-    The centre is the quantile of the targets, for Huber's loss the median. The unit is the exact
-    median of `|y - centre|`, so steps and stopping rule do not depend on the unit of the targets.
+    The targets are `y = centre + fraction 2^exponent problem.y`. The centre is the quantile of the
+    targets, for Huber's loss the median. `fraction 2^exponent` is the exact median of the nonzero
+    `|y - centre|`, so steps and stopping rule do not depend on the unit of the targets.
     """
     present = w > 0
     largest_weight = jnp.max(w)
@@ -238,7 +244,7 @@ class System(NamedTuple):
     feature_sum: Float[Array, " p"]
     weight_sum: Float[Array, ""]
     factor: Factor
-    derivative: tuple[Array, Array, Array] | None  # of the solution in the threshold
+    derivative: tuple[Array, Array, Array] | None  # of `_newton`'s result in the threshold
     slope: Float[Array, ""]  # derivative of the estimated threshold in the median residual
     frozen: Bool[Array, ""]  # whether this step holds the threshold fixed
 
@@ -260,9 +266,12 @@ def step(
     t = 1 / jnp.maximum(_inverse_step(problem, state, predictor), 1)
     du, dv, dtop, dbottom = predictor[4:]
     current = jnp.sum(w * (u * top + v * bottom))
-    ahead = jnp.sum(w * ((u + t * du) * (top + t * dtop) + (v + t * dv) * (bottom + t * dbottom)))
-    nu = (ahead / current) ** 3 * current / (2 * jnp.sum(w))
-    corrector = _direction(problem, state, system, nu - du * dtop, nu - dv * dbottom)
+    predicted = jnp.sum(
+        w * ((u + t * du) * (top + t * dtop) + (v + t * dv) * (bottom + t * dbottom))
+    )
+    # Mehrotra's product of the pairs on the central path; the corrections are of second order.
+    central = (predicted / current) ** 3 * current / (2 * jnp.sum(w))
+    corrector = _direction(problem, state, system, central - du * dtop, central - dv * dbottom)
     t = _FRACTION / jnp.maximum(_inverse_step(problem, state, corrector), _FRACTION)
     after = _with_gap(problem, _take_step(problem, state, corrector, t))
     status = jnp.where(after.steps >= max_iterations, EXHAUSTED, RUNNING)
@@ -278,6 +287,7 @@ def step(
 
 
 def _system(problem: Problem, state: State, block_rows: int | None) -> System:
+    """Return Newton's equations at an iterate, with their matrix factorised."""
     Phi, w = problem.Phi, problem.w
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
     p = Phi.shape[1]
@@ -311,12 +321,15 @@ def _system(problem: Problem, state: State, block_rows: int | None) -> System:
 
 
 def _newton(
-    Phi: Float[Array, "n p"], system: System, features: Float[Array, " p"], total: Float[Array, ""]
+    Phi: Float[Array, "n p"],
+    system: System,
+    weights_rhs: Float[Array, " p"],
+    intercept_rhs: Float[Array, ""],
 ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " n"]]:
-    """Return weights, intercept and residuals that solve the equations."""
+    """Solve Newton's equations; return the changes of weights, intercept and residuals."""
     f, N = system.feature_sum, system.weight_sum
-    weights = system.factor.solve((features - f * (total / N))[:, None])[:, 0]
-    intercept = (total - dot(f, weights)) / N
+    weights = system.factor.solve((weights_rhs - f * (intercept_rhs / N))[:, None])[:, 0]
+    intercept = (intercept_rhs - dot(f, weights)) / N
     return weights, intercept, -dot(Phi, weights) - intercept
 
 
@@ -329,15 +342,18 @@ def _direction(
 ) -> tuple[Array, ...]:
     """Return the Newton step to `u (t - a) = upper` and `v (s + a) = lower`.
 
-    Its parts are the steps of weights, intercept, threshold and dual variables, and of the four
-    components that must stay non-negative.
+    The tuple holds the steps of `weights`, `intercept`, `threshold`, `dual`, `above`, `below`,
+    `to_top` and `to_bottom`, the fields of `State`. The last four must stay non-negative.
     """
     Phi, D, curvature = problem.Phi, system.D, system.curvature
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
     rho = upper / top - u - lower / bottom + v
-    right = system.weighted_D * rho
+    weighted_rho = system.weighted_D * rho
     direction = _newton(
-        Phi, system, -state.gradient - dot(Phi.T, right), state.imbalance - jnp.sum(right)
+        Phi,
+        system,
+        -state.gradient - dot(Phi.T, weighted_rho),
+        state.imbalance - jnp.sum(weighted_rho),
     )
     d = jnp.zeros((), Phi.dtype)
     if system.derivative is not None:
@@ -399,29 +415,29 @@ def least_threshold(dtype: jnp.dtype) -> float:
 
 
 def _estimated_threshold(state: State) -> Float[Array, ""]:
-    """Estimate Huber's d from the median residual."""
+    """Return Huber's d, estimated as the multiple `PER_MEDIAN` of the median `|e|`."""
     median = jnp.abs(state.residual[state.median_row])
     return jnp.maximum(PER_MEDIAN * median, least_threshold(median.dtype))
 
 
 def _with_gap(problem: Problem, state: State) -> State:
-    """Set `u - v` to the residual, and compute the distance from the optimum."""
+    """Return the state with `u - v` matched to the residuals, and its gaps to the optimum."""
     w, top, e = problem.w, state.threshold, state.residual
     upper, lower = problem.slopes(top)
     nearest = jnp.minimum(state.to_top, state.to_bottom)
     bound = jnp.where(state.to_top < state.to_bottom, upper - nearest, nearest - lower)
     # Far from the bounds, a bound less the nearest distance would leave only the bound's rounding.
     dual = jnp.where(nearest < top / 2, bound, state.dual)
-    part = e - dual if problem.quantile is None else e
-    above = jnp.where(part >= 0, state.below + part, state.above)
-    below = jnp.where(part >= 0, state.below, state.above - part)
+    difference = e - dual if problem.quantile is None else e  # u - v
+    above = jnp.where(difference >= 0, state.below + difference, state.above)
+    below = jnp.where(difference >= 0, state.below, state.above - difference)
     weighted_duals = w * dual
     gradient = problem.ridge * state.weights - dot(problem.Phi.T, weighted_duals)
     imbalance = jnp.sum(weighted_duals)
     # The sums cannot show the distance of an outlier: u (t - a) may be small although u is large.
     # If the bounds are far from a, u (t - a) is d times rounding, whereas Huber's loss errs by only
     # (u - v)^2 / 2. The distances to the bounds are therefore limited.
-    largest_distance = jnp.maximum(jnp.abs(part), 2)
+    largest_distance = jnp.maximum(jnp.abs(difference), 2)
     to_top, to_bottom = (jnp.minimum(x, largest_distance) for x in (state.to_top, state.to_bottom))
     products = jnp.sum(w * (above * to_top + below * to_bottom))
     slope = jnp.minimum(top, 1)  # of the loss at the median residual
@@ -456,7 +472,7 @@ def _with_gap(problem: Problem, state: State) -> State:
 def _quantile_row(
     values: Float[Array, " n"], w: Float[Array, " n"], quantile: float | Float[Array, ""]
 ) -> Int[Array, ""]:
-    """Return the row of the weighted quantile."""
+    """Return the index of the row whose value is the weighted quantile."""
     order = jnp.argsort(values)
     cumulative_weight = jnp.cumsum(w[order])
     return order[jnp.searchsorted(cumulative_weight, cumulative_weight[-1] * quantile)]
@@ -465,5 +481,5 @@ def _quantile_row(
 def weighted_quantile(
     values: Float[Array, " n"], w: Float[Array, " n"], quantile: float | Float[Array, ""] = 0.5
 ) -> Float[Array, ""]:
-    """Return the smallest value such that values up to it have this share of the weight."""
+    """Return the smallest value up to which the values have the share `quantile` of the weight."""
     return values[_quantile_row(values, w, quantile)]

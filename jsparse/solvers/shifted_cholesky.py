@@ -38,7 +38,7 @@ class ShiftedCholesky(NamedTuple):
     def apply_inverse(
         self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]
     ) -> Float[Array, "s k p"]:
-        """Solve `(A + shift_s I) x_s = rhs_s` for every shift, with one or several `rhs`."""
+        """Solve `(A + shift_s I) x_s = rhs_s`; vectors are rows. If `t` is 1, all share `rhs`."""
         rhs_of_shifts = jnp.broadcast_to(rhs, (len(shifts), *rhs.shape[1:]))
 
         def solve_one(system: tuple[Array, Array]) -> Float[Array, "k p"]:

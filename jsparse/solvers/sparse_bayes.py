@@ -31,7 +31,7 @@ _SPANNED = 64
 
 
 class Model(NamedTuple):
-    """The functions in the model, each with the precision of its prior, in `k` places."""
+    """The functions in the model, with the precisions of their priors, in `k` array places."""
 
     columns: Int[Array, " k"]  # column of `Phi`; arbitrary in an empty place
     filled: Bool[Array, " k"]  # False for an empty place
@@ -74,15 +74,15 @@ class Problem(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """A point of Newton's method for the mode of the posterior, with the step from it."""
+    """An iterate of Newton's method for the mode of the posterior, with its Newton step."""
 
     mean: Float[Array, " k"]
     values: Float[Array, " n"]  # values at the rows
-    value: Float[Array, ""]  # log density
+    value: Float[Array, ""]  # log density of the posterior, up to a constant
     factor: Float[Array, "k k"]  # F with F'F the inverse of the precision
     log_determinant: Float[Array, ""]  # of the precision
     step: Float[Array, " k"]
-    gain: Float[Array, ""]  # of the step, predicted
+    gain: Float[Array, ""]  # predicted rise of the log density by the step
 
     __repr__ = short_repr
 
@@ -103,8 +103,8 @@ class Quadratic(NamedTuple):
 
     For regression the log likelihood is quadratic if the noise is fixed. Each function is
     multiplied by the square root of the log likelihood's curvature at each row. It is stored as
-    coordinates in an orthonormal basis of `b` vectors that spans the functions of the model,
-    because inner products of the functions would lose half of the digits.
+    coordinates in an orthonormal basis: inner products of functions would lose half of the digits.
+    The basis has `b` vectors and spans the functions of the model.
     """
 
     model: Model
@@ -126,7 +126,7 @@ class Quadratic(NamedTuple):
 class Change(NamedTuple):
     """The change of a model that promises the largest gain."""
 
-    number: Int[Array, ""]  # see `State`
+    number: Int[Array, ""]  # index of the change, as numbered in `State`
     alpha: Float[Array, ""]  # the precision that it sets
     gain: Float[Array, ""]  # of log evidence; 0 if it does not exceed the tolerance
 
@@ -134,7 +134,7 @@ class Change(NamedTuple):
 
 
 class State(NamedTuple):
-    """A sequence of steps, each of several changes of the model. No step lowers the evidence.
+    """The model after some steps, each of several changes. No step lowers the evidence.
 
     There are `c = p + 2 k` possible changes. The first `p` add a column, the next `k` estimate the
     precision of a place again, and the last `k` empty a place.
@@ -143,7 +143,7 @@ class State(NamedTuple):
     model: Model
     posterior: Posterior
     most_changes: Int[Array, ""]  # limit of the changes of the next step
-    # Changes that did not raise the evidence by more than the tolerance since it last rose so much.
+    # Changes tried in vain since the evidence last rose by more than the tolerance.
     tried: Bool[Array, " c"]
     history: Float[Array, " s+1"]  # log evidence after 0, 1, .. steps, then NaN
     steps: Int[Array, ""]
@@ -203,7 +203,7 @@ def solve(
 
 
 def init(problem: Problem, places: int, max_iterations: int) -> State:
-    """Return the model that holds only the constant."""
+    """Return the first state: a model of only the constant, with room for `places` functions."""
     Phi, y, w, likelihood = problem
     p, zero = len(Phi), jnp.zeros((), jnp.int32)
     total = jnp.sum(w)
@@ -230,10 +230,7 @@ def init(problem: Problem, places: int, max_iterations: int) -> State:
 
 
 def step(problem: Problem, state: State, tolerance: Float[Array, ""], max_iterations: int) -> State:
-    """Make several changes, each with the largest predicted gain; keep them if the evidence rises.
-
-    See `solve`.
-    """
+    """Make several changes of the largest predicted gains; keep them if the evidence rises."""
     changed, first = _changes(problem, state, tolerance)
     after = posterior(problem, changed.model, changed.mean)
     model = changed.model
@@ -285,6 +282,7 @@ def _changes(
         return Change(best, alphas[best], jnp.where(gains[best] > least, gains[best], 0))
 
     def change_once(so_far: tuple[Quadratic, Change]) -> tuple[Quadratic, Change]:
+        """Apply the change to the model; return the changed model and its best further change."""
         after = _after_change(*so_far, weighted)
         factor, unexplained = jax.lax.cond(
             after.changes % _FACTOR_AGAIN == 0,
@@ -328,17 +326,18 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
     vector = len(before.mean) + before.changes  # the basis vector that an added function may need
 
     def added() -> tuple[Array, ...]:
+        """Return the terms of the update if the change adds a function."""
         function = weighted[change.number]
         first = dot(before.basis, function)
-        left = function - dot(first, before.basis)
-        second = dot(before.basis, left)  # once more, as `left` may be far smaller
-        left = left - dot(second, before.basis)
-        size = jnp.linalg.norm(left)
-        # If the basis spans the function, only rounding is left, which is not orthogonal to it.
-        spanned = size <= _SPANNED * epsilon(left.dtype) * jnp.linalg.norm(function)
+        remainder = function - dot(first, before.basis)
+        second = dot(before.basis, remainder)  # once more, as `remainder` may be far smaller
+        remainder = remainder - dot(second, before.basis)
+        size = jnp.linalg.norm(remainder)
+        # If the basis spans the function, the remainder is rounding, not orthogonal to the basis.
+        spanned = size <= _SPANNED * epsilon(remainder.dtype) * jnp.linalg.norm(function)
         size = jnp.where(spanned, 0, size)
-        new = jnp.where(spanned, 0, left / jnp.where(spanned, 1, size))
-        products = dot(new, weighted.T)
+        new_vector = jnp.where(spanned, 0, remainder / jnp.where(spanned, 1, size))
+        products = dot(new_vector, weighted.T)
         in_basis = (first + second).at[vector].set(size)
         # The model's best approximation of the function, and the unexplained part. The latter is a
         # sum of squares, since rounding may exceed a small difference of squares.
@@ -349,9 +348,10 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         scale = 1 / jnp.sqrt(change.alpha + unexplained)
         row = -scale * fit
         explained = scale * (dot(rest, before.coordinates) + size * products)
-        return row, scale, -jnp.square(explained), in_basis, new, products
+        return row, scale, -jnp.square(explained), in_basis, new_vector, products
 
     def not_added() -> tuple[Array, ...]:
+        """Return the terms of the update if the change deletes a function or sets its precision."""
         variance = dot(in_place, in_place)
         covariances = dot(in_place, F)
         # Factor of the variance; a deletion makes it 0, as an infinite precision would.
@@ -368,7 +368,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
 
     # Only small arrays pass through the branches: the basis would be copied. The place's column
     # becomes a multiple of itself; as a sum with `row` it would lose digits.
-    row, length, unexplained, in_basis, new, products = jax.lax.cond(
+    row, length, unexplained, in_basis, new_vector, products = jax.lax.cond(
         change.number < len(weighted), added, not_added
     )
     mean = jnp.where(model.filled[place], 0, before.mean[place])
@@ -378,7 +378,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         factor=(F + in_place[:, None] * row[None]).at[:, place].set(length * in_place),
         unexplained=before.unexplained + unexplained,
         slopes=before.slopes + mean * dot(G[:, place], before.coordinates),
-        basis=before.basis.at[vector].set(new),
+        basis=before.basis.at[vector].set(new_vector),
         in_model=G.at[:, place].set(in_basis),
         coordinates=before.coordinates.at[vector].set(products),
         changes=before.changes + 1,
@@ -388,14 +388,14 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
 def _factorised(
     current: Quadratic, squares: Float[Array, " p"]
 ) -> tuple[Float[Array, "k k"], Float[Array, " p"]]:
-    """Factorise a model's covariance; return the factor and the terms S, see `Quadratic`."""
+    """Return `factor` and `unexplained` of `Quadratic`, computed from its other fields."""
     factor, _ = _covariance_factor(current.model, current.in_model)
     explained = dot(dot(factor, current.in_model.T), current.coordinates)
     return factor, squares - jnp.sum(jnp.square(explained), axis=0)
 
 
 def _at_mode(start: Quadratic) -> Quadratic:
-    """Return the posterior with its mean at the mode; the density is quadratic."""
+    """Return the model with its mean moved to the mode: one Newton step of a quadratic density."""
     model, F = start.model, start.factor
     alpha = jnp.where(model.filled, model.alpha, 1)
     slope = jnp.where(model.filled, start.slopes[model.columns] - alpha * start.mean, 0)
@@ -422,7 +422,9 @@ def _covariance_factor(
 
 
 def posterior(problem: Problem, model: Model, start: Float[Array, " k"]) -> Posterior:
-    """Find the mode by Newton's method, which halves steps that lower the density.
+    """Find the mode by Newton's method from the coefficients `start`, and return the posterior.
+
+    Steps that lower the density are halved.
 
     For regression the precision of the coefficients does not depend on them: one factor serves all
     steps, of which the second corrects the rounding of the first.
@@ -438,7 +440,7 @@ def posterior(problem: Problem, model: Model, start: Float[Array, " k"]) -> Post
         return _covariance_factor(model, (root[None, :] * Phi).T)
 
     def at(mean: Array, values: Array, value: Array) -> Mode:
-        """Return the Newton step at a mean."""
+        """Return the iterate at `mean`, whose log density is `value`, with its Newton step."""
         factor, log_determinant = factor_at(values) if constant is None else constant
         slope = dot(Phi, problem.slopes(model, values)) - alpha * mean
         half = dot(factor, slope)
@@ -446,7 +448,7 @@ def posterior(problem: Problem, model: Model, start: Float[Array, " k"]) -> Post
         return Mode(mean, values, value, factor, log_determinant, dot(half, factor), gain)
 
     def newton(state: tuple[Mode, Array, Array]) -> tuple[Mode, Array, Array]:
-        """Make a step if it does not lower the density; else halve the next one."""
+        """Make the step times `t` if it does not lower the density; else halve `t`."""
         mode, t, count = state
         mean = mode.mean + t * mode.step
         values = dot(mean, Phi)
@@ -473,7 +475,7 @@ def posterior(problem: Problem, model: Model, start: Float[Array, " k"]) -> Post
 def _with_noise_estimated(
     problem: Problem, model: Model, before: Posterior
 ) -> tuple[Model, Posterior]:
-    """Return the model with the noise estimated again, unless that lowers the evidence."""
+    """Estimate the noise again; return the model and posterior with the larger evidence."""
     well_determined = 1 - model.alpha * before.variance
     well_determined = jnp.where(model.filled, well_determined, 0)
     errors = dot(problem.w, jnp.square(problem.y - before.values))
@@ -514,13 +516,13 @@ def _gains(
     variance = jnp.sum(jnp.square(current.factor), axis=0)
     s = jnp.maximum(1 / variance - alpha, 0)
     q = current.mean / variance
-    worth = jnp.square(q) - s
-    useful = model.filled & (worth > 0) & (s > 0)
-    estimate = jnp.where(useful, jnp.square(s) / jnp.where(useful, worth, 1), 1)
-    now = _evidence_part(alpha, s, q)
-    estimated = jnp.where(useful, _evidence_part(estimate, s, q) - now, 0)
+    theta_in_model = jnp.square(q) - s
+    useful = model.filled & (theta_in_model > 0) & (s > 0)
+    estimate = jnp.where(useful, jnp.square(s) / jnp.where(useful, theta_in_model, 1), 1)
+    before = _evidence_part(alpha, s, q)
+    estimated = jnp.where(useful, _evidence_part(estimate, s, q) - before, 0)
     several = jnp.sum(model.filled) > 1
-    deleted = jnp.where(model.filled & several & (worth <= 0), -now, 0)
+    deleted = jnp.where(model.filled & several & (theta_in_model <= 0), -before, 0)
     gains = jnp.concatenate([added, estimated, deleted])
     return gains, jnp.concatenate([alpha_added, estimate, jnp.ones(k, S.dtype)])
 
@@ -528,18 +530,18 @@ def _gains(
 def _evidence_part(
     alpha: Float[Array, " i"], s: Float[Array, " i"], q: Float[Array, " i"]
 ) -> Float[Array, " i"]:
-    """Return the part of the evidence that depends on a precision (Tipping and Faul, eq. 20)."""
+    """Return the terms of the log evidence that contain `alpha` (Tipping and Faul, eq. 20)."""
     return (jnp.square(q) / (alpha + s) - jnp.log1p(s / alpha)) / 2
 
 
 def _is_full(model: Model, p: int) -> Bool[Array, ""]:
-    """Return whether the model has the largest number of functions, without the constant."""
+    """Return whether only the constant, the last of `p` columns, may still be added."""
     count = jnp.sum(model.filled & (model.columns < p - 1), dtype=jnp.int32)
     return count >= len(model.columns) - 1
 
 
 def _changed(model: Model, change: Change, p: int) -> tuple[Model, Int[Array, ""]]:
-    """Return the model after one change, and the place of the change.
+    """Return the model after one change, and the place in the arrays that it changed.
 
     `State` explains the numbers of changes.
     """

@@ -20,8 +20,8 @@ class Tridiagonal(NamedTuple):
 
     `(A + shift I)^(-1) b` is a product with `Q'`, a tridiagonal solve for each shift, and a product
     with `Q` (Elden 1977). A ridge system therefore needs no eigendecomposition. `Q` is the product
-    of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989), whose vectors are the
-    rows of `V`, each from the last entry to the first. Rows of zeros fill the last block. The
+    of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989). The rows of `V` are the
+    vectors of the reflections, in reversed order of entries. Rows of zeros fill the last block. The
     vectors become longer from block to block; entries beyond their ends do not change.
     """
 
@@ -37,7 +37,7 @@ class Tridiagonal(NamedTuple):
     def apply_inverse(
         self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]
     ) -> Float[Array, "s k p"]:
-        """Solve `(A + shift_s I) x_s = rhs_s` for every shift, with one or several `rhs`."""
+        """Solve `(A + shift_s I) x_s = rhs_s`; vectors are rows. If `t` is 1, all share `rhs`."""
         (_, k, p), s = rhs.shape, len(shifts)
         rotated = self._rotate(rhs.reshape(-1, p), transpose=True).reshape(rhs.shape)
 
@@ -61,7 +61,7 @@ class Tridiagonal(NamedTuple):
         return self._rotate(solved.reshape(s * k, p), transpose=False).reshape(s, k, p)
 
     def _rotate(self, rows: Float[Array, "k p"], *, transpose: bool) -> Float[Array, "k p"]:
-        """Return `Q x` or `Q' x` for every row `x`."""
+        """Return `Q x` for every row `x`, or `Q' x` if `transpose`."""
         p = rows.shape[1]
         rows = jnp.pad(rows[:, ::-1], ((0, 0), (0, self.V[-1].shape[2] - p)))
 
@@ -139,7 +139,7 @@ class Tridiagonal(NamedTuple):
 
 
 def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
-    """Reduce a symmetric positive semi-definite matrix by reflections (LAPACK `sytrd`).
+    """Return the factors of a symmetric positive semi-definite matrix (LAPACK `sytrd`).
 
     It runs on CPU and GPU only. Only the field `matrix` of the result has derivatives, from which
     `resolvent` computes its own derivative.
@@ -162,7 +162,10 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
 def _reduce(
     matrix: Float[Array, "p p"],
 ) -> tuple[Array, Array, tuple[Array, ...], tuple[Array, ...]]:
-    """Reduce to tridiagonal form from the last column on; return the reflections in blocks."""
+    """Reduce to tridiagonal form from the last column on.
+
+    Return the diagonal, the entries beside it, and blocks of the reflections' vectors and scales.
+    """
     p, dtype = matrix.shape[0], matrix.dtype
     reduced, diagonal, beside, scales = jax.lax.linalg.tridiagonal(matrix, lower=False)
     # Q' is a product of p - 1 reflections I - scale_i v v'. LAPACK stores v in column i + 1: entry
@@ -184,7 +187,7 @@ def _reduce(
 
 
 def _triangles(V: Float[Array, "b w q"], scales: Float[Array, "b w"]) -> Float[Array, "b w w"]:
-    """Return `S'` of every block.
+    """Return `S'`, a lower triangular matrix, of every block of reflections.
 
     The inverse of `S'` holds the products of the vectors, with 1 / scale on its diagonal. The loop
     inverts it row by row, for all blocks at once. A triangular solve by BLAS can be a hundred times
