@@ -23,6 +23,7 @@ C = np.geomspace(1e-2, 1e6, 12)
 
 
 def run(*, quick: bool) -> Report:
+    """Join the parts; each returns lines of the table, notes, and numbers for the JSON file."""
     rows, notes, data = [], [], {}
     for part in (one_versus_rest, one_versus_one, final_fit):
         more_rows, more_notes, numbers = part(quick)

@@ -124,6 +124,7 @@ def _spikes(n: int, D: int, spikes: int, run: int) -> tuple[np.ndarray, ...]:
 
 
 def _lasso(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return the signal by the LASSO and least squares on its support, in the shape of `w`."""
     penalty = 0.1 * np.abs(X.T @ y).max()
     model = Lasso(alpha=penalty / len(y), fit_intercept=False, max_iter=2000, tol=1e-4)
     coefficients = model.fit(X, y).coef_
@@ -240,7 +241,7 @@ def _adult_system(D: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _folds(quick: bool) -> dict[str, float]:
-    """Time the paths of ten folds of magic: in one batch, and one after another."""
+    """Return the times of SCDP on ten folds of magic: in a batch, one after another, and of one."""
     data = benchmark_set("magic")
     M, k = (200, 50) if quick else (1000, 200)
     rows = np.random.default_rng(0).permutation(len(data.y))[: 2000 if quick else 12000]

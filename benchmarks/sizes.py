@@ -60,6 +60,7 @@ class Case:
         return dataclasses.replace(self.problem, points=self.X[rows], method=jsparse.FixedSize())
 
     def test_error(self, tuned: jsparse.Tuning, prototypes: jax.Array | None) -> float:
+        """Return the test error with tuned parameters; of the LS-SVM if `prototypes` is None."""
         y = jnp.asarray(self.y)
         if prototypes is None:
             fitted = jsparse.dual.fit(tuned.kernel, tuned.C, self.X, y)
@@ -97,6 +98,7 @@ def apart(case: Case, sizes: tuple[int, ...]) -> tuple[list[float], float]:
 
 
 def measure(name: str, part: Split, r: int, *, peers: bool) -> dict[str, Any]:
+    """Return errors and times by size on one split; with `peers`, also of other searches."""
     case, sizes = Case(name, part, r), SIZES[name]
     choice, test, seconds = together(case, sizes)
     scale = 100 if case.classes else 1

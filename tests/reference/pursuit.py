@@ -66,7 +66,7 @@ def scdp(A, b, steps, order=None):
 
 
 def least_squares(A, b, atoms):
-    """Minimise 1/2 w'Aw - b'w over coefficients on some atoms."""
+    """Return the w that minimises 1/2 w'Aw - b'w and is zero except on some atoms."""
     w = np.zeros(len(b))
     w[atoms] = np.linalg.solve(A[np.ix_(atoms, atoms)], b[atoms])
     return w
@@ -76,7 +76,7 @@ def subspace_pursuit(X, y, K, iterations=50):
     """Run Algorithm 1 of Kabbara 2015.
 
     Returns:
-        The atoms, their coefficients, and the norm of the residual after each iteration.
+        The atoms, their coefficients, and the residual's norm at the start and after each iteration.
     """
 
     def largest(values):

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def reweighted(Q, y, C, penalty, steps=50, change=1e-4):
-    """Run the loop of Algorithms 3 and 4 as printed, on eq. 10.
+    """Run the loop of Algorithms 3 and 4 as printed, on eq. 10, from the first `penalty`.
 
     Returns:
         The coefficients, the intercept and the number of steps.
