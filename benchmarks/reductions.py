@@ -180,6 +180,7 @@ def _measure(paper: Paper, randomisation: int) -> dict[str, Any]:
 
 def _table(paper: Paper, runs: list[dict[str, Any]]) -> list[list[Any]]:
     """Return the lines of a set, one for each machine."""
+
     def mean(name: str, what: str) -> float:
         return float(np.mean([one[name][what] for one in runs if name in one]))
 

@@ -272,7 +272,9 @@ class KernelMachineClassifier(_WithMethodParameter, Classifier):
         categories: how a table's categories become inputs: "indicators" makes a column for each
             category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         C: "auto" to tune the weight of the data-fit term, or a number.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        multiclass: how several classes become binary problems: "one_versus_rest",
+            "one_versus_one", "minimum_output", or a matrix with the code of a class in each
+            row.
         class_weight: weight factors by class label; "balanced" for equal total weights; None
             for 1.
         cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
@@ -416,7 +418,9 @@ class KernelMachineRegressor(_WithMethodParameter, Regressor):
     ) -> None: ...
 
 class KernelMatchingPursuitClassifier(_SeveralSizes, Classifier):
-    """Classification by kernel matching pursuit (Vincent and Bengio 2002), on -1 and +1.
+    """Classification by kernel matching pursuit (Vincent and Bengio 2002), on targets -1 and +1.
+
+    Prototypes are selected one after another. Cross-validation chooses their number.
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
@@ -476,6 +480,8 @@ class KernelMatchingPursuitClassifier(_SeveralSizes, Classifier):
 
 class KernelMatchingPursuitRegressor(_SeveralSizes, Regressor):
     """Regression by kernel matching pursuit (Vincent and Bengio 2002).
+
+    Prototypes are selected one after another. Cross-validation chooses their number.
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
@@ -707,7 +713,7 @@ class LSSVMRegressor(Regressor):
     ) -> None: ...
 
 class ReducedSVMClassifier(_ShareOfSupportVectors):
-    """Classification by a support vector machine in the span of given points (Wu et al. 2006).
+    """Classification by an SVM on prototypes that are chosen before the fit (Wu et al. 2006).
 
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several
@@ -716,9 +722,9 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
             permits. None takes a third of the rows, at least one for each class, and at most
             300, or 20 where a descent moves the prototypes. Or a fraction between 0 and 1 of
             the support vectors of scikit-learn's `SVC` with the same C and kernel. If C is
-            tuned, `SVC` has C = 1. If the kernel is tuned, the lengthscale of `SVC` is the
-            square root of half the number of columns. With several classes, the number of
-            support vectors is the mean over the one-versus-rest problems.
+            tuned, `SVC` has C = 1. If the kernel is tuned, `SVC` has an RBF kernel whose
+            lengthscale is the square root of half the number of columns. With several classes,
+            the number of support vectors is the mean over the one-versus-rest problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
@@ -773,9 +779,9 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
             permits. None takes a third of the rows, at least one for each class, and at most
             300, or 20 where a descent moves the prototypes. Or a fraction between 0 and 1 of
             the support vectors of scikit-learn's `SVC` with the same C and kernel. If C is
-            tuned, `SVC` has C = 1. If the kernel is tuned, the lengthscale of `SVC` is the
-            square root of half the number of columns. With several classes, the number of
-            support vectors is the mean over the one-versus-rest problems.
+            tuned, `SVC` has C = 1. If the kernel is tuned, `SVC` has an RBF kernel whose
+            lengthscale is the square root of half the number of columns. With several classes,
+            the number of support vectors is the mean over the one-versus-rest problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
@@ -1168,10 +1174,10 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
     Args:
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem. Or a
             fraction between 0 and 1 of the support vectors of scikit-learn's `SVC` with the
-            same C and kernel. If C is tuned, `SVC` has C = 1. If the kernel is tuned, the
-            lengthscale of `SVC` is the square root of half the number of columns. With several
-            classes, the number of support vectors is the mean over the one-versus-rest
-            problems.
+            same C and kernel. If C is tuned, `SVC` has C = 1. If the kernel is tuned, `SVC` has
+            an RBF kernel whose lengthscale is the square root of half the number of columns.
+            With several classes, the number of support vectors is the mean over the
+            one-versus-rest problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
@@ -1276,10 +1282,10 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
     Args:
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem. Or a
             fraction between 0 and 1 of the support vectors of scikit-learn's `SVC` with the
-            same C and kernel. If C is tuned, `SVC` has C = 1. If the kernel is tuned, the
-            lengthscale of `SVC` is the square root of half the number of columns. With several
-            classes, the number of support vectors is the mean over the one-versus-rest
-            problems.
+            same C and kernel. If C is tuned, `SVC` has C = 1. If the kernel is tuned, `SVC` has
+            an RBF kernel whose lengthscale is the square root of half the number of columns.
+            With several classes, the number of support vectors is the mean over the
+            one-versus-rest problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls

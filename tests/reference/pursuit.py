@@ -76,7 +76,7 @@ def subspace_pursuit(X, y, K, iterations=50):
     """Run Algorithm 1 of Kabbara 2015.
 
     Returns:
-        The atoms, their coefficients, and the residual's norm at the start and after each iteration.
+        The atoms, their coefficients, and the residual's norm at first and after each iteration.
     """
 
     def largest(values):
