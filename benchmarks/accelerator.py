@@ -141,7 +141,7 @@ def sums(small: bool) -> list[Row]:
 
 
 def letters(small: bool) -> list[Row]:
-    """Train one machine for each pair of 26 classes."""
+    """Train on 26 classes, with a binary problem for each pair."""
     data = split("letter", 0, "float32")
     n, m = (1500, 60) if small else (len(data.y), 1500)
     seconds, error = _train_twice(

@@ -52,7 +52,7 @@ def benchmark_set(
     Args:
         name: such as "adult", "magic" or "ida_banana".
         folder: folder of the files; by default the environment variable JSPARSE_DATA.
-        complete: leave out the rows with unknown values (adult), from the partitions too.
+        complete: drop the rows with unknown values (adult), also from the partitions.
 
     Raises:
         FileNotFoundError: if there is no such folder or no such file in it.

@@ -220,7 +220,7 @@ def _deployed(
     model = trained.model
     formats = {name: make(model, folder) for name, make in FORMATS.items()}
     deployed = {name: each for name, each in formats.items() if each is not None}
-    wanted = _error(model.predict, X_test, y_test) + WITHIN
+    allowed_error = _error(model.predict, X_test, y_test) + WITHIN
     gamma = 0.5 / float(model.expansion.kernel.lengthscale) ** 2  # type: ignore[attr-defined]
     makers: dict[str, Callable[[], Any]] = {
         "SVC": lambda: SVC(C=1.0, gamma=gamma),
@@ -232,7 +232,7 @@ def _deployed(
             machine = make_pipeline(StandardScaler(), make()).fit(X[:n], y[:n])
             each = _by_sklearn(machine, folder, name)
             largest = 1_000 if quick else 8_000
-            if _error(each.predict, X_test, y_test) <= wanted or n >= largest:
+            if _error(each.predict, X_test, y_test) <= allowed_error or n >= largest:
                 break
             n *= 2
         deployed[f"{name}, {n} rows"] = each

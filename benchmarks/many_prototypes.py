@@ -106,9 +106,9 @@ def measured(
 
 
 def spent(call: Callable[[], Any]) -> tuple[tuple[float, float], Any]:
-    """Return the seconds and the seconds of all cores that a call takes, and its result.
+    """Return wall time and processor time of a call, in seconds, and its result.
 
-    Other processes slow the first and not the second. On an accelerator the two are equal.
+    Other processes lengthen only the wall time. On an accelerator the two times are equal.
     """
     wall, cores = time.perf_counter(), time.process_time()
     result = jax.block_until_ready(call())
@@ -117,7 +117,7 @@ def spent(call: Callable[[], Any]) -> tuple[tuple[float, float], Any]:
 
 
 def rates() -> tuple[float, float]:
-    """Return operations of a matrix product, and exponentials, in a second of a core, float32."""
+    """Return how many operations of a product, and exponentials, a core does in a second."""
     size = 2048
     A = jnp.full((size, size), 1 / size, jnp.float32)
     product = min(spent(lambda: _product(A))[0][1] for _ in range(4))

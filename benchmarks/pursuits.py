@@ -65,7 +65,7 @@ def figure4(*, quick: bool) -> Report:
 
 
 def _exhaustive(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the largest b'w over all supports, for every number of atoms."""
+    """Return the largest b'w of solutions w of A w = b on `k` atoms, for every `k` up to all."""
     D = len(b)
     best = np.zeros(D + 1)
     for k in range(1, D + 1):
@@ -113,7 +113,7 @@ def figure6(*, quick: bool) -> Report:
 
 
 def _spikes(n: int, D: int, spikes: int, run: int) -> tuple[np.ndarray, ...]:
-    """Return a matrix, its noisy measurements for each variance, and the signal."""
+    """Return a matrix, noisy measurements of a signal for each variance, and the signal."""
     rng = np.random.default_rng([2011, run])
     X = np.linalg.qr(rng.standard_normal((D, n)))[0].T.astype(np.float32)
     w = np.zeros(D, np.float32)

@@ -145,15 +145,15 @@ def _measure(paper: Paper, randomisation: int) -> dict[str, Any]:
     note("PFS", first.expansion, first.model.size)
     rows = first.point_rows
     assert rows is not None
-    alone = train(X[rows], y[rows], method=jsparse.Dual())
-    note("SD", alone.expansion, alone.model.size)
+    small_dual = train(X[rows], y[rows], method=jsparse.Dual())
+    note("SD", small_dual.expansion, small_dual.model.size)
     scaling = first.expansion.scaling
     assert scaling is not None
     Z = scaling.apply(jnp.asarray(X))
     printed = {
         "SPFS": (first, {"start": "weights"}),
         "SV_L0": (first, {"start": "weights", "loss": "prototypes"}),
-        "SSD": (alone, {"initialization": "dual"}),
+        "SSD": (small_dual, {"initialization": "dual"}),
     }
     for name, (machine, options) in printed.items():
         fitted = reductions.fit(

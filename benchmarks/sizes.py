@@ -147,15 +147,15 @@ def run(*, quick: bool) -> Report:
         dense = [[one["dense"][kind] for one in with_peers] for kind in ("cv", "test")]
         rows.append([name, "LS-SVM (all)", *[mean_sd(e, digits) for e in dense], "", ""])
         for tolerance in TOLERANCES:
-            picked = [
+            selected = [
                 smallest_within(np.array(one["cv"]), np.array(one["standard_error"]), tolerance)
                 for one in runs
             ]
             label = f"chosen, tolerance {tolerance:g}"
             label += " (default)" if tolerance == jsparse.FixedSize().size_tolerance else ""
-            label += ": " + " ".join(str(sizes[i]) for i in picked)
+            label += ": " + " ".join(str(sizes[i]) for i in selected)
             cells = [
-                mean_sd([one[kind][i] for one, i in zip(runs, picked, strict=True)], digits)
+                mean_sd([one[kind][i] for one, i in zip(runs, selected, strict=True)], digits)
                 for kind in ("cv", "test")
             ]
             rows.append([name, label, *cells, "", ""])

@@ -57,9 +57,9 @@ def descents(problem: Any, m: int) -> dict[str, Any]:
         first = np.minimum(steps, most)
         best = int(np.argmin([W[k] for W, k in zip(histories, first, strict=True)]))
         # The evaluations of a descent are nearly proportional to its steps.
-        taken = first / np.maximum(steps, 1)
-        taken[best] = 1
-        share = float(np.sum(taken * evaluations) / evaluations.sum())
+        share_of_steps = first / np.maximum(steps, 1)
+        share_of_steps[best] = 1
+        share = float(np.sum(share_of_steps * evaluations) / evaluations.sum())
         by_rule[f"best after {most} steps"] = {"excess": excess(best), "evaluations": share}
     return by_rule
 

@@ -193,8 +193,8 @@ def one(name: str, r: int, counts: tuple[int, ...]) -> dict[str, Any]:
             minimum, _ = jax.block_until_ready(large_margin(problem, start))
             seconds = time.perf_counter() - before
             note(f"SLMC, {way}", problem.expansion(minimum.Z, minimum.solved))
-            counted = [seconds, int(minimum.steps), int(minimum.evaluations), int(minimum.status)]
-            results.setdefault("descents", []).append([*counted, float(minimum.solved.value)])
+            costs = [seconds, int(minimum.steps), int(minimum.evaluations), int(minimum.status)]
+            results.setdefault("descents", []).append([*costs, float(minimum.solved.value)])
         minimum, solved = fisher(problem, means)
         note("SKFD", problem.expansion(minimum.Z, solved))
         near, error, refitted = simplified(problem, svm_machine, means)

@@ -125,12 +125,12 @@ def _suitable_methods(data: _Task, names: Sequence[str] | None) -> tuple[list[st
     """Return the methods to run, in the registry's order, and the methods unsuited to the rows."""
     reasons = {name: _reason_against(method, data) for name, method in METHODS.items()}
     reasons["svm"] = _reason_against_svm(data)
-    wanted = {name: why for name, why in reasons.items() if names is None or name in names}
-    if names is not None and None not in wanted.values():
-        reason = "; ".join(f"{name}: {why}" for name, why in wanted.items())
+    requested = {name: why for name, why in reasons.items() if names is None or name in names}
+    if names is not None and None not in requested.values():
+        reason = "; ".join(f"{name}: {why}" for name, why in requested.items())
         raise ValueError(f"--methods: expected one that suits the rows; {reason}")
-    left_out = [LeftOut(_title(name), why) for name, why in wanted.items() if why is not None]
-    return [name for name, why in wanted.items() if why is None], left_out
+    left_out = [LeftOut(_title(name), why) for name, why in requested.items() if why is not None]
+    return [name for name, why in requested.items() if why is None], left_out
 
 
 def _title(name: str) -> str:
