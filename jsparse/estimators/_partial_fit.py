@@ -102,7 +102,7 @@ class _MoreRows(Machine):
         self._publish(model)
 
     def _keep_window(self, X: Any, y: Any, sample_weight: Any, size: int | None) -> None:
-        """Store the last `size` rows of the first batch, which later rows replace; none if None."""
+        """Store the last `size` rows of the first batch for the window; nothing for None."""
         if size is None:
             return
         X, targets, weights = self._batch(X, y, sample_weight)
@@ -112,7 +112,7 @@ class _MoreRows(Machine):
 
 
 def _first_weights(forget: Forgetting, y: Any, sample_weight: Any) -> Any:
-    """Return the weights of the first batch after its later rows have aged its earlier ones."""
+    """Return the weights of the first batch's rows, reduced by the age of each row."""
     if forget == KEEP or np.ndim(y) == 0:  # without targets the fit raises an error
         return sample_weight
     n = len(y)

@@ -154,10 +154,10 @@ def weight_zero_is_absent(learner, p):
     absent = p.folds[:, -1]
     w = np.array(p.w)
     w[absent] = 0
-    present = np.setdiff1d(np.arange(len(w)), absent)
-    new_folds = np.searchsorted(present, p.folds[:, :-1]).astype(np.int32)
-    q = p._replace(X=p.X[present], y=p.y[present], label=p.label[present], w=p.w[present], folds=new_folds)
-    yield Pair(q, p._replace(w=w), lambda o: scatter_rows(o, present, len(w)))
+    rest = np.setdiff1d(np.arange(len(w)), absent)
+    new_folds = np.searchsorted(rest, p.folds[:, :-1]).astype(np.int32)
+    q = p._replace(X=p.X[rest], y=p.y[rest], label=p.label[rest], w=p.w[rest], folds=new_folds)
+    yield Pair(q, p._replace(w=w), lambda o: scatter_rows(o, rest, len(w)))
 
 
 def constant_column_absent(learner, p):
@@ -263,13 +263,13 @@ def without_rows(o: Outcome, at) -> Outcome:
     return o._replace(rows=rows)
 
 
-def scatter_rows(o: Outcome, present, n: int) -> Outcome:
-    """Place the out-of-fold values among `n` rows; other rows get NaN, which is not compared."""
+def scatter_rows(o: Outcome, numbers, n: int) -> Outcome:
+    """Place out-of-fold values at some of `n` rows; other rows get NaN, which is not compared."""
     if o.rows is None:
         return o
     old = as_float64(o.rows)
     rows = np.full((*old.shape[:-2], n, old.shape[-1]), np.nan)
-    rows[..., present, :] = old
+    rows[..., numbers, :] = old
     return o._replace(rows=rows)
 
 
@@ -291,18 +291,18 @@ def assert_as_expected(
 ) -> None:
     """Compare in units of the largest expected number; expected NaN is not compared."""
     for field, limit in (("values", tol), ("rows", tol), ("scores", score_factor * tol)):
-        actual, reference = getattr(outcome, field), getattr(expected, field)
-        if actual is None or reference is None or np.size(reference) == 0:
+        actual, wanted = getattr(outcome, field), getattr(expected, field)
+        if actual is None or wanted is None or np.size(wanted) == 0:
             continue
-        reference = as_float64(reference)
-        actual = as_float64(actual)[..., : reference.shape[-1]] if reference.ndim else as_float64(actual)
-        if field == "scores" and not representable(reference, np.asarray(outcome.values).dtype):
+        wanted = as_float64(wanted)
+        actual = as_float64(actual)[..., : wanted.shape[-1]] if wanted.ndim else as_float64(actual)
+        if field == "scores" and not representable(wanted, np.asarray(outcome.values).dtype):
             continue
-        assert actual.shape == reference.shape
-        is_compared = ~np.isnan(reference)
-        size = np.abs(reference[is_compared]).max(initial=0)
+        assert actual.shape == wanted.shape
+        kept = ~np.isnan(wanted)
+        size = np.abs(wanted[kept]).max(initial=0)
         np.testing.assert_allclose(
-            actual[is_compared], reference[is_compared], atol=limit * size, rtol=0, err_msg=f"{what}: {field}"
+            actual[kept], wanted[kept], atol=limit * size, rtol=0, err_msg=f"{what}: {field}"
         )
     if expected.decisions is not None:
         np.testing.assert_array_equal(outcome.decisions, expected.decisions, err_msg=what)
