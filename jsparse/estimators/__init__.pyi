@@ -722,9 +722,10 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
             permits. None takes a third of the rows, at least one for each class, and at most
             300, or 20 where a descent moves the prototypes. Or a fraction between 0 and 1 of
             the support vectors of scikit-learn's `SVC` with the same C and kernel. If C is
-            tuned, `SVC` has C = 1. If a kernel name is tuned, `SVC` has an RBF kernel whose
-            lengthscale is the square root of half the number of columns. With several classes,
-            the number of support vectors is the mean over the one-versus-rest problems.
+            tuned, `SVC` has C = 1. If the lengthscale of a kernel name is tuned, `SVC` has an
+            RBF kernel, whose lengthscale is the square root of half the number of columns. With
+            several classes, the number of support vectors is the mean over the one-versus-rest
+            problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
@@ -779,9 +780,10 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
             permits. None takes a third of the rows, at least one for each class, and at most
             300, or 20 where a descent moves the prototypes. Or a fraction between 0 and 1 of
             the support vectors of scikit-learn's `SVC` with the same C and kernel. If C is
-            tuned, `SVC` has C = 1. If a kernel name is tuned, `SVC` has an RBF kernel whose
-            lengthscale is the square root of half the number of columns. With several classes,
-            the number of support vectors is the mean over the one-versus-rest problems.
+            tuned, `SVC` has C = 1. If the lengthscale of a kernel name is tuned, `SVC` has an
+            RBF kernel, whose lengthscale is the square root of half the number of columns. With
+            several classes, the number of support vectors is the mean over the one-versus-rest
+            problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
@@ -1174,10 +1176,10 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
     Args:
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem. Or a
             fraction between 0 and 1 of the support vectors of scikit-learn's `SVC` with the
-            same C and kernel. If C is tuned, `SVC` has C = 1. If a kernel name is tuned, `SVC`
-            has an RBF kernel whose lengthscale is the square root of half the number of
-            columns. With several classes, the number of support vectors is the mean over the
-            one-versus-rest problems.
+            same C and kernel. If C is tuned, `SVC` has C = 1. If the lengthscale of a kernel
+            name is tuned, `SVC` has an RBF kernel, whose lengthscale is the square root of half
+            the number of columns. With several classes, the number of support vectors is the
+            mean over the one-versus-rest problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
@@ -1282,10 +1284,10 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
     Args:
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem. Or a
             fraction between 0 and 1 of the support vectors of scikit-learn's `SVC` with the
-            same C and kernel. If C is tuned, `SVC` has C = 1. If a kernel name is tuned, `SVC`
-            has an RBF kernel whose lengthscale is the square root of half the number of
-            columns. With several classes, the number of support vectors is the mean over the
-            one-versus-rest problems.
+            same C and kernel. If C is tuned, `SVC` has C = 1. If the lengthscale of a kernel
+            name is tuned, `SVC` has an RBF kernel, whose lengthscale is the square root of half
+            the number of columns. With several classes, the number of support vectors is the
+            mean over the one-versus-rest problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls

@@ -291,10 +291,10 @@ class _ShareOfSupportVectors(Classifier):
 
     parameter_notes: ClassVar[dict[str, str]] = {
         "n_prototypes": "Or a fraction between 0 and 1 of the support vectors of scikit-learn's "
-        "`SVC` with the same C and kernel. If C is tuned, `SVC` has C = 1. If a kernel name is "
-        "tuned, `SVC` has an RBF kernel whose lengthscale is the square root of half the number of "
-        "columns. With several classes, the number of support vectors is the mean over the "
-        "one-versus-rest problems."
+        "`SVC` with the same C and kernel. If C is tuned, `SVC` has C = 1. If the lengthscale of "
+        "a kernel name is tuned, `SVC` has an RBF kernel, whose lengthscale is the square root of "
+        "half the number of columns. With several classes, the number of support vectors is the "
+        "mean over the one-versus-rest problems."
     }
 
     n_prototypes: Any
