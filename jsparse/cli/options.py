@@ -169,7 +169,7 @@ def _table_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_options(parser: argparse.ArgumentParser, evaluations: str) -> None:
-    """Add the options that limit a run; `evaluations` is the default of one, in words."""
+    """Add the options that limit a run; `evaluations` says the default of --evaluations."""
     add = parser.add_argument
     add(
         "--evaluations",
@@ -276,7 +276,8 @@ def method_of(options: argparse.Namespace) -> Method | None:
     """Return the method that the options state; None for the choice of the preset.
 
     Raises:
-        ValueError: for an option that belongs to another method.
+        ValueError: for an option that belongs to another method, or a --size-tolerance if there
+            are no sizes to choose from.
     """
     settings, of_method = {}, method_options()
     for name, (_, methods) in of_method.items():

@@ -81,7 +81,7 @@ def seed(text: str) -> int:
 
 
 def subset(text: str) -> int | str:
-    """Return a number of rows, or 'auto'."""
+    """Return a number of candidates, or 'auto'."""
     if text == "auto":
         return text
     return _whole(text, 1, math.inf, "'auto' or a whole number of at least 1")

@@ -261,12 +261,14 @@ class KernelMachineClassifier(_WithMethodParameter, Classifier):
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
             pursuits also a list of kernels; every candidate then has one atom for each kernel.
             None: "rbf" with a method, else the choice of the preset.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample. None: "standard" with a method, else the choice of the preset.
+        columns: scaling of input columns: "standard" to mean 0 and variance 1; "ranks" to
+            normal scores of their ranks, which suits heavy tails; "auto" for the scaling with
+            the lower error on a sample of the rows. None: "standard" with a method, else the
+            choice of the preset.
         search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`. None:
-            "profile" with a method, else the choice of the preset.
+            column), "annealing", "auto" ("gradient" from 100 rows on, else "profile"), or a
+            search such as `jsparse.Gradient(...)`. None: "profile" with a method, else the
+            choice of the preset.
         lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
             lengthscale; None to use a kernel object without tuning.
         categories: how a table's categories become inputs: "indicators" makes a column for each
@@ -279,11 +281,12 @@ class KernelMachineClassifier(_WithMethodParameter, Classifier):
             for 1.
         cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
             for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        out_of_fold: whether to keep the held-out errors, which calibrate probabilities,
+            intervals and sets; "machines" also keeps the machines of the folds, see
+            `jsparse.train`.
         max_evaluations: limit of the evaluations of the search; None for the default of the
             search.
-        max_seconds: time limit of the search; no evaluation starts later.
+        max_seconds: time limit of the search in seconds; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
         verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
@@ -351,12 +354,14 @@ class KernelMachineRegressor(_WithMethodParameter, Regressor):
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
             pursuits also a list of kernels; every candidate then has one atom for each kernel.
             None: "rbf" with a method, else the choice of the preset.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample. None: "standard" with a method, else the choice of the preset.
+        columns: scaling of input columns: "standard" to mean 0 and variance 1; "ranks" to
+            normal scores of their ranks, which suits heavy tails; "auto" for the scaling with
+            the lower error on a sample of the rows. None: "standard" with a method, else the
+            choice of the preset.
         search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`. None:
-            "profile" with a method, else the choice of the preset.
+            column), "annealing", "auto" ("gradient" from 100 rows on, else "profile"), or a
+            search such as `jsparse.Gradient(...)`. None: "profile" with a method, else the
+            choice of the preset.
         lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
             lengthscale; None to use a kernel object without tuning.
         categories: how a table's categories become inputs: "indicators" makes a column for each
@@ -364,11 +369,12 @@ class KernelMachineRegressor(_WithMethodParameter, Regressor):
         C: "auto" to tune the weight of the data-fit term, or a number.
         cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
             for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        out_of_fold: whether to keep the held-out errors, which calibrate probabilities,
+            intervals and sets; "machines" also keeps the machines of the folds, see
+            `jsparse.train`.
         max_evaluations: limit of the evaluations of the search; None for the default of the
             search.
-        max_seconds: time limit of the search; no evaluation starts later.
+        max_seconds: time limit of the search in seconds; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
         verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.

@@ -35,21 +35,22 @@ class SharedParameters:
             lengthscale; None to use a kernel object without tuning.
         categories: how a table's categories become inputs: "indicators" makes a column for each
             category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in a
-            sample.
+        columns: scaling of input columns: "standard" to mean 0 and variance 1; "ranks" to normal
+            scores of their ranks, which suits heavy tails; "auto" for the scaling with the lower
+            error on a sample of the rows.
         C: "auto" to tune the weight of the data-fit term, or a number.
         multiclass: how several classes become binary problems: "one_versus_rest",
             "one_versus_one", "minimum_output", or a matrix with the code of a class in each row.
         class_weight: weight factors by class label; "balanced" for equal total weights; None for 1.
         cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto" for
             10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and sets;
-            "machines" also keeps the machines of the folds, see `jsparse.train`.
+        out_of_fold: whether to keep the held-out errors, which calibrate probabilities, intervals
+            and sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
         search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+            column), "annealing", "auto" ("gradient" from 100 rows on, else "profile"), or a search
+            such as `jsparse.Gradient(...)`.
         max_evaluations: limit of the evaluations of the search; None for the default of the search.
-        max_seconds: time limit of the search; no evaluation starts later.
+        max_seconds: time limit of the search in seconds; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
         verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.

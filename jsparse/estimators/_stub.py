@@ -59,7 +59,7 @@ def _class_text(estimator: type[Machine]) -> str:
 
 
 def _docstring(estimator: type[Machine]) -> str:
-    """Return an estimator's docstring; in most, a reference replaces shared parameters."""
+    """Return an estimator's docstring; most refer to a general estimator for shared parts."""
     complete = estimator.__doc__ or ""
     general = (
         KernelMachineClassifier if issubclass(estimator, Classifier) else KernelMachineRegressor

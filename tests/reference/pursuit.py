@@ -1,6 +1,6 @@
-"""Pursuits by loops, and an exhaustive search over supports.
+"""Pursuits by loops.
 
-Algorithms 1, 3 and 5 of Karsmakers 2011; other sources are named at their functions.
+Algorithms 1 and 3 of Karsmakers 2011; other sources are named at their functions.
 """
 
 import numpy as np
