@@ -33,7 +33,7 @@ PAPER_COVERTYPE = 122290  # seconds, De Brabanter 2010, Table 9
 
 
 def run(*, quick: bool, out: Path) -> Report:
-    """Run all parts one after another, without those whose results are in the folder."""
+    """Run each part whose results are not in the folder `out` in a process, one after another."""
     small = quick or jax.default_backend() == "cpu"
     file = out / "gpu.json"
     data: dict[str, Any] = {}
@@ -97,7 +97,7 @@ def _square(A: jax.Array) -> jax.Array:
 
 
 def training(name: str, m: int, dtypes: tuple[str, ...]) -> Callable[[bool], list[Row]]:
-    """Return the part that trains on a set, in each dtype."""
+    """Return the part that trains a machine of `m` prototypes on a set, in each dtype."""
 
     def part(small: bool) -> list[Row]:
         rows = []
@@ -125,6 +125,7 @@ def _train_twice(data: Split, n: int, **options: Any) -> tuple[list[float], floa
 
 
 def sums(small: bool) -> list[Row]:
+    """Compare the speed of summing the normal equations with the speed of a matrix product."""
     data = split("covertype", 0, "float32")
     n, m = (20_000, 100) if small else (len(data.y), 500)
     X = jnp.asarray(((data.X - data.X.mean(0)) / np.maximum(data.X.std(0), 1e-6))[:n])
@@ -140,6 +141,7 @@ def sums(small: bool) -> list[Row]:
 
 
 def letters(small: bool) -> list[Row]:
+    """Train on 26 classes, with a binary problem for each pair."""
     data = split("letter", 0, "float32")
     n, m = (1500, 60) if small else (len(data.y), 1500)
     seconds, error = _train_twice(
@@ -151,6 +153,7 @@ def letters(small: bool) -> list[Row]:
 
 
 def digits(small: bool) -> list[Row]:
+    """Train on ten classes by each output code."""
     data, rows = split("optdigits", 0, "float32"), []
     n, m, kernels = (800, 60, 3) if small else (len(data.y), 420, 10)
     for scheme in ("one_versus_rest", "one_versus_one", "minimum_output"):
@@ -162,6 +165,7 @@ def digits(small: bool) -> list[Row]:
 
 
 def stream(small: bool) -> list[Row]:
+    """Sum over batches that are made on the device, and train on a stream from the host."""
     n, d, batch = (200_000 if small else 20_000_000), 10, (50_000 if small else 1_000_000)
     key = jax.random.key(0)
 
@@ -189,6 +193,7 @@ def stream(small: bool) -> list[Row]:
 
 
 def conjugate(small: bool) -> list[Row]:
+    """Compare SCDP with the bytes that it must read at least."""
     D, k = (1001, 100) if small else (20_001, 2000)
     rng = np.random.default_rng(0)
     X = jnp.asarray(rng.standard_normal((D - 1, 10)), jnp.float32)
@@ -200,6 +205,7 @@ def conjugate(small: bool) -> list[Row]:
 
 
 def sensing(small: bool) -> list[Row]:
+    """Recover sparse signals by orthogonal matching pursuit, many in one batch."""
     problems, n, D, spikes = (5, 128, 512, 20) if small else (100, 1024, 4096, 160)
     X, _, _ = _spikes(n, D, spikes, 0)
     rng = np.random.default_rng(1)
@@ -226,6 +232,7 @@ def sensing(small: bool) -> list[Row]:
 
 
 def many(small: bool) -> list[Row]:
+    """Cross-validate many small data sets in one program."""
     sets, n, m = (20 if small else 1000), 400, 50
     X = jax.random.normal(jax.random.key(0), (sets, n, 5), jnp.float32)
     y = jnp.sign(X[..., 0] * X[..., 1])
@@ -280,7 +287,7 @@ def default(small: bool) -> list[Row]:
 
 
 def problems(small: bool) -> list[Row]:
-    """Return the time of a problem in `train_many` and in a loop over `train`."""
+    """Compare the time of a problem in `train_many` with its time in a loop over `train`."""
     count, few = (32, 4) if small else (1000, 20)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((count, 400, 5)).astype(np.float32)
@@ -303,7 +310,7 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 
 def devices(small: bool) -> list[Row]:
-    """Return the time of `train` on all devices, and its error less that of one device."""
+    """Return the time of `train` on all devices, and its error less the error on one device."""
     data = split("adult", 0, "float32")
     n, m, count = *((2000, 50) if small else (len(data.y), 500)), len(jax.devices())
     if count == 1:

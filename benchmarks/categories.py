@@ -66,6 +66,7 @@ def run(*, quick: bool) -> Report:
 def _split(
     ways: dict[str, tuple[np.ndarray, Any]], y: np.ndarray, number: int, m: int, n: int | None
 ) -> dict[str, dict[str, float]]:
+    """Return error and times of each way on one random split of at most `n` rows each."""
     order = np.random.default_rng([2010, number]).permutation(len(y))
     test, rows = order[: TEST_ROWS["adult"]][:n], order[TEST_ROWS["adult"] :][:n]
     results = {}

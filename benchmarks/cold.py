@@ -169,7 +169,7 @@ def run(*, quick: bool) -> Report:
 
 
 def _demo(data: dict[str, Any]) -> list[list[Any]]:
-    """Time `jsparse demo`, which keeps its programs on the disk."""
+    """Return lines with the time of `jsparse demo`, which keeps its programs on the disk."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for state in ("empty folder", "filled folder"):
@@ -189,6 +189,7 @@ class Code(str):
 
 
 def _process(script: str, **settings: Any) -> list[list[float]]:
+    """Run a script, with settings as its variables, and return the numbers that it prints."""
     lines = [
         f"{name} = {value if isinstance(value, Code) else repr(value)}"
         for name, value in settings.items()

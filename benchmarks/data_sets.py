@@ -52,11 +52,11 @@ def benchmark_set(
     Args:
         name: such as "adult", "magic" or "ida_banana".
         folder: folder of the files; by default the environment variable JSPARSE_DATA.
-        complete: leave out the rows with unknown values (adult), from the partitions too.
+        complete: drop the rows with unknown values (adult), also from the partitions.
 
     Raises:
         FileNotFoundError: if there is no such folder or no such file in it.
-        ValueError: if `complete` is asked of a set that does not mark its complete rows.
+        ValueError: with `complete`, if the set does not mark its complete rows.
     """
     path = _folder(folder) / f"{name}.npz"
     if not path.is_file():
@@ -92,6 +92,7 @@ def benchmark_set(
 
 
 def _folder(folder: str | os.PathLike[str] | None) -> Path:
+    """Return the folder, or $JSPARSE_DATA if None; raise FileNotFoundError if it is missing."""
     where = folder if folder is not None else os.environ.get("JSPARSE_DATA")
     if where is None:
         raise FileNotFoundError(
@@ -110,7 +111,7 @@ def _folder(folder: str | os.PathLike[str] | None) -> Path:
 def _partitions(
     parts: dict[str, Any], n: int
 ) -> tuple[Int[np.ndarray, "s k"] | None, Int[np.ndarray, "s l"] | None]:
-    """Return training and test rows, one partition in each row."""
+    """Return numbers of training and of test rows, one partition in each row; None without any."""
     if "n_train" in parts:
         rows, cut = np.arange(n), int(parts.pop("n_train"))
         return rows[None, :cut], rows[None, cut:]
@@ -127,6 +128,7 @@ def _classes(parts: dict[str, Any], y: Int[np.ndarray, " n"]) -> tuple[str, ...]
 
 
 def _complete_rows(data: BenchmarkSet) -> BenchmarkSet:
+    """Drop the rows with unknown values, and renumber the rows of the partitions."""
     keep = data.extra.get("complete")
     if keep is None:
         raise ValueError(f"{data.name}: expected a set that marks its complete rows; it does not")

@@ -144,7 +144,7 @@ def _by_sklearn(machine: Any, folder: Path, name: str) -> Deployed:
 
 
 def _by_skl2onnx(machine: Any, folder: Path, name: str) -> Deployed:
-    """Return a pipeline as an ONNX file in float32, whose SVMs have no float64 in onnxruntime."""
+    """Convert a pipeline to ONNX in float32, because onnxruntime has no SVM in float64."""
     import onnxruntime
     import skl2onnx
 
@@ -214,12 +214,13 @@ def _deployed(
     X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray, folder: Path,
     *, quick: bool,
 ) -> dict[str, Deployed]:  # fmt: skip
+    """Train our model and scikit-learn's machines, and write each in its formats, by name."""
     method = jsparse.FixedSize(n_prototypes=50 if quick else PROTOTYPES)
     trained = jsparse.train(X, y, task="classification", key=0, method=method)
     model = trained.model
     formats = {name: make(model, folder) for name, make in FORMATS.items()}
     deployed = {name: each for name, each in formats.items() if each is not None}
-    wanted = _error(model.predict, X_test, y_test) + WITHIN
+    allowed_error = _error(model.predict, X_test, y_test) + WITHIN
     gamma = 0.5 / float(model.expansion.kernel.lengthscale) ** 2  # type: ignore[attr-defined]
     makers: dict[str, Callable[[], Any]] = {
         "SVC": lambda: SVC(C=1.0, gamma=gamma),
@@ -231,7 +232,7 @@ def _deployed(
             machine = make_pipeline(StandardScaler(), make()).fit(X[:n], y[:n])
             each = _by_sklearn(machine, folder, name)
             largest = 1_000 if quick else 8_000
-            if _error(each.predict, X_test, y_test) <= wanted or n >= largest:
+            if _error(each.predict, X_test, y_test) <= allowed_error or n >= largest:
                 break
             n *= 2
         deployed[f"{name}, {n} rows"] = each
@@ -247,6 +248,7 @@ def _error(predict: Callable[[np.ndarray], Any], X: np.ndarray, y: np.ndarray) -
 def _measured(
     deployed: dict[str, Deployed], X: np.ndarray, y: np.ndarray, folder: Path, *, quick: bool
 ) -> dict[str, dict[str, float]]:
+    """Return the error, the bytes and the times of each deployed model."""
     cells: dict[str, dict[str, float]] = {
         who: {"error": _error(each.predict, X, y), "bytes": each.file.stat().st_size}
         for who, each in deployed.items()
@@ -265,7 +267,7 @@ def _measured(
 
 
 def _first_answer(command: list[str], folder: Path) -> dict[str, float]:
-    """Return the seconds that a process takes, and the seconds of the processor."""
+    """Return the wall time of a process from its start to its end, and its processor time."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -274,7 +276,7 @@ def _first_answer(command: list[str], folder: Path) -> dict[str, float]:
 
 
 def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Return median seconds of warm calls in turn; short calls are repeated in a loop."""
+    """Return the median seconds of each call, made in turn; loop over calls shorter than 10 ms."""
     counts, seconds = {}, {who: [] for who in calls}
     for who, call in calls.items():
         call()

@@ -20,6 +20,7 @@ C = 10.0
 
 
 def run(*, quick: bool) -> Report:
+    """Join the parts; each returns lines of the table, notes, and numbers for the JSON file."""
     rows, notes, data = [], [], {}
     for part in (cholesky, leave_one_out, conjugate_gradients, derivatives, recursive):
         more_rows, more_notes, numbers = part(quick)
@@ -31,7 +32,7 @@ def run(*, quick: bool) -> Report:
 
 
 def _scaled(name: str, n: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return rows, targets, and the lengthscale of scikit-learn's gamma = 1 / d."""
+    """Return `n` scaled rows, targets, and the lengthscale of scikit-learn's gamma = 1 / d."""
     data = benchmark_set(name)
     rows = np.random.default_rng(0).permutation(len(data.y))[:n]
     X, y = data.X[rows], data.y[rows]
@@ -72,7 +73,7 @@ def cholesky(quick: bool):
 
 
 def leave_one_out(quick: bool):
-    """Compare leave-one-out for 25 values of C with one eigendecomposition of the kernel matrix."""
+    """Compare leave-one-out for 25 values of C, and for one, with one eigendecomposition."""
     n = 500 if quick else 2000
     X, y, lengthscale = _scaled("magic", n)
     kernel, grid = RBF(lengthscale), jnp.geomspace(1e-2, 1e6, 25)
@@ -148,7 +149,7 @@ def made_rows(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def derivatives(quick: bool):
-    """Compare the average gradient outer product over the rows with the fit of the machine."""
+    """Compare the time of the average gradient outer product with the time of the fit."""
     n = 1000 if quick else 6000
     X, y = (jnp.asarray(a) for a in made_rows(n))
     kernel = Matern32(jnp.full(20, 5.0, jnp.float32))

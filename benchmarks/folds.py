@@ -45,7 +45,7 @@ def fast(kernel, Z, C, X, y, folds, metric):
 
 @functools.partial(jax.jit, static_argnames="metric")
 def simple(kernel, Z, C, X, y, folds, others, metric):
-    """Return the error by a separate fit for each fold (Section 7.1)."""
+    """Return the error by a separate fit for each fold, to the rows `others` (Section 7.1)."""
 
     def one(fold):
         rows, valid, training = fold
@@ -64,7 +64,7 @@ def simple(kernel, Z, C, X, y, folds, others, metric):
 
 
 def training_rows(folds: jsparse.Folds, n: int) -> np.ndarray:
-    """Return the rows outside of each fold, padded with -1, shape `v r`."""
+    """Return the numbers of the rows outside of each fold, padded with -1, shape `v r`."""
     outside = []
     for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):
         outside.append(np.setdiff1d(np.arange(n), index[valid]))
@@ -73,6 +73,7 @@ def training_rows(folds: jsparse.Folds, n: int) -> np.ndarray:
 
 
 def _table(title: str, name: str, paper: dict, dtype: str, quick: bool) -> Report:
+    """Compare the times of both ways on a set, for the prototypes in `paper`, beside its times."""
     data = benchmark_set(name)
     X = jnp.asarray((data.X - data.X.mean(0)) / data.X.std(0), dtype)
     metric = "mse" if data.task == "regression" else "misclassification"

@@ -33,12 +33,14 @@ def cv_error(params, Z, X, y, folds):
 
 @functools.partial(jax.jit, static_argnames="optimiser")
 def step(optimiser, params, state, *data):
+    """Return parameters and state of the optimiser after a step, and the error before it."""
     value, gradient = jax.value_and_grad(cv_error)(params, *data)
     updates, state = optimiser.update(gradient, state)
     return optax.apply_updates(params, updates), state, value
 
 
 def by_gradient(Z, X, y, folds):
+    """Tune by Adam; return kernel, `C` and cross-validated error of the best step."""
     d = X.shape[1]
     optimiser = optax.adam(optax.cosine_decay_schedule(RATE, STEPS))
     params = {
@@ -56,6 +58,7 @@ def by_gradient(Z, X, y, folds):
 
 
 def by_csa(kernel, Z, X, y, folds, key):
+    """Tune by coupled simulated annealing; return kernel, `C` and cross-validated error."""
     problem = jsparse.tuning_problem(kernel, Z, X, y, folds)
     low, high = problem.bounds
     tuned = jsparse.tune(
@@ -71,6 +74,7 @@ def by_csa(kernel, Z, X, y, folds, key):
 
 
 def compare(name: str, part: Split, r: int) -> dict[str, dict[str, float]]:
+    """Return the validated error, the test error and the time of each search on one split."""
     scaling = jsparse.standardize(jnp.asarray(part.X))
     X, y = scaling.apply(jnp.asarray(part.X)), jnp.asarray(part.y)
     n, d = X.shape

@@ -43,14 +43,14 @@ KINDS = (lognormal_targets_too, lognormal, cauchy_like)
 def table(
     kind: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], n: int, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of 21 columns, of which four count, and targets with a tenth of noise."""
+    """Return rows of 21 columns, of which four count, and targets with noise of deviation 0.1."""
     rng = np.random.default_rng(seed)
     X, f = kind(rng.standard_normal((n, COLUMNS)))
     return X, (f - f.mean()) / f.std() + 0.1 * rng.standard_normal(n)
 
 
 class Rows(NamedTuple):
-    """Standardised rows, in folds for the plain error."""
+    """Standardised rows, divided into folds, and prototypes."""
 
     X: jax.Array  # shape `v r d`
     y: jax.Array  # shape `v r`
@@ -58,7 +58,7 @@ class Rows(NamedTuple):
 
 
 def plain_error(theta: jax.Array, rows: Rows) -> jax.Array:
-    """Return the closed-form error of five folds, for the logs of lengthscales and `C`."""
+    """Return the mean squared error over the folds; `theta` has log lengthscales, then log `C`."""
     scaled = jnp.exp(-theta[:-1])
     Z, (v, r, d) = rows.Z * scaled, rows.X.shape
     X = rows.X.reshape(v * r, d) * scaled
@@ -87,7 +87,7 @@ error_of_folds = jax.jit(plain_error)
 
 
 def plain_adam(rows: Rows) -> tuple[np.ndarray, float]:
-    """Return the theta of least error on the way of Adam, and the seconds of the processor."""
+    """Minimise `plain_error` by Adam; return the best `theta`, and the processor time."""
     d, adam = rows.X.shape[2], optax.adam(RATE)
     theta = jnp.asarray(np.append(np.full(d, np.log(d) / 2), np.log(100.0)), rows.X.dtype)
     state, least, best = adam.init(theta), np.inf, theta
@@ -103,7 +103,7 @@ def plain_adam(rows: Rows) -> tuple[np.ndarray, float]:
 
 
 def measured(theta: np.ndarray, rows: Rows, X: jax.Array, y: np.ndarray) -> tuple[float, float]:
-    """Return the error of the five folds with the best `C` of the grid, and R2 on new rows."""
+    """Return the error over the folds with the best `C` of the grid, and R2 on the new rows `X`."""
     points = [np.append(theta[:-1], C).astype(np.float32) for C in GRID]
     error, log_C = min((float(error_of_folds(p, rows)), p[-1]) for p in points)
     kernel, (v, r, d) = RBF(jnp.exp(jnp.asarray(theta[:-1]))), rows.X.shape
@@ -114,7 +114,7 @@ def measured(theta: np.ndarray, rows: Rows, X: jax.Array, y: np.ndarray) -> tupl
 
 
 def compare(kind: Callable[..., Any], n: int, m: int) -> dict[str, dict[str, float]]:
-    """Train by `Gradient`, with `m` prototypes and grown from them; then Adam on the same ones."""
+    """Compare `Gradient` with `m` prototypes, then with 4 `m`, and Adam with the `m` prototypes."""
     X, y = (a.astype(np.float32) for a in table(kind, n + TEST_ROWS))
     X = (X - X[:n].mean(0)) / X[:n].std(0)
     y = (y - y[:n].mean()) / y[:n].std()

@@ -77,7 +77,7 @@ def _rows(name: str) -> tuple[Rows, Rows, Any]:
 
 @functools.cache
 def _tuned_settings(name: str, method: jsparse.FixedSize | jsparse.Dual) -> dict[str, Any]:
-    """Return kernel and C, tuned on rows that are in no split."""
+    """Return options of `train`: kernel and C, tuned on rows that are in no split."""
     rows, _, task = _rows(name)
     tuned = _train(rows, task, 0, method, {"search": jsparse.Profile(max_evaluations=5)})
     return {
@@ -112,6 +112,7 @@ def _train(rows: Rows, task: Any, number: int, method: Any, how: dict[str, Any])
 def _numbers(
     machines: list[jsparse.Trained], rows: Rows, held_out: Rows, test: Rows, *, mapie: bool
 ) -> Results:
+    """Return coverage and mean width of the intervals of each machine on the test rows."""
     new, truth = test
 
     def scored(ends: np.ndarray) -> list[float]:
@@ -153,7 +154,7 @@ def _mapie(
     C: float,
     scored: Callable[[np.ndarray], list[float]],
 ) -> Results:
-    """Run CV+ of MAPIE with our kernel and C; it chooses prototypes for each fold separately."""
+    """Return results of MAPIE's CV+ with our kernel and C; each fold chooses its prototypes."""
     try:
         from mapie.regression import CrossConformalRegressor
     except ImportError:
@@ -167,6 +168,7 @@ def _mapie(
 
 
 def _classes(machines: list[jsparse.Trained], held_out: Rows, test: Rows) -> Results:
+    """Return coverage and mean size of the prediction sets of each machine on the test rows."""
     new, truth = test
     labels = machines[0].classes
     assert labels is not None
@@ -208,7 +210,7 @@ def _without_machines(model: jsparse.Model) -> jsparse.Model:
 
 
 def _by_machine(data: dict[str, list[Results]]) -> dict[str, dict[str, list[list[float]]]]:
-    """Return the layout of the file: for each machine its coverages and its widths by split."""
+    """Return the layout of the file: by set and machine, the coverages and widths of all splits."""
     tables: dict[str, dict[str, list[list[float]]]] = {}
     for name, splits in data.items():
         machines = dict.fromkeys(machine for split in splits for machine in split)

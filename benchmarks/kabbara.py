@@ -235,6 +235,7 @@ def _shown(values: Any, digits: int = 3) -> str:
 def _functions(
     rows: list[list[str]], sizes: tuple[int, ...], widths: np.ndarray, draws: int
 ) -> dict[str, Any]:
+    """Append the rows of Tables 1 and 2, and return their numbers."""
     data: dict[str, Any] = {}
     for kind, of_paper in PAPER.items():
         kind_widths = widths if kind == "gaussian" else widths[:1]
@@ -269,6 +270,7 @@ def _functions(
 def _real(
     rows: list[list[str]], sizes: tuple[int, ...], widths: np.ndarray, sets: tuple[str, ...]
 ) -> dict[str, Any]:
+    """Append the rows of Tables 3 and 4, and return their numbers."""
     data: dict[str, Any] = {}
     for kind, of_paper in PAPER_REAL.items():
         kernel_kind = "gaussian" if kind == "gaussian" else "linear"
@@ -302,6 +304,7 @@ def _real(
 
 
 def _times(rows: list[list[str]], K: int) -> dict[str, Any]:
+    """Append the rows of Table 5, times of fits with `K` atoms, and return the times."""
     data: dict[str, Any] = {}
     for name, of_paper in PAPER_TIMES.items():
         X, y = (jnp.asarray(a) for a in draw(name, 0)[:2])
@@ -321,6 +324,7 @@ def _times(rows: list[list[str]], K: int) -> dict[str, Any]:
 
 
 def _by_size(rows: list[list[str]], sizes: tuple[int, ...]) -> dict[str, Any]:
+    """Append the rows of Table 6, and return their numbers."""
     data: dict[str, Any] = {}
     for name, (of_paper, paper_times) in PAPER_K.items():
         X, y, X_test, y_test = (jnp.asarray(a) for a in draw(name, 0))
@@ -345,7 +349,7 @@ def _by_size(rows: list[list[str]], sizes: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _iterations(rows: list[list[str]], draws: int) -> dict[str, Any]:
-    """Return the test error by l_max, as a ratio to the error with l_max = 50."""
+    """Append a row, and return test errors over the error with l_max = 50 iterations, by l_max."""
     limits = (1, 2, 5, 50)
     ratios = np.zeros((len(FUNCTIONS), draws, len(limits)))
     for f, name in enumerate(FUNCTIONS):
@@ -365,7 +369,7 @@ def _iterations(rows: list[list[str]], draws: int) -> dict[str, Any]:
 
 
 def _naive(G: np.ndarray, y: np.ndarray, K: int, most: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Run Algorithm 1 literally, in NumPy."""
+    """Run Algorithm 1 literally, in NumPy; return the atoms and their coefficients."""
 
     def largest(values: np.ndarray) -> np.ndarray:
         return np.argsort(-np.abs(values))[:K]
@@ -387,6 +391,7 @@ def _naive(G: np.ndarray, y: np.ndarray, K: int, most: int = 5) -> tuple[np.ndar
 def _naive_search(
     X: np.ndarray, y: np.ndarray, sizes: tuple[int, ...], widths: np.ndarray
 ) -> np.ndarray:
+    """Return cross-validated errors of `_naive`, a row for each width, a column for each size."""
     fold = np.random.default_rng(5).permutation(len(y)) % FOLDS
     scores = np.zeros((len(widths), len(sizes)))
     for i, width in enumerate(widths):
@@ -401,6 +406,7 @@ def _naive_search(
 
 
 def _speed(rows: list[list[str]], quick: bool) -> dict[str, Any]:
+    """Append the times of a fit and of a search beside peers' times, and return them."""
     n, K = (1000, 25) if quick else (4000, 100)
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(n, 2))

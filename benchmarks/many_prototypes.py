@@ -40,7 +40,7 @@ def run(*, quick: bool) -> Report:
 
 
 def of_size(n: int, few: int, many: int) -> Report:
-    """Measure direct sums of few prototypes, and conjugate gradients of few and of many."""
+    """Compare direct sums of few prototypes with conjugate gradients of few and of many."""
     X, y = rows(n, 0)
     test = rows(TEST_ROWS, 1)
     calls = [(direct, few), (conjugate_gradients, few), (conjugate_gradients, many)]
@@ -84,7 +84,7 @@ def of_size(n: int, few: int, many: int) -> Report:
 def measured(
     fit: Any, m: int, X: np.ndarray, y: np.ndarray, test: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, Any]:
-    """Return seconds of compilation and of one run, memory and test error of a fit."""
+    """Return compilation time, run time, memory and test error of a fit with `m` prototypes."""
     arguments = jax.device_put((X[:m], X, y, np.ones(len(X), np.float32)))
     start = time.perf_counter()
     program = jax.jit(fit).lower(*arguments).compile()
@@ -106,9 +106,9 @@ def measured(
 
 
 def spent(call: Callable[[], Any]) -> tuple[tuple[float, float], Any]:
-    """Return the seconds and the seconds of all cores that a call takes, and its result.
+    """Return wall time and processor time of a call, in seconds, and its result.
 
-    Other processes slow the first and not the second. On an accelerator the two are equal.
+    Other processes lengthen only the wall time. On an accelerator the two times are equal.
     """
     wall, cores = time.perf_counter(), time.process_time()
     result = jax.block_until_ready(call())
@@ -117,7 +117,7 @@ def spent(call: Callable[[], Any]) -> tuple[tuple[float, float], Any]:
 
 
 def rates() -> tuple[float, float]:
-    """Return operations of a matrix product, and exponentials, in a second of a core, float32."""
+    """Return how many operations of a product, and exponentials, a core does in a second."""
     size = 2048
     A = jnp.full((size, size), 1 / size, jnp.float32)
     product = min(spent(lambda: _product(A))[0][1] for _ in range(4))
@@ -173,6 +173,7 @@ def _rbf(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
 
 
 def _falkon(gram: np.ndarray, n: int, C: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the preconditioner that takes the prototypes for a sample of the `n` rows."""
     m = len(gram)
     L = np.linalg.cholesky(gram + 1e-10 * np.eye(m))
     centred = L - L.mean(axis=0)
@@ -187,7 +188,7 @@ def _falkon(gram: np.ndarray, n: int, C: float) -> Callable[[np.ndarray], np.nda
 
 
 def _pivoted(gram: np.ndarray, rank: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a randomly pivoted Cholesky factor (Chen, Epperly, Tropp and Webber 2022)."""
+    """Return a factor `F`, shape `m rank`, with randomly chosen pivots (Chen et al. 2022)."""
     F, left = np.zeros((len(gram), rank)), np.diag(gram).copy()
     for i in range(rank):
         pivot = rng.choice(len(gram), p=left / left.sum())
@@ -198,7 +199,7 @@ def _pivoted(gram: np.ndarray, rank: int, rng: np.random.Generator) -> np.ndarra
 
 
 def _low_rank(F: np.ndarray, share: float, C: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the inverse on the span of `F`, and of its least value on the complement."""
+    """Return the inverse of `share (F F')^2 + F F' / C`, with its least eigenvalue off the span."""
     U, s, _ = np.linalg.svd(F, full_matrices=False)
     values = share * s**4 + s**2 / C
     return lambda r: U @ ((1 / values - 1 / values[-1]) * (U.T @ r)) + r / values[-1]

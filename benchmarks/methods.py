@@ -110,7 +110,7 @@ def run(*, quick: bool, out: Path) -> Report:
 
 
 def run_adult(*, quick: bool, out: Path) -> Report:
-    """Run each learner that can classify on rows of adult, as `run` does."""
+    """Run each learner that can classify in a fresh process on rows of adult."""
     import jsparse
 
     methods = jsparse.machines.METHODS.items()
@@ -174,7 +174,7 @@ HEADER = ["learner", "task", *STEPS, "warm / SVM grid", "programs of each step",
 
 
 def _table(data: dict[str, Any]) -> list[list[str]]:
-    """Return a line for each learner."""
+    """Return the lines of the table, one for each learner."""
     rows = []
     for learner, result in data.items():
         name, task = learner.rsplit(", ", 1)

@@ -150,7 +150,7 @@ WHY = {
 
 
 def cells() -> list[Cell]:
-    """Return the rows, in the order of the table."""
+    """Return the settings of all rows, in the order of the table."""
     rows = []
     for name in SETS:
         shared: Way = "borrowed" if name == "letter" else "together"
@@ -167,7 +167,7 @@ def cells() -> list[Cell]:
 
 
 def planned(cell: Cell, dtype: str, *, quick: bool) -> int:
-    """Return the number of randomisations of a cell."""
+    """Return the number of random splits on which a row of the table is measured."""
     large = cell.name == "letter" and cell.kernel == "rbf"
     if quick:
         return 0 if large else 1

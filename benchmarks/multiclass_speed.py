@@ -23,6 +23,7 @@ C = np.geomspace(1e-2, 1e6, 12)
 
 
 def run(*, quick: bool) -> Report:
+    """Join the parts; each returns lines of the table, notes, and numbers for the JSON file."""
     rows, notes, data = [], [], {}
     for part in (one_versus_rest, one_versus_one, final_fit):
         more_rows, more_notes, numbers = part(quick)
@@ -40,7 +41,7 @@ def _letter() -> tuple[np.ndarray, np.ndarray]:
 
 
 def one_versus_rest(quick: bool):
-    """Compare training from raw rows with one SVC fit with fixed parameters."""
+    """Compare the time of training from raw rows with one SVC fit with fixed parameters."""
     X, y = _letter()
 
     def ours(key: int) -> dict[str, float]:
@@ -86,7 +87,7 @@ def one_versus_rest(quick: bool):
 
 
 def one_versus_one(quick: bool):
-    """Compare cross-validation of all pairs of classes, for one kernel, with its bare parts."""
+    """Compare cross-validation of all pairs of classes, for one kernel, with its largest parts."""
     X, y = _letter()
     X, labels = jnp.asarray(X), jnp.asarray(y)
     n, k = len(X), int(y.max()) + 1

@@ -31,6 +31,7 @@ def contaminated(y: np.ndarray, r: int) -> np.ndarray:
 
 
 def ours(part: Split, y: np.ndarray, loss: Any, name: str, r: int) -> np.ndarray:
+    """Train with a loss on the targets `y`, and return predictions of the test rows."""
     m = PROTOTYPES[name]
     method = jsparse.FixedSize(m) if loss == "squared" else jsparse.Robust(m, loss=loss)
     model = jsparse.train(
@@ -64,6 +65,7 @@ def peer(part: Split, y: np.ndarray, r: int) -> np.ndarray:
 
 
 def measure(name: str, r: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Return test errors by kind of training targets, machine and metric, on one split."""
     part = split(name, r, "float64")
     results: dict[str, dict[str, dict[str, float]]] = {}
     for kind, y in (("clean", part.y), ("outliers", contaminated(part.y, r))):

@@ -24,7 +24,7 @@ OURS, OURS_PLATT, SVM = (
 
 
 def expected_calibration_error(y: np.ndarray, p: np.ndarray, bins: int = 10) -> float:
-    """Return the mean gap between probability and frequency, over bins of equal width."""
+    """Return the gap between mean probability and frequency in equal bins, averaged over rows."""
     bin_of = np.minimum((bins * p).astype(int), bins - 1)
     gaps = np.bincount(bin_of, p - y, minlength=bins)
     return float(np.abs(gaps).sum() / len(y))
@@ -84,6 +84,7 @@ def _part(name: str, randomisation: int, quick: bool) -> Split:
 
 
 def _compare(part: Split, m: int, randomisation: int) -> dict[str, dict[str, float]]:
+    """Return the seconds and the test scores of each machine on one split."""
     d = part.X.shape[1]
     ours = FixedSizeLSSVMClassifier(m, random_state=randomisation)
     if randomisation == 0:
@@ -99,6 +100,7 @@ def _compare(part: Split, m: int, randomisation: int) -> dict[str, dict[str, flo
 
 
 def _scores(machine, part: Split) -> dict[str, float]:
+    """Fit a machine; return its seconds, and its error and probability scores on test rows."""
     start = time.perf_counter()
     machine.fit(part.X, part.y)
     seconds = time.perf_counter() - start

@@ -65,7 +65,7 @@ def figure4(*, quick: bool) -> Report:
 
 
 def _exhaustive(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the largest b'w over all supports, for every number of atoms."""
+    """Return the largest b'w of solutions w of A w = b on `k` atoms, for every `k` up to all."""
     D = len(b)
     best = np.zeros(D + 1)
     for k in range(1, D + 1):
@@ -113,7 +113,7 @@ def figure6(*, quick: bool) -> Report:
 
 
 def _spikes(n: int, D: int, spikes: int, run: int) -> tuple[np.ndarray, ...]:
-    """Return a matrix, its noisy measurements for each variance, and the signal."""
+    """Return a matrix, noisy measurements of a signal for each variance, and the signal."""
     rng = np.random.default_rng([2011, run])
     X = np.linalg.qr(rng.standard_normal((D, n)))[0].T.astype(np.float32)
     w = np.zeros(D, np.float32)
@@ -124,6 +124,7 @@ def _spikes(n: int, D: int, spikes: int, run: int) -> tuple[np.ndarray, ...]:
 
 
 def _lasso(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return the signal by the LASSO and least squares on its support, in the shape of `w`."""
     penalty = 0.1 * np.abs(X.T @ y).max()
     model = Lasso(alpha=penalty / len(y), fit_intercept=False, max_iter=2000, tol=1e-4)
     coefficients = model.fit(X, y).coef_
@@ -240,7 +241,7 @@ def _adult_system(D: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _folds(quick: bool) -> dict[str, float]:
-    """Time the paths of ten folds of magic: in one batch, and one after another."""
+    """Return the times of SCDP on ten folds of magic: in a batch, one after another, and of one."""
     data = benchmark_set("magic")
     M, k = (200, 50) if quick else (1000, 200)
     rows = np.random.default_rng(0).permutation(len(data.y))[: 2000 if quick else 12000]

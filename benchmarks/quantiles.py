@@ -26,6 +26,7 @@ Result = tuple[np.ndarray, dict[str, float]]  # predictions, shape `t 3`, and se
 
 
 def ours(part: Split, number: int) -> Result:
+    """Train one machine for all quantiles; return predictions of the test rows, and times."""
     trained = jsparse.train(
         part.X.astype(float),
         part.y.astype(float),
@@ -55,7 +56,7 @@ def boosting(q: float) -> Any:
 
 
 def peer(make: Callable[[float], Any], grid: dict[str, list[int]]) -> Callable[..., Result]:
-    """Train a machine for each quantile, tuned by its cross-validated pinball loss."""
+    """Return a learner like `ours` that tunes and trains a machine for each quantile."""
 
     def run(part: Split, number: int) -> Result:
         folds = KFold(FOLDS, shuffle=True, random_state=number)
@@ -78,6 +79,7 @@ MACHINES: dict[str, Callable[[Split, int], Result]] = {
 
 
 def measure(name: str, number: int) -> dict[str, dict[str, float]]:
+    """Return pinball losses, coverage, crossings and times of each machine on one split."""
     part = split(name, number)
     part = part._replace(X=part.X[:MOST_ROWS], y=part.y[:MOST_ROWS])
     results: dict[str, dict[str, float]] = {}

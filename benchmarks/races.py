@@ -32,7 +32,7 @@ METHODS = {
 
 @contextmanager
 def without_races() -> Iterator[None]:
-    """Validate every machine on all folds."""
+    """Let the searches within the block validate every machine on all folds."""
     rules = {search: search.race for search in (Profile, Nearby)}
     try:
         for search in rules:
@@ -44,7 +44,7 @@ def without_races() -> Iterator[None]:
 
 
 def trained(name: str, method: Any) -> dict[str, Any]:
-    """Return the choice of a search, its cost, and the test error of its machine."""
+    """Return the cost and the score of a search, and the test error of its machine."""
     part = split(name, 0)
     X, y = part.X[:ROWS], part.y[:ROWS]
     begin = time.process_time()

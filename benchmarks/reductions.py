@@ -34,8 +34,8 @@ class Paper(NamedTuple):
     M: int
     errors: tuple[float, ...]
     sizes: tuple[int, ...]
-    repeats: int
-    doubts: str = ""
+    repeats: int  # number of random splits
+    doubts: str = ""  # about the paper's numbers
 
 
 PAPER = (
@@ -116,6 +116,7 @@ def _report(data: dict[str, Any]) -> Report:
 
 
 def _split(name: str, randomisation: int):
+    """Return the task, training rows and test rows; targets of a regression are standardised."""
     data = benchmark_set(name, complete=name == "adult")
     X, y = data.X.astype(np.float32 if len(data.X) > 10**5 else float), data.y.astype(float)
     if name == "ripley":
@@ -144,15 +145,15 @@ def _measure(paper: Paper, randomisation: int) -> dict[str, Any]:
     note("PFS", first.expansion, first.model.size)
     rows = first.point_rows
     assert rows is not None
-    alone = train(X[rows], y[rows], method=jsparse.Dual())
-    note("SD", alone.expansion, alone.model.size)
+    small_dual = train(X[rows], y[rows], method=jsparse.Dual())
+    note("SD", small_dual.expansion, small_dual.model.size)
     scaling = first.expansion.scaling
     assert scaling is not None
     Z = scaling.apply(jnp.asarray(X))
     printed = {
         "SPFS": (first, {"start": "weights"}),
         "SV_L0": (first, {"start": "weights", "loss": "prototypes"}),
-        "SSD": (alone, {"initialization": "dual"}),
+        "SSD": (small_dual, {"initialization": "dual"}),
     }
     for name, (machine, options) in printed.items():
         fitted = reductions.fit(
@@ -178,6 +179,8 @@ def _measure(paper: Paper, randomisation: int) -> dict[str, Any]:
 
 
 def _table(paper: Paper, runs: list[dict[str, Any]]) -> list[list[Any]]:
+    """Return the lines of a set, one for each machine."""
+
     def mean(name: str, what: str) -> float:
         return float(np.mean([one[name][what] for one in runs if name in one]))
 
@@ -206,7 +209,7 @@ def _table(paper: Paper, runs: list[dict[str, Any]]) -> list[list[Any]]:
 
 
 def _cost(quick: bool) -> dict[str, Any]:
-    """Compare a reduction, from sums, with one ridge solution of these sums."""
+    """Return the times of a reduction from sums, and of one ridge solution of these sums."""
     _, X, y, _, _ = _split("adult", 0)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     numbers: dict[str, Any] = {}

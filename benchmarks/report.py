@@ -35,7 +35,7 @@ def machine_kind() -> str:
 
 
 def measured_on() -> dict[str, Any]:
-    """Return the versions and the device."""
+    """Return the versions of the libraries, the device and the processor."""
     return {
         "jsparse": jsparse.__version__,
         "jax": jax.__version__,
@@ -60,7 +60,7 @@ def timed(call: Callable[[], Any], repeats: int = 5) -> tuple[float, float]:
 
 
 def alternated(calls: dict[str, Callable[[], Any]], repeats: int = 5) -> dict[str, float]:
-    """Return median seconds of warm calls in turn, so that drift of the machine affects all."""
+    """Return the median seconds of each warm call; in turn, so that drift affects all calls."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for repeat in range(repeats + 1):
         for name, call in calls.items():

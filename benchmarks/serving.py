@@ -62,8 +62,8 @@ class _Client(threading.Thread):
         model: has the method `decision_function`.
         X: rows.
         expected: the values of the rows, by one thread.
-        seed: of the choice of rows.
-        stop: ends the thread.
+        seed: random seed of the choice of rows.
+        stop: the thread ends when this event is set.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ def _summary(parts: list[Load], seconds: float) -> dict[str, Any]:
 
 
 def _check(data: dict[str, Any]) -> None:
-    """Raise RuntimeError if an answer is wrong, or if memory grew."""
+    """Raise RuntimeError if a prediction is wrong, or memory grew by more than `FLAT`."""
     for name, cell in data.items():
         if not isinstance(cell, dict):
             continue

@@ -48,7 +48,10 @@ PROTOTYPES = {
 
 
 def split(name: str, randomisation: int, dtype: str, *, one_hot: bool = False) -> Split:
-    """Return a random split with the paper's sizes; targets of a regression are standardised."""
+    """Return a random split with the paper's sizes; targets of a regression are standardised.
+
+    With `one_hot`, each category has an indicator column; otherwise categories are codes.
+    """
     data = benchmark_set(name, complete=name == "adult")
     columns = [data.X]
     if one_hot:

@@ -60,6 +60,7 @@ class Case:
         return dataclasses.replace(self.problem, points=self.X[rows], method=jsparse.FixedSize())
 
     def test_error(self, tuned: jsparse.Tuning, prototypes: jax.Array | None) -> float:
+        """Return the test error with tuned parameters; of the LS-SVM if `prototypes` is None."""
         y = jnp.asarray(self.y)
         if prototypes is None:
             fitted = jsparse.dual.fit(tuned.kernel, tuned.C, self.X, y)
@@ -97,6 +98,7 @@ def apart(case: Case, sizes: tuple[int, ...]) -> tuple[list[float], float]:
 
 
 def measure(name: str, part: Split, r: int, *, peers: bool) -> dict[str, Any]:
+    """Return errors and times by size on one split; with `peers`, also of other searches."""
     case, sizes = Case(name, part, r), SIZES[name]
     choice, test, seconds = together(case, sizes)
     scale = 100 if case.classes else 1
@@ -145,15 +147,15 @@ def run(*, quick: bool) -> Report:
         dense = [[one["dense"][kind] for one in with_peers] for kind in ("cv", "test")]
         rows.append([name, "LS-SVM (all)", *[mean_sd(e, digits) for e in dense], "", ""])
         for tolerance in TOLERANCES:
-            picked = [
+            selected = [
                 smallest_within(np.array(one["cv"]), np.array(one["standard_error"]), tolerance)
                 for one in runs
             ]
             label = f"chosen, tolerance {tolerance:g}"
             label += " (default)" if tolerance == jsparse.FixedSize().size_tolerance else ""
-            label += ": " + " ".join(str(sizes[i]) for i in picked)
+            label += ": " + " ".join(str(sizes[i]) for i in selected)
             cells = [
-                mean_sd([one[kind][i] for one, i in zip(runs, picked, strict=True)], digits)
+                mean_sd([one[kind][i] for one, i in zip(runs, selected, strict=True)], digits)
                 for kind in ("cv", "test")
             ]
             rows.append([name, label, *cells, "", ""])

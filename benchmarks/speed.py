@@ -23,6 +23,7 @@ M = 500
 
 
 def run(*, quick: bool) -> Report:
+    """Join the parts; each returns lines of the table, notes, and numbers for the JSON file."""
     rows, notes, data = [], [], {}
     for part in (sums, pipeline, fold_counts, demo):
         more_rows, more_notes, numbers = part(quick)

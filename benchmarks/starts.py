@@ -37,7 +37,7 @@ def problem_of(machine: Callable[..., Any], name: str, C: float) -> Any:
 
 
 def descents(problem: Any, m: int) -> dict[str, Any]:
-    """Return the ends of whole descents, and of the one that is lowest after a few steps."""
+    """Return the excess objective of each rule, and its share of all descents' evaluations."""
     X, rng = problem.X, np.random.default_rng(0)
     means = k_means(jax.random.key(0), X, m, jnp.ones(len(X), X.dtype)).centres
     starts = [means, *(X[rng.choice(len(X), m, replace=False)] for _ in range(STARTS - 1))]
@@ -57,9 +57,9 @@ def descents(problem: Any, m: int) -> dict[str, Any]:
         first = np.minimum(steps, most)
         best = int(np.argmin([W[k] for W, k in zip(histories, first, strict=True)]))
         # The evaluations of a descent are nearly proportional to its steps.
-        taken = first / np.maximum(steps, 1)
-        taken[best] = 1
-        share = float(np.sum(taken * evaluations) / evaluations.sum())
+        share_of_steps = first / np.maximum(steps, 1)
+        share_of_steps[best] = 1
+        share = float(np.sum(share_of_steps * evaluations) / evaluations.sum())
         by_rule[f"best after {most} steps"] = {"excess": excess(best), "evaluations": share}
     return by_rule
 

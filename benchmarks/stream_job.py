@@ -15,6 +15,7 @@ from jsparse.data.table_streams import TableStream, stream_schema
 
 
 def main(folder: str, settings: dict) -> None:
+    """Train, and print times, memory and a digest of the coefficients as JSON."""
     start = time.perf_counter()
     file = TableFile(folder, keep=("y",))
     schema, *_ = stream_schema(file, "y", task="classification")

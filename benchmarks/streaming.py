@@ -28,6 +28,7 @@ PART = 100_000  # rows of each generated file
 
 
 def run(*, quick: bool) -> Report:
+    """Join the parts; each returns lines of the table, notes, and numbers for the JSON file."""
     rows, notes, data = [], [], {}
     for part in (sums, training, growth):
         more_rows, more_notes, numbers = part(quick)
@@ -153,7 +154,7 @@ def training(quick: bool):
 
 
 def growth(quick: bool):
-    """Train on generated data, each time with more rows; end and resume the largest run."""
+    """Train on generated data, each time with more rows; kill and resume the largest run."""
     parts = [1, 2, 4] if quick else [1, 2, 4, 8, 16, 32, 64, 128, 200, 1000]
     settings = {"n_prototypes": 100, "tune_kernel": False, "folds": 5}
     with tempfile.TemporaryDirectory() as folder:
@@ -223,7 +224,7 @@ def _job(folder: Path, settings: dict) -> dict:
 
 
 def _killed(folder: Path, settings: dict, seconds: float) -> None:
-    """Start a job, and kill it after some seconds."""
+    """Start a training process, and kill it after some seconds."""
     process = subprocess.Popen(_command(folder, settings), stdout=subprocess.DEVNULL)
     try:
         process.wait(seconds)

@@ -89,6 +89,7 @@ def fit(
     selection: Any = "renyi",
     **options: Any,
 ) -> jsparse.Trained:
+    """Train a fixed-size machine with the paper's number of prototypes."""
     task = "regression" if name in PAPER_12 else "classification"
     m = min(PROTOTYPES[name], len(data.y))
     return jsparse.train(
@@ -230,6 +231,7 @@ def table1(*, quick: bool) -> Report:
 def _errors(
     cell: Cell, randomisations: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]], dict[str, list[Any]]]:
+    """Return test errors in per cent, seconds, and tuned parameters of all splits, by dtype."""
     errors: dict[str, list[float]] = {dtype: [] for dtype in DTYPES}
     seconds: dict[str, list[float]] = {dtype: [] for dtype in DTYPES}
     tuned: dict[str, list[Any]] = {dtype: [] for dtype in DTYPES}

@@ -66,7 +66,7 @@ def ours(
     tuned_with: int | None = None,
     kernel: str = "rbf",
 ) -> Callable[[Split], dict[str, Any]]:
-    """Return a learner: a fixed-size machine in float32."""
+    """Return a learner: a fixed-size machine in float32, tuned with `tuned_with` prototypes."""
 
     def run(part: Split) -> dict[str, Any]:
         m = min(prototypes, len(part.X) // 2)
@@ -83,7 +83,7 @@ def ours(
 
 
 def without_options(part: Split) -> dict[str, Any]:
-    """Train with the settings that the library chooses."""
+    """Train with the settings that the library chooses; keep the model for `distilled`."""
     trained = jsparse.train(part.X, part.y, task=part.task, key=0)
     LAST[:] = [trained]
     return result(part, trained)
@@ -97,6 +97,7 @@ def distilled(part: Split) -> dict[str, Any]:
 
 
 def result(part: Split, trained: jsparse.Trained) -> dict[str, Any]:
+    """Return the test error, the times and the settings of a trained model."""
     compiled = trained.seconds["compile"]
     return {
         "error": part.error(trained.predict(part.X_test)),

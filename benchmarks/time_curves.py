@@ -55,6 +55,7 @@ def run(*, quick: bool, out: Path) -> Report:
 
 
 def _variant(part: Part, variant: str, sizes: tuple[int, ...]) -> dict[str, Any]:
+    """Return the seconds to select each number of prototypes, and the errors of all sizes."""
     X, y, kernel, C = part.X, part.y, part.kernel, part.C
     key, nu, before = jax.random.key(0), jnp.zeros((), X.dtype), 0.0
     Z = X

@@ -93,7 +93,7 @@ def fisher(problem: direct.LargeMargin, start: jax.Array) -> tuple[direct.Minimu
 def simplified(
     problem: direct.LargeMargin, machine: KernelExpansion, start: jax.Array
 ) -> tuple[KernelExpansion, jax.Array, KernelExpansion]:
-    """Return RS by fixed-point iteration, its error, and MRS."""
+    """Return the simplified machine (RS), its relative error, and an SVM on its vectors (MRS)."""
     simple = reduced_set.simplify(machine, len(start))
     Z = simple.expansion.prototypes
     return simple.expansion, simple.error, problem.expansion(Z, problem.solve(Z))
@@ -130,7 +130,7 @@ def percent_wrong(machine: KernelExpansion, X: np.ndarray, y: np.ndarray) -> flo
 
 
 def folds(n: int) -> list[np.ndarray]:
-    """Return the weights of the training rows, fold by fold."""
+    """Return for each fold the row weights: 1 for training rows, 0 for held-out rows."""
     assignment = np.random.default_rng(2006).permutation(n) % FOLDS
     return [(assignment != v).astype(float) for v in range(FOLDS)]
 
@@ -166,7 +166,7 @@ def relevance_width(X: np.ndarray, y: np.ndarray, settings: Set, method: RVM) ->
 
 
 def one(name: str, r: int, counts: tuple[int, ...]) -> dict[str, Any]:
-    """Return the errors of all machines but RVM on one partition."""
+    """Return the errors of all machines but RVM on one partition, with each number of vectors."""
     X, y, X_test, y_test = partition(name, r)
     settings = SETS[name]
     svm = SVC(C=settings.C, gamma=1 / settings.width).fit(X, y)
@@ -193,8 +193,8 @@ def one(name: str, r: int, counts: tuple[int, ...]) -> dict[str, Any]:
             minimum, _ = jax.block_until_ready(large_margin(problem, start))
             seconds = time.perf_counter() - before
             note(f"SLMC, {way}", problem.expansion(minimum.Z, minimum.solved))
-            counted = [seconds, int(minimum.steps), int(minimum.evaluations), int(minimum.status)]
-            results.setdefault("descents", []).append([*counted, float(minimum.solved.value)])
+            costs = [seconds, int(minimum.steps), int(minimum.evaluations), int(minimum.status)]
+            results.setdefault("descents", []).append([*costs, float(minimum.solved.value)])
         minimum, solved = fisher(problem, means)
         note("SKFD", problem.expansion(minimum.Z, solved))
         near, error, refitted = simplified(problem, svm_machine, means)

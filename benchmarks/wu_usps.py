@@ -32,7 +32,7 @@ DTYPE = np.float32
 
 
 def svms(X: np.ndarray, labels: np.ndarray, test: np.ndarray) -> dict[str, Any]:
-    """Return the test values and the support vectors of LIBSVM's ten machines."""
+    """Return test values and support vectors of LIBSVM's machines of each digit against all."""
     values, counts, machines = [], [], []
     for k in range(10):
         svm = SVC(C=C, gamma=1 / WIDTH, cache_size=1000).fit(X, labels == k)
@@ -101,10 +101,10 @@ def run(*, quick: bool, out: Path) -> Report:
             }
             for machine, expansion in machines.items():
                 values[f"{name} {machine}"] = np.asarray(expansion(X_test))
-            counted = {"steps": int(minimum.steps), "evaluations": int(minimum.evaluations)}
+            step_counts = {"steps": int(minimum.steps), "evaluations": int(minimum.evaluations)}
             data["machines"][name] = {
                 "seconds": seconds, "RS seconds": other, "RS error": float(error),
-                "status": int(minimum.status), **counted,
+                "status": int(minimum.status), **step_counts,
             }  # fmt: skip
             print(name, data["machines"][name], file=sys.stderr, flush=True)
             np.savez(store, **values)

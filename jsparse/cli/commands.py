@@ -1,4 +1,4 @@
-"""`jsparse demo`, `jsparse fit`, `jsparse compare`, `jsparse predict` and `jsparse export`."""
+"""The commands `jsparse demo`, `fit`, `compare`, `predict` and `export`."""
 
 import argparse
 import os
@@ -71,6 +71,7 @@ def _configure(precision: str, devices: int | Literal["all"] | None) -> None:
 
 
 def _mesh(devices: int | Literal["all"] | None) -> Mesh | None:
+    """Return the mesh of the first `devices` devices; None if the option was not given."""
     if devices is None:
         return None
     devices_present = jax.devices()
@@ -109,7 +110,7 @@ def _train(
     task: Any,
     checkpoint: Checkpoint | None = None,
 ) -> Trained:
-    """Train on rows in memory or a stream, with progress, interrupts and a checkpoint."""
+    """Train as the options state, on rows in memory or on a stream `X`, for which `y` is None."""
     if task == "regression" and options.multiclass != "one-versus-rest":
         raise ValueError("--multiclass: expected nothing for regression")
     folds = "auto" if options.folds is None else options.folds
@@ -165,6 +166,7 @@ def _exit_code(trained: Trained) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
+    """Train on two thirds of a bundled set, test on the others, and return the exit code."""
     data = demo_set(options.name)
     order = np.random.default_rng(options.seed).permutation(len(data.X))
     cut = 2 * len(order) // 3
@@ -177,6 +179,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _fit(options: argparse.Namespace) -> int:
+    """Train on a file, save the model, print the report, and return the exit code."""
     check_output(options.out, options.file)
     _mesh(options.devices)  # raises for bad devices before the file is read
     if options.holdout is not None and not options.stream:
@@ -214,9 +217,9 @@ def _fit(options: argparse.Namespace) -> int:
 def _read_table(
     options: argparse.Namespace,
 ) -> tuple[np.ndarray, np.ndarray, "Schema", str]:
-    """Read a file by the options of its table; return inputs, targets, schema, reason of the task.
+    """Read the file that `fit` and `compare` train on.
 
-    The commands `fit` and `compare` share these options.
+    Return inputs, targets, schema, and the words that say why the task was chosen.
     """
     from ..data.encoding import encode, encode_target, fit_schema, infer_task
     from ..data.table_files import read_table
@@ -239,6 +242,7 @@ def _read_table(
 def _fit_table(
     options: argparse.Namespace, checkpoint: Checkpoint
 ) -> tuple[Trained, "Schema", str]:
+    """Read the file and train; return the result, the schema and the reason for the task."""
     check_fits_memory(options.file)
     X, y, schema, reason = _read_table(options)
     frame = EncodedFrame(None, inputs=X, schema=schema)
@@ -248,6 +252,7 @@ def _fit_table(
 def _fit_stream(
     options: argparse.Namespace, checkpoint: Checkpoint
 ) -> tuple[Trained, "Schema", str]:
+    """Train on batches of the file; return what `_fit_table` returns."""
     from ..data.table_files import TableFile
     from ..data.table_streams import TableStream, stream_schema
 
@@ -268,6 +273,7 @@ def _fit_stream(
 
 
 def _compare(options: argparse.Namespace) -> int:
+    """Compare the methods on a file, and return the exit code."""
     from . import compare
 
     _check_columns(options)
@@ -302,6 +308,7 @@ def _failures_of_output() -> Iterator[None]:
 
 
 def _check_columns(options: argparse.Namespace) -> None:
+    """Raise a ValueError if the target is a column of --drop or --categorical."""
     for name in ("drop", "categorical"):
         if options.target in getattr(options, name):
             advice = "; for classes give --task classification" if name == "categorical" else ""
@@ -322,6 +329,7 @@ def _columns(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _predict(options: argparse.Namespace) -> int:
+    """Write the predictions of a model for a file, and return the exit code."""
     from . import predict
 
     if options.out is not None:
@@ -333,6 +341,7 @@ def _predict(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
+    """Write a model in another format, and return the exit code."""
     exporter = EXPORTERS[options.to]
     for name in ("coverage", "outputs"):
         if getattr(options, name) is not None and name not in exporter.takes:

@@ -125,12 +125,12 @@ def _suitable_methods(data: _Task, names: Sequence[str] | None) -> tuple[list[st
     """Return the methods to run, in the registry's order, and the methods unsuited to the rows."""
     reasons = {name: _reason_against(method, data) for name, method in METHODS.items()}
     reasons["svm"] = _reason_against_svm(data)
-    wanted = {name: why for name, why in reasons.items() if names is None or name in names}
-    if names is not None and None not in wanted.values():
-        reason = "; ".join(f"{name}: {why}" for name, why in wanted.items())
+    requested = {name: why for name, why in reasons.items() if names is None or name in names}
+    if names is not None and None not in requested.values():
+        reason = "; ".join(f"{name}: {why}" for name, why in requested.items())
         raise ValueError(f"--methods: expected one that suits the rows; {reason}")
-    left_out = [LeftOut(_title(name), why) for name, why in wanted.items() if why is not None]
-    return [name for name, why in wanted.items() if why is None], left_out
+    left_out = [LeftOut(_title(name), why) for name, why in requested.items() if why is not None]
+    return [name for name, why in requested.items() if why is None], left_out
 
 
 def _title(name: str) -> str:
@@ -140,21 +140,23 @@ def _title(name: str) -> str:
 def _lines(
     data: _Task, names: list[str], left_out: list[LeftOut], quiet: bool, interrupts: Interrupts
 ) -> tuple[list[Line], dict[str, Trained]]:
-    """Train one method after another, and print its line immediately.
+    """Train the methods one after another, and print the line of each as soon as it is trained.
+
+    Return the lines, and the trained models by name. Methods without a line join `left_out`.
 
     Raises:
         KeyboardInterrupt: at Ctrl-C, if there is no line yet.
     """
     lines: list[Line] = []
     trained: dict[str, Trained] = {}
-    missing = dict.fromkeys(names)
+    remaining = dict.fromkeys(names)
     try:
         for number, name in enumerate(names, 1):
             interrupts.check()
             what = f"{number} of {len(names)}: {_title(name)}"
             with report.progress(quiet=quiet, method=what) as show:
                 outcome = _attempt(name, data, trained, show, interrupts)
-            del missing[name]
+            del remaining[name]
             if isinstance(outcome, LeftOut):
                 left_out.append(outcome)
                 continue
@@ -165,7 +167,7 @@ def _lines(
     except KeyboardInterrupt:
         if not lines:
             raise
-    left_out += [LeftOut(_title(name), "interrupted") for name in missing]
+    left_out += [LeftOut(_title(name), "interrupted") for name in remaining]
     errors = [method.error for method in left_out if method.error is not None]
     if not lines and errors:
         raise errors[0]
@@ -179,7 +181,7 @@ def _attempt(
     show: Callable[[int, int, float], None] | None,
     interrupts: Interrupts,
 ) -> Line | LeftOut:
-    """Train a method and return its line of the table, or the reason why it has none."""
+    """Train a method, add it to `trained`, and return its line, or the reason for having none."""
 
     def progress(completed: int, planned: int, best: float) -> None:
         if show is not None:
@@ -225,7 +227,7 @@ def _reason_against_svm(data: _Task) -> str | None:
 def _trained(
     method: type[Method], data: _Task, progress: Callable[[int, int, float], None]
 ) -> tuple[Trained, Line]:
-    """Train a method with default settings and the options' limits; return machine and line."""
+    """Train a method with default settings and the options' limits; return model and line."""
     search = Profile(max_evaluations=data.max_evaluations)
     start = time.perf_counter()
     trained = train(
@@ -248,7 +250,7 @@ def _trained(
 
 
 def _limited(method: type[Method], data: _Task) -> Method:
-    """Return the method with default settings, and with the limit of prototypes if it has one."""
+    """Return the method with default settings, limited to `data.max_prototypes` if it can be."""
     defaults, most = method(), data.max_prototypes
     if most is None:
         return defaults
@@ -300,7 +302,7 @@ def _line(
     prototypes: int,
     seconds: float,
 ) -> Line:
-    """Return a method's line, with the median time of five predictions for a thousand rows."""
+    """Return a method's line: its test error, and the median time to predict a thousand rows."""
     predicted = predict(data.X_test)
     rows = np.resize(data.X_test, (1000, data.X_test.shape[1]))
     predict(rows)  # compile
@@ -317,7 +319,7 @@ def _line(
 
 
 def _svm(data: _Task, scdp: Trained | None) -> Line:
-    """Train scikit-learn's SVM; use SCDP's kernel if it is known, and choose C by up to 5 folds."""
+    """Train scikit-learn's SVM and return its line; SCDP's kernel, if known; C by up to 5 folds."""
     from sklearn.compose import TransformedTargetRegressor
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
@@ -360,6 +362,10 @@ def _constant(data: _Task) -> Line:
 
 
 def _figure(scdp: Trained | None, data: _Task, lines: list[Line], folder: Path) -> None:
+    """Write the error-versus-size figure of the lines, and of SCDP's path if it was trained.
+
+    The last line is the constant model's.
+    """
     from .. import plotting
 
     *machines, constant = [

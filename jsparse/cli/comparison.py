@@ -60,7 +60,7 @@ class Comparison(NamedTuple):
 
     @property
     def trusted(self) -> bool:
-        """Whether every line can be trusted, and no method failed; unsuited ones do not count."""
+        """Whether every line can be trusted and no method failed; unsuited methods do not count."""
         lines = all(line.trusted for line in self.lines)
         return lines and not any(method.failed for method in self.left_out)
 
@@ -84,7 +84,10 @@ def print_line(line: Line) -> None:
 
 
 def print_notes(result: Comparison, max_seconds: float, peer: str) -> None:
-    """Print the meaning of the marks, the methods without a row, and the kernel of the SVM."""
+    """Print the meaning of the marks, the methods without a row, and the kernel of the SVM.
+
+    `max_seconds` is the time limit of tuning, and `peer` describes the kernel of the SVM.
+    """
     for status in sorted({line.status for line in result.lines if not line.trusted}):
         print(f"*: {_status.ADVICE[status]}")
     early = {line.stopped for line in result.lines}

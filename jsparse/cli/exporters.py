@@ -50,8 +50,8 @@ def _to_numpy(model: Model, path: str, options: argparse.Namespace) -> None:
     with writing(path):
         sources = Path(predictor.__file__).parent
         shutil.copytree(sources, path, ignore=shutil.ignore_patterns("__pycache__"))
-    alone = dataclasses.replace(model, path=None)  # a predictor has one size
-    alone.save(os.path.join(path, "model.jsparse"))
+    one_size = dataclasses.replace(model, path=None)  # as a predictor has
+    one_size.save(os.path.join(path, "model.jsparse"))
 
 
 def _to_onnx(model: Model, path: str, options: argparse.Namespace) -> None:

@@ -169,7 +169,7 @@ def _table_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_options(parser: argparse.ArgumentParser, evaluations: str) -> None:
-    """Add the options that limit a run and control its output."""
+    """Add the options that limit a run; `evaluations` says the default of --evaluations."""
     add = parser.add_argument
     add(
         "--evaluations",
@@ -194,6 +194,7 @@ def _run_options(parser: argparse.ArgumentParser, evaluations: str) -> None:
 
 
 def _training_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of training, which `demo` and `fit` share."""
     add = parser.add_argument
     add("--method", choices=list(METHODS), help="default: what --preset chooses")
     add(
@@ -257,7 +258,7 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def method_options() -> dict[str, tuple[dataclasses.Field[Any], list[str]]]:
-    """Return the method settings that are options, and the methods that have each."""
+    """Return by name each method setting that is an option: its field, and the methods with it."""
     options: dict[str, tuple[dataclasses.Field[Any], list[str]]] = {}
     for name, method in METHODS.items():
         for field in dataclasses.fields(method):
@@ -267,7 +268,7 @@ def method_options() -> dict[str, tuple[dataclasses.Field[Any], list[str]]]:
 
 
 def flag(name: str) -> str:
-    """Return the option's name on the command line."""
+    """Return the option of a setting: --prototypes for `n_prototypes`."""
     return "--" + name.removeprefix("n_").replace("_", "-")
 
 
@@ -275,7 +276,8 @@ def method_of(options: argparse.Namespace) -> Method | None:
     """Return the method that the options state; None for the choice of the preset.
 
     Raises:
-        ValueError: for an option that belongs to another method.
+        ValueError: for an option that belongs to another method, or a --size-tolerance if there
+            are no sizes to choose from.
     """
     settings, of_method = {}, method_options()
     for name, (_, methods) in of_method.items():

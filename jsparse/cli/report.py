@@ -116,7 +116,10 @@ def line(name: str, value: object) -> None:
 def training(
     trained: Trained, source: str, d: int, mesh: Mesh | None, columns: Schema | None = None
 ) -> None:
-    """Print data, devices, prototypes, tuned parameters, error, rank and time."""
+    """Print data, devices, prototypes, tuned parameters, error, rank and time.
+
+    `source` names the data, `d` is its number of columns, and `columns` names them.
+    """
     device, count = jax.devices()[0], 1 if mesh is None else mesh.size
     kind = f"{device.platform} ({device.device_kind}){f' x {count}' if count > 1 else ''}"
     line("data", f"{source}, {trained.n_rows} rows x {d} columns")
@@ -150,7 +153,7 @@ def training(
 
 
 def _print_relevance(trained: Trained, columns: Schema | None) -> None:
-    """Print the columns by their lengthscales, if the kernel has more than one."""
+    """Print the relevance of the columns, if the kernel has more than one lengthscale."""
     try:
         relevance = dataclasses.replace(trained.model, columns=columns).relevance()
     except ValueError:  # one lengthscale for all, or none, as the line above says
@@ -160,7 +163,7 @@ def _print_relevance(trained: Trained, columns: Schema | None) -> None:
 
 
 def _print_status(statuses: dict[str, int]) -> None:
-    """Print how the fit ended, and advice if it ended badly."""
+    """Print how the fit ended, with advice, and every other computation that is not trusted."""
     line("status", _status.ADVICE[statuses["fit"]])
     for what, status in statuses.items():
         if what != "fit" and not _status.trusted(status):
@@ -175,7 +178,7 @@ def _print_seconds(seconds: dict[str, float]) -> None:
 
 
 def test_error(trained: Trained, truth: np.ndarray, predicted: np.ndarray) -> None:
-    """Print the error on held-out rows."""
+    """Print the error of the predictions for held-out rows."""
     name, error = error_of(trained.classes, truth, predicted, trained.model.quantiles)
     line("test error", f"{error:.4g} ({name}, {len(truth)} held-out rows)")
 

@@ -49,7 +49,7 @@ def kernel(text: str) -> str | list[str]:
 
 
 def comparable() -> list[str]:
-    """Return the names of what `jsparse compare` compares."""
+    """Return the names of the methods, and "svm", which `jsparse compare` compares."""
     return [*METHODS, "svm"]
 
 
@@ -71,17 +71,17 @@ def count(text: str) -> int:
 
 
 def folds(text: str) -> int:
-    """Return a number of folds."""
+    """Return a number of folds, at least 2."""
     return _whole(text, 2, math.inf, "a whole number of at least 2")
 
 
 def seed(text: str) -> int:
-    """Return a seed."""
+    """Return a random seed, from 0 to 2^32 - 1."""
     return _whole(text, 0, 2**32 - 1, "a whole number from 0 to 2^32 - 1")
 
 
 def subset(text: str) -> int | str:
-    """Return a number of rows, or 'auto'."""
+    """Return a number of candidates, or 'auto'."""
     if text == "auto":
         return text
     return _whole(text, 1, math.inf, "'auto' or a whole number of at least 1")

@@ -261,27 +261,32 @@ class KernelMachineClassifier(_WithMethodParameter, Classifier):
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
             pursuits also a list of kernels; every candidate then has one atom for each kernel.
             None: "rbf" with a method, else the choice of the preset.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample. None: "standard" with a method, else the choice of the preset.
+        columns: scaling of input columns: "standard" to mean 0 and variance 1; "ranks" to
+            normal scores of their ranks, which suits heavy tails; "auto" for the scaling with
+            the lower error on a sample of the rows. None: "standard" with a method, else the
+            choice of the preset.
         search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`. None:
-            "profile" with a method, else the choice of the preset.
+            column), "annealing", "auto" ("gradient" from 100 rows on, else "profile"), or a
+            search such as `jsparse.Gradient(...)`. None: "profile" with a method, else the
+            choice of the preset.
         lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
             lengthscale; None to use a kernel object without tuning.
         categories: how a table's categories become inputs: "indicators" makes a column for each
             category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         C: "auto" to tune the weight of the data-fit term, or a number.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        multiclass: how several classes become binary problems: "one_versus_rest",
+            "one_versus_one", "minimum_output", or a matrix with the code of a class in each
+            row.
         class_weight: weight factors by class label; "balanced" for equal total weights; None
             for 1.
         cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
             for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        out_of_fold: whether to keep the held-out errors, which calibrate probabilities,
+            intervals and sets; "machines" also keeps the machines of the folds, see
+            `jsparse.train`.
         max_evaluations: limit of the evaluations of the search; None for the default of the
             search.
-        max_seconds: time limit of the search; no evaluation starts later.
+        max_seconds: time limit of the search in seconds; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
         verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
@@ -349,12 +354,14 @@ class KernelMachineRegressor(_WithMethodParameter, Regressor):
             of the rows), or a `jsparse.kernels` object in units of standardised inputs. For
             pursuits also a list of kernels; every candidate then has one atom for each kernel.
             None: "rbf" with a method, else the choice of the preset.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in
-            a sample. None: "standard" with a method, else the choice of the preset.
+        columns: scaling of input columns: "standard" to mean 0 and variance 1; "ranks" to
+            normal scores of their ranks, which suits heavy tails; "auto" for the scaling with
+            the lower error on a sample of the rows. None: "standard" with a method, else the
+            choice of the preset.
         search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`. None:
-            "profile" with a method, else the choice of the preset.
+            column), "annealing", "auto" ("gradient" from 100 rows on, else "profile"), or a
+            search such as `jsparse.Gradient(...)`. None: "profile" with a method, else the
+            choice of the preset.
         lengthscale: "auto" to tune the kernel; a number, or one for each column, to set the
             lengthscale; None to use a kernel object without tuning.
         categories: how a table's categories become inputs: "indicators" makes a column for each
@@ -362,11 +369,12 @@ class KernelMachineRegressor(_WithMethodParameter, Regressor):
         C: "auto" to tune the weight of the data-fit term, or a number.
         cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
             for 10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
-            sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
+        out_of_fold: whether to keep the held-out errors, which calibrate probabilities,
+            intervals and sets; "machines" also keeps the machines of the folds, see
+            `jsparse.train`.
         max_evaluations: limit of the evaluations of the search; None for the default of the
             search.
-        max_seconds: time limit of the search; no evaluation starts later.
+        max_seconds: time limit of the search in seconds; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
         verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
@@ -416,7 +424,9 @@ class KernelMachineRegressor(_WithMethodParameter, Regressor):
     ) -> None: ...
 
 class KernelMatchingPursuitClassifier(_SeveralSizes, Classifier):
-    """Classification by kernel matching pursuit (Vincent and Bengio 2002), on -1 and +1.
+    """Classification by kernel matching pursuit (Vincent and Bengio 2002), on targets -1 and +1.
+
+    Prototypes are selected one after another. Cross-validation chooses their number.
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
@@ -476,6 +486,8 @@ class KernelMatchingPursuitClassifier(_SeveralSizes, Classifier):
 
 class KernelMatchingPursuitRegressor(_SeveralSizes, Regressor):
     """Regression by kernel matching pursuit (Vincent and Bengio 2002).
+
+    Prototypes are selected one after another. Cross-validation chooses their number.
 
     Args:
         max_prototypes: largest number of prototypes, at which the path ends; by default 300, or
@@ -707,7 +719,7 @@ class LSSVMRegressor(Regressor):
     ) -> None: ...
 
 class ReducedSVMClassifier(_ShareOfSupportVectors):
-    """Classification by a support vector machine in the span of given points (Wu et al. 2006).
+    """Classification by an SVM on prototypes that are chosen before the fit (Wu et al. 2006).
 
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows. With several
@@ -716,9 +728,10 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
             permits. None takes a third of the rows, at least one for each class, and at most
             300, or 20 where a descent moves the prototypes. Or a fraction between 0 and 1 of
             the support vectors of scikit-learn's `SVC` with the same C and kernel. If C is
-            tuned, `SVC` has C = 1. If the kernel is tuned, the lengthscale of `SVC` is the
-            square root of half the number of columns. With several classes, the number of
-            support vectors is the mean over the one-versus-rest problems.
+            tuned, `SVC` has C = 1. If the lengthscale of a kernel name is tuned, `SVC` has an
+            RBF kernel, whose lengthscale is the square root of half the number of columns. With
+            several classes, the number of support vectors is the mean over the one-versus-rest
+            problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
@@ -773,9 +786,10 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
             permits. None takes a third of the rows, at least one for each class, and at most
             300, or 20 where a descent moves the prototypes. Or a fraction between 0 and 1 of
             the support vectors of scikit-learn's `SVC` with the same C and kernel. If C is
-            tuned, `SVC` has C = 1. If the kernel is tuned, the lengthscale of `SVC` is the
-            square root of half the number of columns. With several classes, the number of
-            support vectors is the mean over the one-versus-rest problems.
+            tuned, `SVC` has C = 1. If the lengthscale of a kernel name is tuned, `SVC` has an
+            RBF kernel, whose lengthscale is the square root of half the number of columns. With
+            several classes, the number of support vectors is the mean over the one-versus-rest
+            problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
@@ -1168,10 +1182,10 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
     Args:
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem. Or a
             fraction between 0 and 1 of the support vectors of scikit-learn's `SVC` with the
-            same C and kernel. If C is tuned, `SVC` has C = 1. If the kernel is tuned, the
-            lengthscale of `SVC` is the square root of half the number of columns. With several
-            classes, the number of support vectors is the mean over the one-versus-rest
-            problems.
+            same C and kernel. If C is tuned, `SVC` has C = 1. If the lengthscale of a kernel
+            name is tuned, `SVC` has an RBF kernel, whose lengthscale is the square root of half
+            the number of columns. With several classes, the number of support vectors is the
+            mean over the one-versus-rest problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
@@ -1276,10 +1290,10 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
     Args:
         n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem. Or a
             fraction between 0 and 1 of the support vectors of scikit-learn's `SVC` with the
-            same C and kernel. If C is tuned, `SVC` has C = 1. If the kernel is tuned, the
-            lengthscale of `SVC` is the square root of half the number of columns. With several
-            classes, the number of support vectors is the mean over the one-versus-rest
-            problems.
+            same C and kernel. If C is tuned, `SVC` has C = 1. If the lengthscale of a kernel
+            name is tuned, `SVC` has an RBF kernel, whose lengthscale is the square root of half
+            the number of columns. With several classes, the number of support vectors is the
+            mean over the one-versus-rest problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls

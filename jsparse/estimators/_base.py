@@ -118,10 +118,12 @@ class Machine(BaseEstimator):
     ) -> None:
         """Give a named estimator its constructor and documentation.
 
+        Without `method` and `parameters`, change nothing.
+
         Args:
-            method: the class whose settings are parameters of the constructor.
-            parameters: parameters that come first; only without `method`. They replace shared
-                parameters of the same names.
+            method: the class whose settings are the first parameters of the constructor.
+            parameters: the first parameters of the constructor, if there is no `method`. They
+                replace shared parameters of equal names.
             omitted: settings and shared parameters that the estimator does not have.
             options: options of scikit-learn's `__init_subclass__`.
         """
@@ -151,7 +153,7 @@ class Machine(BaseEstimator):
         return self.method_class(**self._method_settings())
 
     def _settings(self, shape: Shape) -> dict[str, Any]:
-        """Return the arguments `method`, `kernel`, `search` and `columns` of `train`."""
+        """Return the arguments of `train` for method, kernel, search and the scaling of columns."""
         return {
             "method": limited_to_rows(self.make_method(), shape),
             "kernel": self._kernel(shape.d),
@@ -171,6 +173,10 @@ class Machine(BaseEstimator):
         table: EncodedFrame | None = None,
         **options: Any,
     ) -> Trained:
+        """Train on checked rows, set the fitted attributes, and return the result of `train`.
+
+        `table` is the table that was encoded as `X`; `options` are further arguments of `train`.
+        """
         check_runtime()
         self._check_parameters()
         key = as_key(check_random_state(self.random_state).randint(2**31 - 1))
@@ -223,7 +229,7 @@ class Machine(BaseEstimator):
         return trained
 
     def _iteration_limit(self, method: Method, what: str) -> str:
-        """Return the limit of a fit's steps in words, by the argument that states it; or ''."""
+        """Return words such as " with max_iter=50"; "" if `what` is not "fit" or has no limit."""
         limit = getattr(method, "max_iterations", None)
         if what != "fit" or limit is None:
             return ""
@@ -277,6 +283,7 @@ class Machine(BaseEstimator):
             setattr(self, name, arrays)
 
     def _check_parameters(self) -> None:
+        """Raise a ValueError if `kernel`, `lengthscale`, `C` or `cv` has a wrong kind of value."""
         for name in ("lengthscale", "C", "cv"):
             value = getattr(self, name)
             if isinstance(value, str) and value != "auto":
@@ -313,6 +320,7 @@ class Machine(BaseEstimator):
         return dataclasses.replace(search, **changes)
 
     def _kernel(self, d: int) -> KernelLike | None:
+        """Return the argument `kernel` of `train`, with a stated lengthscale of `d` columns."""
         if self.lengthscale is None or isinstance(self.lengthscale, str):
             return self.kernel
         name = self._kernel_name()
@@ -330,7 +338,7 @@ class Machine(BaseEstimator):
         return KERNELS[name](scale)
 
     def _kernel_name(self) -> Any:
-        """Return the name of the kernel whose lengthscale `lengthscale` can set, or a kernel."""
+        """Return the parameter `kernel`: a name, a kernel or a list; subclasses replace None."""
         return self.kernel
 
     def _rows(self, X: Any) -> np.ndarray:
@@ -342,7 +350,7 @@ class Machine(BaseEstimator):
 def _shape(
     weighted: WeightedRows, folds: int | Folds | Literal["auto"], d: int, classes: int | None
 ) -> Shape:
-    """Return the shape of the rows of positive weight."""
+    """Return the numbers of rows of positive weight, of columns and of classes, as a `Shape`."""
     n = len(weighted.index)
     if isinstance(folds, Folds):
         largest_fold = int(np.asarray(folds.valid).sum(axis=1).max())
@@ -352,7 +360,7 @@ def _shape(
 
 
 def limited_to_rows(method: Method, shape: Shape) -> Method:
-    """Lower numbers of points that exceed the rows to the largest allowed, with a warning each."""
+    """Return the method with at most as many prototypes as the rows allow; warn of each change."""
     capped = method.capped(shape)
     for field in dataclasses.fields(method):
         stated, used = getattr(method, field.name), getattr(capped, field.name)
@@ -443,10 +451,10 @@ class Regressor(RegressorMixin, Machine):
         guarantee, which is stronger with `out_of_fold="machines"` or after `model_.calibrated`.
 
         Returns:
-            Shape `(n_samples, 2)` or `(n_samples, n_targets, 2)`.
+            Lower and upper ends, shape `(n_samples, 2)` or `(n_samples, n_targets, 2)`.
 
         Raises:
-            AttributeError: with `out_of_fold=False`.
+            AttributeError: with `out_of_fold=False`, unless `model_` is calibrated.
         """
         X = self._rows(X)  # raises `NotFittedError`
         return self.model_.interval(X, coverage)
@@ -474,6 +482,7 @@ class Classifier(ClassifierMixin, Machine):
         return self
 
     def _fit_labels(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
+        """Do what `fit` does; `classes` are all labels if `y` may lack some, otherwise None."""
         if y is not None:
             # Check before scikit-learn, which converts labels of several types to texts.
             labels_of("y", y)
@@ -502,8 +511,8 @@ class Classifier(ClassifierMixin, Machine):
 
         Returns:
             For two classes one score, shape `(n_samples,)`; it is at least 0 if the second class is
-            predicted. For more classes, shape `(n_samples, n_classes)`: the negative distances from
-            the codes of the classes.
+            predicted. For more classes, shape `(n_samples, n_classes)`: the negative distances of
+            the values of the binary problems from the codes of the classes.
         """
         X = self._rows(X)  # raises `NotFittedError`
         return self.model_.scores(X)
@@ -539,14 +548,14 @@ class Classifier(ClassifierMixin, Machine):
             Booleans, shape `(n_samples, n_classes)`: whether each of `classes_` is in the set.
 
         Raises:
-            AttributeError: with `out_of_fold=False`.
+            AttributeError: with `out_of_fold=False`, unless `model_` is calibrated.
         """
         X = self._rows(X)  # raises `NotFittedError`
         return self.model_.predict_set(X, coverage)
 
 
 def vector_of(y: np.ndarray) -> np.ndarray:
-    """Return targets; convert a single column to a vector, with scikit-learn's warning."""
+    """Return the targets, a single column as a vector, with scikit-learn's warning about it."""
     if y.ndim == 1 or y.shape[1] != 1:
         return y
     warn_caller(

@@ -24,7 +24,7 @@ _RENAMED = {"max_iterations": "max_iter"}
 
 @dataclasses.dataclass
 class SharedParameters:
-    """The parameters that do not depend on the method.
+    """The parameters of the estimators that do not depend on the method.
 
     Args:
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
@@ -35,20 +35,22 @@ class SharedParameters:
             lengthscale; None to use a kernel object without tuning.
         categories: how a table's categories become inputs: "indicators" makes a column for each
             category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the scaling with the lower error in a
-            sample.
+        columns: scaling of input columns: "standard" to mean 0 and variance 1; "ranks" to normal
+            scores of their ranks, which suits heavy tails; "auto" for the scaling with the lower
+            error on a sample of the rows.
         C: "auto" to tune the weight of the data-fit term, or a number.
-        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        multiclass: how several classes become binary problems: "one_versus_rest",
+            "one_versus_one", "minimum_output", or a matrix with the code of a class in each row.
         class_weight: weight factors by class label; "balanced" for equal total weights; None for 1.
         cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto" for
             10, or the number of rows if that is less.
-        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and sets;
-            "machines" also keeps the machines of the folds, see `jsparse.train`.
+        out_of_fold: whether to keep the held-out errors, which calibrate probabilities, intervals
+            and sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
         search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every
-            column), "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
+            column), "annealing", "auto" ("gradient" from 100 rows on, else "profile"), or a search
+            such as `jsparse.Gradient(...)`.
         max_evaluations: limit of the evaluations of the search; None for the default of the search.
-        max_seconds: time limit of the search; no evaluation starts later.
+        max_seconds: time limit of the search in seconds; no evaluation starts later.
         warm_start: start the search where the search of the last `fit` ended.
         verbose: 1 to print the progress of the search on standard error.
         random_state: random seed of the prototypes, folds and search.
@@ -100,8 +102,8 @@ class Parameter(NamedTuple):
 
     name: str
     default: Any
-    type: str
-    text: str
+    type: str  # as written in the stub
+    text: str  # the description in the estimator's docstring
 
     __repr__ = short_repr
 
@@ -111,9 +113,9 @@ class Parameter(NamedTuple):
 
 
 def parameters_of(settings: type, omitted: Iterable[str] = ()) -> dict[str, Parameter]:
-    """Return the estimator's parameter for each field of a dataclass, except those in `omitted`.
+    """Return an estimator's parameters by field name, for all fields except names in `omitted`.
 
-    The dataclass is a method or `SharedParameters`. Its docstring describes the fields.
+    `settings` is a dataclass, a method or `SharedParameters`. Its docstring describes the fields.
     """
     texts = argument_texts(settings)
     return {
@@ -155,7 +157,7 @@ def constructor(parameters: list[Parameter], positional: int) -> Callable[..., N
 
 
 def documentation(summary: str, parameters: list[Parameter], classifier: bool) -> str:
-    """Return the docstring of an estimator: its summary, parameters and attributes."""
+    """Return the docstring of a classifier or regressor: summary, parameters and attributes."""
     absent = ("oob_prediction_",) if classifier else ("classes_", "oob_decision_function_")
     attributes = {name: text for name, text in _ATTRIBUTES.items() if name not in absent}
     arguments = {parameter.name: parameter.text for parameter in parameters}
@@ -180,7 +182,7 @@ def _entry(name: str, text: str) -> str:
 
 @functools.cache
 def argument_texts(settings: type) -> dict[str, str]:
-    """Return the description of each field, from the docstrings of a class and its parents."""
+    """Return the description of each field, from the `Args:` of a class and its parents."""
     texts: dict[str, str] = {}
     for parent in reversed(settings.__mro__):
         section = re.search(
@@ -193,7 +195,7 @@ def argument_texts(settings: type) -> dict[str, str]:
 
 
 def type_text(kind: Any) -> str:
-    """Return a type as text for a stub; the types of traceable numbers become float and int."""
+    """Return a type as text for a stub: `ScalarLike` becomes float, and `CountLike` int."""
     if kind is CountLike:
         return "int"
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)

@@ -14,12 +14,13 @@ from ..validation.folds import Folds, folds_from_assignment
 def folds_of(
     cv: Any, X: np.ndarray, y: np.ndarray, weighted: WeightedRows
 ) -> int | Folds | Literal["auto"]:
-    """Return the folds that the parameter `cv` states: a number, a splitter or a list of splits.
+    """Return the argument `folds` of `train`; `cv` is "auto", a number, a splitter or splits.
 
-    A splitter gets only the rows of positive weight.
+    A splitter gets only the rows of positive weight. Returned `Folds` number the rows as in `X`.
 
     Raises:
-        ValueError: unless the splits hold out each row of positive weight once.
+        ValueError: for a number below 2 or above the number of rows of positive weight, and unless
+            the splits hold out each row of positive weight once.
     """
     if isinstance(cv, str):
         return "auto"
@@ -43,7 +44,7 @@ def folds_of(
 
 
 def _assignment(splits: Any, n: int) -> np.ndarray:
-    """Return the fold of every row; -1 for a row that no split holds out."""
+    """Return the number of the split that holds out each row; -1 for a row in no split."""
     assignment = np.full(n, -1)
     for number, parts in enumerate(splits):
         test = _held_out(parts, n)

@@ -17,7 +17,7 @@ Categories = Literal["indicators", "kernel"]
 
 
 def as_table(X: Any, categories: str = "indicators") -> Frame | None:
-    """Return a table whose columns are all inputs; None for an array.
+    """Return the table `X` as a `Frame` whose columns are all inputs; None if `X` is an array.
 
     A `Frame` keeps its settings. Any other table gets the setting `categories` of `Frame`.
     """
@@ -36,11 +36,11 @@ def training_rows(
     `check_X_y`, such as `multi_output`.
 
     Returns:
-        The inputs as numbers, the targets, and the encoded table; None for an array.
+        The inputs as numbers, the targets, and the encoded table (None if `X` is an array).
 
     Raises:
-        ValueError: for arrays that are not finite numbers, tables that cannot be encoded, or
-            targets of a length other than the inputs'.
+        ValueError: for arrays that are not finite numbers, tables that cannot be encoded, a column
+            name as targets, or targets of a length other than the inputs'.
     """
     if isinstance(y, str):
         raise ValueError(
@@ -60,7 +60,7 @@ def training_rows(
 def checked_targets(
     estimator: Any, X: Float[np.ndarray, "n d"], y: Any, **checks: Any
 ) -> Shaped[np.ndarray, " n *c"]:
-    """Return checked targets of rows already checked; `checks` are as for `training_rows`."""
+    """Check and return the targets of checked inputs; `checks` are as for `training_rows`."""
     return check_X_y(X, y, estimator=estimator, **checks)[1]
 
 

@@ -61,6 +61,7 @@ class _WithMethodParameter(Machine):
         return settings | {"kernel": kernel, "search": search, "columns": self.columns}
 
     def _search(self) -> Search | None:
+        """Return the search with the limits of the parameters; None to let `train` choose it."""
         if self.search is not None:
             return super()._search()
         has_limits = self.max_evaluations is not None or self.warm_start
@@ -256,11 +257,17 @@ class KernelSubspacePursuitRegressor(_SeveralSizes, Regressor, method=KSP, omitt
 
 
 class KernelMatchingPursuitClassifier(_SeveralSizes, Classifier, method=KMP):
-    """Classification by kernel matching pursuit (Vincent and Bengio 2002), on -1 and +1."""
+    """Classification by kernel matching pursuit (Vincent and Bengio 2002), on targets -1 and +1.
+
+    Prototypes are selected one after another. Cross-validation chooses their number.
+    """
 
 
 class KernelMatchingPursuitRegressor(_SeveralSizes, Regressor, method=KMP):
-    """Regression by kernel matching pursuit (Vincent and Bengio 2002)."""
+    """Regression by kernel matching pursuit (Vincent and Bengio 2002).
+
+    Prototypes are selected one after another. Cross-validation chooses their number.
+    """
 
 
 class KernelBasisPursuitClassifier(_SeveralSizes, Classifier, method=KBP, omitted=("subset",)):
@@ -284,9 +291,10 @@ class _ShareOfSupportVectors(Classifier):
 
     parameter_notes: ClassVar[dict[str, str]] = {
         "n_prototypes": "Or a fraction between 0 and 1 of the support vectors of scikit-learn's "
-        "`SVC` with the same C and kernel. If C is tuned, `SVC` has C = 1. If the kernel is tuned, "
-        "the lengthscale of `SVC` is the square root of half the number of columns. With several "
-        "classes, the number of support vectors is the mean over the one-versus-rest problems."
+        "`SVC` with the same C and kernel. If C is tuned, `SVC` has C = 1. If the lengthscale of "
+        "a kernel name is tuned, `SVC` has an RBF kernel, whose lengthscale is the square root of "
+        "half the number of columns. With several classes, the number of support vectors is the "
+        "mean over the one-versus-rest problems."
     }
 
     n_prototypes: Any
@@ -306,7 +314,7 @@ class _ShareOfSupportVectors(Classifier):
         return super()._fit(X, y, sample_weight, *more, **options)
 
     def make_method(self) -> Method:
-        """See `Machine.make_method`."""
+        """Return the method with its settings; a fraction `n_prototypes` becomes a number."""
         if not isinstance(self.n_prototypes, float):
             return super().make_method()
         settings = self._method_settings()
@@ -361,7 +369,7 @@ class ReducedSetClassifier(_ShareOfSupportVectors, method=ReducedSetSVM, omitted
 
 
 class ReducedSVMClassifier(_ShareOfSupportVectors, method=ReducedSVM, omitted=("starts",)):
-    """Classification by a support vector machine in the span of given points (Wu et al. 2006)."""
+    """Classification by an SVM on prototypes that are chosen before the fit (Wu et al. 2006)."""
 
 
 class SparseKernelRidgeRegressor(Regressor, method=SparseRidge):

@@ -51,7 +51,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             "rational_quadratic"), or a kernel of standardised inputs.
         lengthscale: lengthscale of a kernel with a name, in units of standardised inputs: a number,
             a number for each column, or "scale" for the square root of half the number of columns.
-        random_state: int, RandomState or None.
+        random_state: random seed of the starts: int, RandomState or None.
 
     Attributes:
         prototypes_: shape `(m, n_features)`, in the units of the inputs.
@@ -128,7 +128,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         return self
 
     def _method(self, n: int, d: int) -> SLMC:
-        """Return the method that chooses the starts of the descents, for `n` rows with weight."""
+        """Return the method that chooses the starts, for `n` rows with weight and `d` columns."""
         if self.n_prototypes is not None:
             whole_number("n_prototypes", self.n_prototypes, 1, 2**31 - 1, "the largest number")
         shape = Shape(n=n, n_present=n, training=n, d=d, classes=None, linear=False)
@@ -198,12 +198,12 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
 
     @property
     def _rounding_error(self) -> float:
-        """The size of values that are rounding."""
+        """The largest absolute value that rounding alone may give a row on the boundary."""
         terms = abs(self.offset_) + np.sum(np.abs(self.dual_coef_))
         return float(64 * np.finfo(self.prototypes_.dtype).eps * terms)
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Return the values without the offset, shape `(n_samples,)`."""
+        """Return scores, shape `(n_samples,)`, which are below `offset_` for outliers."""
         return self.decision_function(X) + self.offset_
 
     def predict(self, X: Any) -> np.ndarray:

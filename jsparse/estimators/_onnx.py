@@ -34,7 +34,7 @@ def register_onnx() -> None:
 
 
 def _subclasses(base: type) -> list[type]:
-    """Return the classes that inherit from a class."""
+    """Return the classes that inherit from a class, directly or not."""
     return [c for direct in base.__subclasses__() for c in (direct, *_subclasses(direct))]
 
 

@@ -82,15 +82,15 @@ class _MoreRows(Machine):
     _progressive_metric: str
 
     def _row_errors(self, X: Any, y: Any) -> np.ndarray:
-        """Check rows as `partial_fit` does; return their errors in the metric of the score."""
+        """Check rows as `partial_fit` does; return each row's error in `_progressive_metric`."""
         raise NotImplementedError
 
     def _batch(self, X: Any, y: Any, sample_weight: Any) -> Batch:
-        """Return checked rows for the fitted machine."""
+        """Check rows; return inputs, targets and weights as arguments of `with_more_rows`."""
         raise NotImplementedError
 
     def _add(self, X: Any, y: Any, sample_weight: Any, forget: Forgetting) -> None:
-        """Sum more rows, solve again and publish; after an error nothing has changed."""
+        """Add rows to the sums, fit the machine again and publish it; an error changes nothing."""
         method: FixedSize = self._method.check_sums("partial_fit")
         X, targets, weights = self._batch(X, y, sample_weight)
         assert self._sums is not None
@@ -102,7 +102,7 @@ class _MoreRows(Machine):
         self._publish(model)
 
     def _keep_window(self, X: Any, y: Any, sample_weight: Any, size: int | None) -> None:
-        """Keep the last rows of the first batch, if a window is stated."""
+        """Store the last `size` rows of the first batch for the window; nothing for None."""
         if size is None:
             return
         X, targets, weights = self._batch(X, y, sample_weight)
@@ -112,7 +112,7 @@ class _MoreRows(Machine):
 
 
 def _first_weights(forget: Forgetting, y: Any, sample_weight: Any) -> Any:
-    """Return the row weights of the first batch after its last row."""
+    """Return the weights of the first batch's rows, reduced by the age of each row."""
     if forget == KEEP or np.ndim(y) == 0:  # without targets the fit raises an error
         return sample_weight
     n = len(y)

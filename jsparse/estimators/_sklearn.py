@@ -28,9 +28,9 @@ from .._arguments import check_held
 def validate_data(
     estimator: BaseEstimator, X: Any, y: Any = "no_validation", **options: Any
 ) -> Any:
-    """Check `X` and `y` by scikit-learn, after checking that this process holds their elements.
+    """Check that this process holds all elements of `X` and `y`; then let scikit-learn check them.
 
-    `options` are options of `sklearn.utils.validation.validate_data`.
+    `options`, and the returned arrays, are as for `sklearn.utils.validation.validate_data`.
 
     Raises:
         ValueError: for arrays spread over several processes, and as scikit-learn's function.

@@ -35,7 +35,7 @@ from ._onnx import register_onnx as register_onnx
 
 
 def stub() -> str:
-    """Return the text of the stub."""
+    """Return the text of `__init__.pyi`."""
     classes = [
         estimator
         for name in sorted(dir(estimators))
@@ -59,7 +59,7 @@ def _class_text(estimator: type[Machine]) -> str:
 
 
 def _docstring(estimator: type[Machine]) -> str:
-    """Return the docstring of an estimator, without the shared parameters and the attributes."""
+    """Return an estimator's docstring; most refer to a general estimator for shared parts."""
     complete = estimator.__doc__ or ""
     general = (
         KernelMachineClassifier if issubclass(estimator, Classifier) else KernelMachineRegressor

@@ -47,7 +47,7 @@ def traced_for(platform):
 
 
 def caller_outside(file):
-    """Return file and line of the innermost call from the package, but not from a file."""
+    """Return file and line of the innermost call from the package outside of one file."""
     frame = sys._getframe(1)
     while (name := frame.f_code.co_filename) == file or not Path(name).is_relative_to(PACKAGE):
         frame = frame.f_back
@@ -55,7 +55,7 @@ def caller_outside(file):
 
 
 def check_lowers(platform, jitted, *arguments, **named):
-    """Lower a float32 program for a platform, and check what it needs there."""
+    """Assert that a float32 program lowers for a platform without float64 and foreign calls."""
     module = export.export(jitted, platforms=[platform])(*arguments, **named).mlir_module()
     assert "f64" not in module
     assert "callback" not in module

@@ -62,7 +62,7 @@ class Problem(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The results of a learner. A result that the learner does not have is None."""
+    """The results of a learner, None if it lacks one; `..` are axes of several `C` or sizes."""
 
     values: Any  # .. q c, of the machine at the rows `new`
     rows: Any = None  # .. n c, out-of-fold values of the training rows
@@ -231,6 +231,7 @@ def validation_outcome(validation) -> Outcome:
 
 
 def cross_validated(scheme=None, **options) -> Learn:
+    """Cross-validate ridge regression for all targets, or for the classes by an output code."""
     code = None if scheme is None else output_code(scheme, CLASSES)
 
     def learn(p: Problem) -> Outcome:
@@ -285,7 +286,7 @@ def trained(
     streamed: bool = False,
     **options,
 ) -> Learn:
-    """Train on a table with the folds of the problem, or on a stream, which draws two folds."""
+    """Train on a table with the folds of the problem, or on a stream with two random folds."""
 
     def learn(p: Problem) -> Outcome:
         y = p.y[:, 0] if targets == "real" else p.label
@@ -312,6 +313,7 @@ def trained(
 
 
 def estimated(cls, targets: str) -> Learn:
+    """Fit an estimator; the values are its predictions, or for classes its probabilities."""
     options = {"max_evaluations": 3, "n_prototypes": 8, "cv": 3, "random_state": 0}
 
     def learn(p: Problem) -> Outcome:

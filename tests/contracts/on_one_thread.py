@@ -83,7 +83,7 @@ METHODS = {
 
 
 def branches():
-    """Return file and line of every call of `on_cpu` in the package."""
+    """Yield file and line of every call of `on_cpu` in the package."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "on_cpu":
@@ -99,7 +99,7 @@ def answers(method):
 
 
 def subspace_path():
-    """Return the result of a pursuit that a user calls, which measures its arrays itself."""
+    """Return the coefficients of a pursuit that is called directly, outside of training."""
     X, y = table()
     return pursuit.subspace_pursuit(X, y, n_atoms=1, max_atoms=2).coefficients
 

@@ -119,7 +119,7 @@ def test_values_in_the_padding_change_nothing():
 
 
 def test_folds_are_equal_inside_and_outside_of_jit():
-    # Outside of jit, NumPy deals the folds; inside, JAX shuffles.
+    # Outside of jit, NumPy assigns rows to folds; inside, JAX does.
     labels = np.arange(1700) % 3
     for n in (20, 1700):
         host = jsparse.plain_folds(5, n, 4)
@@ -215,8 +215,8 @@ def run(arguments, **changes):
     overridden = ("TF_CPP_MIN_LOG_LEVEL", "XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")
     variables = {k: v for k, v in os.environ.items() if k not in overridden} | changes
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
-    return done.stdout, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
+    return process.stdout, process.stderr
 
 
 @pytest.mark.slow

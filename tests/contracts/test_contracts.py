@@ -27,6 +27,7 @@ from jsparse.validation.validate import validate
 
 
 def rows(task, dtype="float64", classes=2, n=60):
+    """Return inputs of three columns, and real targets or up to three labels."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, 3)).astype(dtype)
     score = X[:, 0] + np.tanh(X[:, 1])
@@ -37,6 +38,7 @@ def rows(task, dtype="float64", classes=2, n=60):
 
 
 def trained(name, task, X, y, **options):
+    """Train the method of a name with few prototypes; drop `C` if the method has none."""
     defaults = {
         "task": task,
         "key": 0,

@@ -68,7 +68,7 @@ CASES = {}
 
 
 def case(name, *, fast=False, **settings):
-    """Register a function that returns a function and its arguments."""
+    """Return a decorator that registers a maker of a function and its arguments as a case."""
 
     def register(make):
         def build():
@@ -98,8 +98,8 @@ def data():
     return X, y, w, Z
 
 
-def semidefinite(seed=1, p=4):
-    """Return a random matrix with eigenvalues 0.5, 0.5, 2 and 3."""
+def definite_matrix(seed=1, p=4):
+    """Return a random symmetric matrix with eigenvalues 0.5, 0.5, 2 and 3."""
     Q = np.linalg.qr(np.random.default_rng(seed).standard_normal((p, p)))[0]
     return Q * np.array([0.5, 0.5, 2, 3]) @ Q.T
 
@@ -118,14 +118,14 @@ for factorise in (spectrum, tridiagonal):
             factors = factorise(A)
             return resolvent(factors, rhs, shifts), degrees_of_freedom(factors, 1 / shifts)
 
-        return solve, {"A": semidefinite(), "rhs": RHS, "shifts": [0.1, 2.0]}
+        return solve, {"A": definite_matrix(), "rhs": RHS, "shifts": [0.1, 2.0]}
 
 
 @case("quadratic_form", fast=True, symmetric=("A",))
 def _():
     return (
         lambda A, B, shifts: quadratic_form(spectrum(A), B, shifts),
-        {"A": semidefinite(), "B": RHS, "shifts": [0.1, 2.0]},
+        {"A": definite_matrix(), "B": RHS, "shifts": [0.1, 2.0]},
     )
 
 
@@ -150,7 +150,7 @@ for penalty in (0.0, 1.0):
 def _():
     return (
         lambda A, rhs, shift: definite.factorise(A, shift).solve(rhs),
-        {"A": semidefinite(), "rhs": RHS, "shift": 0.1},
+        {"A": definite_matrix(), "rhs": RHS, "shift": 0.1},
     )
 
 
@@ -159,7 +159,7 @@ def _():
     options = {"tolerance": 1e-15, "max_iterations": 50}
     return (
         lambda A, rhs: conjugate_gradients.solve(lambda x: A @ x, rhs, **options)[0],
-        {"A": semidefinite(), "rhs": RHS},
+        {"A": definite_matrix(), "rhs": RHS},
     )
 
 
@@ -171,7 +171,7 @@ def _():
         values, vectors = _numerics.eigh(A)
         return vectors[:, 2:] @ vectors[:, 2:].T, jnp.sum(values[:2]), values[2:]
 
-    return projection, {"A": semidefinite()}
+    return projection, {"A": definite_matrix()}
 
 
 @case("with_derivative", fast=True)
@@ -424,7 +424,7 @@ for name, settings in {
 
 
 def scalar(case):
-    """Return a scalar function of the arguments; every entry of the results has another weight."""
+    """Return a scalar function of the arguments: sines of all results, weighted differently."""
 
     def value(arguments):
         parts = jax.tree.leaves(case.function(**arguments))
@@ -435,7 +435,7 @@ def scalar(case):
 
 
 def looped(function):
-    """Return the sum of the function at two scaled arguments, by a loop."""
+    """Return the function that sums `function` at two multiples of its argument, by a loop."""
     # Scaling keeps coincident points coincident and zero weights zero.
     return lambda x: jnp.sum(jax.lax.map(lambda s: function(times(s, x)), SCALES))
 
@@ -635,7 +635,7 @@ def test_every_claim_is_checked():
 
 
 def near_duplicates(name):
-    """Return rows, and a function of their weights; the first two rows nearly coincide."""
+    """Return rows, of which two nearly coincide, and a prediction or score by their weights."""
     X = jnp.array([[0.0], [0.01], [1.0], [3.0], [1.0], [2.0]])
     y, kernel, at = jnp.array([1, 1.01, 5, 2, 4, 0.0]), RBF(1.0), jnp.array([[0.7]])
     three, C = (X[:3], y[:3]), jnp.array(10.0)

@@ -100,7 +100,7 @@ def beyond_precision(k):
 
 
 def dual_by_cg(k):
-    """Solve for two outputs, of which one is zero; the column of the intercept converges first."""
+    """Solve for two outputs, one of which is zero; the column of the intercept converges first."""
     X = rows(3, 30, 2)
     y = np.stack([np.zeros(30), np.sin(3 * X[:, 0])], axis=1)
     fitted = dual.fit(
@@ -185,7 +185,7 @@ def scdp_machine(k):
 
 
 def newton(k):
-    """Optimise the coefficients with the first prototype and with the last."""
+    """Optimise at the first and the last size; compare the gradient with the loss gradient."""
     X = rows(4, 60, 2)
     y = np.where(np.sin(2 * X[:, 0]) + 0.5 * rows(9, 60, 1)[:, 0] > 0, 1.0, -1.0)
     Z = X[:8]
@@ -203,7 +203,7 @@ def newton(k):
 
 
 def huber(k):
-    """Compare the objective with Nelder-Mead's, for two outputs of which one is zero."""
+    """Compare the objective with Nelder-Mead's, for two outputs, one of which is zero."""
     X = rows(5, 40, 1)
     y = np.stack([0 * X[:, 0], np.sin(2 * X[:, 0])], axis=1)
     y[::7, 1] += 3.0
@@ -224,7 +224,7 @@ def huber(k):
 
 
 def hinge(k):
-    """Compare the objective with the optimum by sequential minimal optimisation."""
+    """Compare the objective with the optimum by an active-set method."""
     X = rows(5, 40, 2)
     y = np.where(X[:, 0] + rows(6, 40, 1)[:, 0] > 0, 1.0, -1.0)
     solution = interior_point.solve(
@@ -272,7 +272,7 @@ def entropy(k):
 
 
 def plug_in(k):
-    """Limit the steps of false position, which are a module constant."""
+    """Compare the bandwidth with the reference; a module constant limits the steps."""
     x = rows(8, 40, 1)[:, 0]
     with pytest.MonkeyPatch.context() as patch:
         bandwidth._plug_in.clear_cache()

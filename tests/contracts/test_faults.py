@@ -97,29 +97,32 @@ def lines(err):
 
 # Python runs this before the program. It prints a line once the program handles interrupts:
 # `jsparse.cli.commands` is the first module that the program imports after that.
-PROVIDED = """
+ANNOUNCE = """
 import os, sys
 
 def watch(event, arguments):
     code = arguments[0] if event == "exec" else None
     if getattr(code, "co_filename", "").endswith(os.path.join("jsparse", "cli", "commands.py")):
-        os.write(1, b"provided\\n")
+        os.write(1, b"ready\\n")
 
 sys.addaudithook(watch)
 """
 
 
-def interrupt(place, moment, program=None, *, provided=True):
-    """Interrupt `--version`, `moment` seconds after its start or after it handles interrupts."""
+def interrupt(place, moment, program=None, *, when_ready=True):
+    """Interrupt `--version` after `moment` seconds; return the exit code and standard error.
+
+    The seconds count from the start, or with `when_ready` from when it handles interrupts.
+    """
     options = {}
-    if provided:
+    if when_ready:
         (place / "site").mkdir(exist_ok=True)
-        (place / "site" / "sitecustomize.py").write_text(PROVIDED)
+        (place / "site" / "sitecustomize.py").write_text(ANNOUNCE)
         paths = os.pathsep.join([str(place / "site"), str(ROOT)])
         options["env"] = {**environment(place), "PYTHONPATH": paths}
     process = start(place, ["--version"], program, **options)
-    if provided:
-        assert process.stdout.readline() == "provided\n"
+    if when_ready:
+        assert process.stdout.readline() == "ready\n"
     time.sleep(moment)
     process.send_signal(signal.SIGINT)
     code, _, err = finish(process)
@@ -144,7 +147,7 @@ def test_ctrl_c_during_imports_is_one_line(place, program):
 @pytest.mark.slow
 def test_ctrl_c_before_the_program_can_react_ends_it(place):
     for moment in (0.02, 0.1, 0.3):
-        code, err = interrupt(place, moment, provided=False)
+        code, err = interrupt(place, moment, when_ready=False)
         assert "KeyboardInterrupt" in err or lines(err) in ([MESSAGE], []), err
         assert code != 0
 

@@ -102,9 +102,9 @@ def setup(name, targets=None, dtype="float64"):
 
 
 def fits(*fast):
-    """Return each method with all targets that it supports, and each variant with one kind.
+    """Return test parameters: each method with all its kinds of targets, each variant with one.
 
-    The first targets of the methods in `fast` are fast.
+    Only the methods in `fast`, with the first kind, are fast tests.
     """
     cases = []
     for name in EACH:
@@ -334,7 +334,10 @@ GRID = (1.0, 10.0)
 
 
 def refitted(case, layout):
-    """Return values `n s k l` of each row, by a fit to the rows with weight in the other folds."""
+    """Return the values of each row by a fit to the rows with weight in the other folds.
+
+    The shape is `n s k l`, for `s` values of `C`, `k` sizes and `l` outputs.
+    """
     rows = case.rows
     X, y, w = (np.asarray(a) for a in (rows.X, rows.y, rows.weights))
     k = max(1, len(case.method.fit_sizes))

@@ -53,6 +53,7 @@ def is_float32(p: Problem) -> bool:
 
 
 def targets_times(learner, p):
+    """Multiply the targets: the values are multiplied too, and the scores by a power."""
     powers = (-30, -6, 6, 30) if is_float32(p) else (-150, -30, 30, 150)
     if learner.sums_squares:
         powers = (-15, 15) if is_float32(p) else (-140, 140)
@@ -74,6 +75,7 @@ def targets_times(learner, p):
 
 
 def targets_plus(learner, p):
+    """Add a number to the targets: the values grow by the number."""
     for k in (0, 2, 3) if is_float32(p) else (0, 3, 6):
         b = 10.0**k
 
@@ -91,6 +93,7 @@ def weights_times(learner, p):
 
 
 def inputs_scaled(learner, p):
+    """Multiply columns, and their lengthscales unless training scales them: nothing changes."""
     powers = ((1, -3, 0), (12, 10, 0), (-9, -12, 0))
     powers = powers if is_float32(p) else (*powers, (100, -100, 0))
     for exponents in powers[-1:] if learner.standardises else powers:
@@ -121,6 +124,7 @@ def rows_permuted(learner, p):
 
 
 def row_repeated(learner, p):
+    """Replace two equal rows by one with the sum of their weights: nothing changes."""
     X, y, label = (np.array(a) for a in (p.X, p.y, p.label))
     X[1], y[1], label[1] = X[0], y[0], label[0]
     p = p._replace(X=X, y=y, label=label)
@@ -132,6 +136,7 @@ def row_repeated(learner, p):
 
 
 def weight_zero_holds_anything(learner, p):
+    """Change the inputs and targets of rows of weight 0: other rows keep their results."""
     absent = p.folds[:, -1]
     w = np.array(p.w)
     w[absent] = 0
@@ -145,13 +150,14 @@ def weight_zero_holds_anything(learner, p):
 
 
 def weight_zero_is_absent(learner, p):
+    """Remove the rows of weight 0: other rows keep their results."""
     absent = p.folds[:, -1]
     w = np.array(p.w)
     w[absent] = 0
-    kept = np.setdiff1d(np.arange(len(w)), absent)
-    new_folds = np.searchsorted(kept, p.folds[:, :-1]).astype(np.int32)
-    q = p._replace(X=p.X[kept], y=p.y[kept], label=p.label[kept], w=p.w[kept], folds=new_folds)
-    yield Pair(q, p._replace(w=w), lambda o: scatter_rows(o, kept, len(w)))
+    rest = np.setdiff1d(np.arange(len(w)), absent)
+    new_folds = np.searchsorted(rest, p.folds[:, :-1]).astype(np.int32)
+    q = p._replace(X=p.X[rest], y=p.y[rest], label=p.label[rest], w=p.w[rest], folds=new_folds)
+    yield Pair(q, p._replace(w=w), lambda o: scatter_rows(o, rest, len(w)))
 
 
 def constant_column_absent(learner, p):
@@ -257,13 +263,13 @@ def without_rows(o: Outcome, at) -> Outcome:
     return o._replace(rows=rows)
 
 
-def scatter_rows(o: Outcome, kept, n: int) -> Outcome:
-    """Place the out-of-fold values among `n` rows; other rows get NaN, which is not compared."""
+def scatter_rows(o: Outcome, numbers, n: int) -> Outcome:
+    """Place out-of-fold values at some of `n` rows; other rows get NaN, which is not compared."""
     if o.rows is None:
         return o
     old = as_float64(o.rows)
     rows = np.full((*old.shape[:-2], n, old.shape[-1]), np.nan)
-    rows[..., kept, :] = old
+    rows[..., numbers, :] = old
     return o._replace(rows=rows)
 
 
@@ -313,6 +319,7 @@ def representable(scores: np.ndarray, dtype) -> bool:
 
 
 def assert_relations(learner, learn, relations, p: Problem, tol: float) -> None:
+    """Check the relations that the learner must keep; `learn` may be its compiled function."""
     for relation in relations:
         if learner.targets not in relation.targets or relation.name in learner.excluded:
             continue

@@ -110,7 +110,7 @@ def rows(n=30, d=2, seed=0):
 
 @pytest.fixture
 def fresh():
-    """Clear the compiled programs, before and after a test that replaces a part of them."""
+    """Clear compiled programs before and after a test that patches functions they trace."""
     programs = validation._validate_rows, robust._fit
     for program in programs:
         program.clear_cache()

@@ -29,7 +29,7 @@ def triangle(x, low, high):
 
 
 def spread(energies):
-    """Return the upper median less the smallest, or the largest less the smallest if that is 0."""
+    """Return the upper median less the least energy; if it is 0, the largest less the least."""
     ordered = sorted(energies)
     middle = ordered[len(ordered) // 2]
     return (middle if middle > ordered[0] else ordered[-1]) - ordered[0]
@@ -38,8 +38,13 @@ def spread(energies):
 def anneal(E, x, low, high, jumps, draws, T0, Tac0, alpha=0.05, part=0.99, G=1):
     """Run Algorithm 6 on fixed random numbers: Cauchy `jumps (k, q, p)`, uniform `draws (k, q)`.
 
+    `E` is the energy of a point, `x` has `q` starting points, and `low` and `high` bound each
+    coordinate. Every `G` rounds, T^ac changes by the share `alpha`, so that the variance comes
+    near `part` of its largest value.
+
     Returns:
-        All probes `((k + 1) q, p)`; the final x and energies; T^ac and the variance by round.
+        All points tried `((k + 1) q, p)`; the final x and energies; T^ac over `spread` of the first
+        energies, by round; the variance at the start and by round.
     """
     x = [list(row) for row in x]
     q, p = len(x), len(x[0])

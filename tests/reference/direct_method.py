@@ -52,7 +52,7 @@ def machine_of_multipliers(value, a, intercept, X, Z, lengthscale):
 
 
 def large_margin(Z, X, y, C, w, lengthscale, loss="hinge"):
-    """Solve the dual of the support vector machine (eq. 37-39)."""
+    """Return the support vector machine of the prototypes `Z`, by its dual (eq. 37-39)."""
     X, y, w = X[w > 0], y[w > 0], w[w > 0]
     Q = projected_gram(X, Z, lengthscale)
     a, intercept, value = svm.multipliers(Q, y, C * w, loss)

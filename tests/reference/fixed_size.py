@@ -11,7 +11,7 @@ def nystroem(X, Z, lengthscale):
 
 
 def ridge(Phi, y, C, intercept_penalty, weights=None):
-    """Solve the extended system of eq. 7, with any penalty of the intercept."""
+    """Return the weights and then the intercept, by eq. 7 with any penalty of the intercept."""
     n, p = Phi.shape
     w = np.ones(n) if weights is None else weights
     Phi_e = np.hstack([Phi, np.ones((n, 1))])

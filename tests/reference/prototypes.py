@@ -114,7 +114,7 @@ def swap(X, h, codes, working, drawn):
 
 
 def algorithm_1(X, h, m, trials, rng):
-    """Run Algorithm 1 literally: draw X* and X+, and keep the swap if the entropy rises."""
+    """Run Algorithm 1 literally: swap random rows if the entropy rises; return the row numbers."""
     n = len(X)
     D = (((X[:, None] - X[None]) / h) ** 2).sum(2)
     K = np.exp(-D / 4)

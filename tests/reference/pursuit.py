@@ -1,6 +1,6 @@
-"""Pursuits by loops, and an exhaustive search over supports.
+"""Pursuits by loops.
 
-Algorithms 1, 3 and 5 of Karsmakers 2011; other sources are named at their functions.
+Algorithms 1 and 3 of Karsmakers 2011; other sources are named at their functions.
 """
 
 import numpy as np
@@ -66,7 +66,7 @@ def scdp(A, b, steps, order=None):
 
 
 def least_squares(A, b, atoms):
-    """Minimise 1/2 w'Aw - b'w over coefficients on some atoms."""
+    """Return the w that minimises 1/2 w'Aw - b'w and is zero except on some atoms."""
     w = np.zeros(len(b))
     w[atoms] = np.linalg.solve(A[np.ix_(atoms, atoms)], b[atoms])
     return w
@@ -76,7 +76,7 @@ def subspace_pursuit(X, y, K, iterations=50):
     """Run Algorithm 1 of Kabbara 2015.
 
     Returns:
-        The atoms, their coefficients, and the norm of the residual after each iteration.
+        The atoms, their coefficients, and the residual's norm at first and after each iteration.
     """
 
     def largest(values):

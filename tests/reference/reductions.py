@@ -6,7 +6,7 @@ import numpy as np
 
 
 def reweighted(Q, y, C, penalty, steps=50, change=1e-4):
-    """Run the loop of Algorithms 3 and 4 as printed, on eq. 10.
+    """Run the loop of Algorithms 3 and 4 as printed, on eq. 10, from the first `penalty`.
 
     Returns:
         The coefficients, the intercept and the number of steps.
@@ -23,8 +23,8 @@ def reweighted(Q, y, C, penalty, steps=50, change=1e-4):
         penalty = np.array([1 / max(value**2, 1e-200) for value in beta])
         if t > 1 and np.linalg.norm(beta - before) / M < change:
             break
-    kept = np.array([abs(value) > 1e-6 for value in beta])
-    return np.where(kept, beta, 0.0), b, t
+    is_active = np.array([abs(value) > 1e-6 for value in beta])
+    return np.where(is_active, beta, 0.0), b, t
 
 
 def jointly(Q, Y, C, penalty, steps=300):

@@ -93,7 +93,7 @@ def parts(solution):
 
 
 def gain_of(problem, support, beta, b, candidate):
-    """Return the best coefficient of one more candidate, and the decrease of the objective."""
+    """Return the best coefficient of one more candidate, and how far it lowers the objective."""
     column = problem.rows[:, candidate]
     outputs = problem.rows[:, support] @ beta + b
     slope = problem.candidates[candidate, support] @ beta

@@ -72,8 +72,8 @@ def solve_dual(Q, linear, low, high, start, tolerance=1e-10, steps=1000):
 def multipliers(Q, y, bounds, loss="hinge"):
     """Return signed multipliers, the intercept, and the optimal objective (Wu et al., eq. 37-39).
 
-    With the hinge loss the multiplier of row i is at most `bounds_i = C w_i`. With the squared
-    hinge, `C/2 sum w xi^2`, it has no bound, and the diagonal of `Q` grows by `1 / bounds_i`.
+    With the hinge loss the size of the multiplier of row i is at most `bounds_i = C w_i`. With the
+    squared hinge, `C/2 sum w xi^2`, it has no bound; the diagonal of `Q` grows by `1 / bounds_i`.
     """
     if loss == "squared_hinge":
         Q, bounds = Q + np.diag(1 / bounds), np.full(len(y), np.inf)

@@ -7,8 +7,8 @@ import statistics
 def encode_csv(train_path, path, target, numeric, missing=("",), impute=False):
     """Return rows of numbers: columns in `numeric` as they are, the others as indicators.
 
-    A missing number becomes the training median. With `impute`, a categorical column with missing
-    training cells gets one more indicator, of missing cells.
+    Categories, and the medians that replace missing numbers, come from `train_path`. With `impute`,
+    a categorical column with missing training cells gets one more indicator, of missing cells.
     """
     with open(train_path, encoding="utf-8", newline="") as file:
         train = list(csv.DictReader(file))
