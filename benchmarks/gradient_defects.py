@@ -134,7 +134,7 @@ def compare(kind: Callable[..., Any], n: int, m: int) -> dict[str, dict[str, flo
         lengthscales = np.asarray(getattr(trained.kernel, "lengthscale"))  # noqa: B009
         r2 = 1 - np.mean((trained.predict(X[n:]) - y_test) ** 2) / np.var(y_test)
         result[name] = {"seconds": seconds, "cv error": trained.cv_error, "test R2": float(r2)}
-        result[name]["longest over shortest"] = float(np.ptp(np.log(lengthscales)))
+        result[name]["log of longest over shortest"] = float(np.ptp(np.log(lengthscales)))
         if name == "Gradient":
             order = np.random.default_rng(1).permutation(n)[: n // FOLDS * FOLDS]
             folds = order.reshape(FOLDS, -1)

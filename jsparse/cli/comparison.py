@@ -101,4 +101,4 @@ def print_notes(result: Comparison, max_seconds: float, peer: str) -> None:
         print(f"without {method.name}: {'failed: ' if method.failed else ''}{method.why}")
     print("fit: with tuning and compilation")
     if any(line.name == SVM for line in result.lines):
-        print(f"{SVM}: with {peer}, C by five folds; fit: of the search alone")
+        print(f"{SVM}: with {peer}, C by at most five folds; fit: of the search alone")

@@ -80,8 +80,10 @@ class Interrupts:
     def delayed(self) -> Iterator[None]:
         """Delay interrupts until the end of the block, which should be short."""
         self._raising = False
-        yield
-        self._raising = True
+        try:
+            yield
+        finally:
+            self._raising = True
         self.check()
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:

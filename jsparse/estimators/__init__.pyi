@@ -1180,12 +1180,16 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
     prototypes. A support vector machine in this span gives the coefficients and the intercept.
 
     Args:
-        n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem. Or a
-            fraction between 0 and 1 of the support vectors of scikit-learn's `SVC` with the
-            same C and kernel. If C is tuned, `SVC` has C = 1. If the lengthscale of a kernel
-            name is tuned, `SVC` has an RBF kernel, whose lengthscale is the square root of half
-            the number of columns. With several classes, the number of support vectors is the
-            mean over the one-versus-rest problems.
+        n_prototypes: number of prototypes `m`, at most the number of rows. With several
+            increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
+            "auto" doubles the number while the error falls and the time limit of the search
+            permits. None takes a third of the rows, at least one for each class, and at most
+            300, or 20 where a descent moves the prototypes. Or a fraction between 0 and 1 of
+            the support vectors of scikit-learn's `SVC` with the same C and kernel. If C is
+            tuned, `SVC` has C = 1. If the lengthscale of a kernel name is tuned, `SVC` has an
+            RBF kernel, whose lengthscale is the square root of half the number of columns. With
+            several classes, the number of support vectors is the mean over the one-versus-rest
+            problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
@@ -1194,8 +1198,8 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents. The first starts from points by `selection`, the others from
             random rows. After 20 steps only the descent with the lowest objective goes on.
-        sharing: whether the problems of several classes, or several targets, have "shared" or
-            "separate" prototypes.
+        sharing: whether the problems of several classes, or several targets, have "shared"
+            prototypes, or each problem `n_prototypes` "separate" ones.
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iter: limit of steps of the descent. A new value compiles the programs again.
         loss: loss of the support vector machine, "hinge" or "squared_hinge".
@@ -1238,7 +1242,11 @@ class SparseKernelRidgeRegressor(Regressor):
     A descent moves the prototypes, which need not be rows.
 
     Args:
-        n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem.
+        n_prototypes: number of prototypes `m`, at most the number of rows. With several
+            increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
+            "auto" doubles the number while the error falls and the time limit of the search
+            permits. None takes a third of the rows, at least one for each class, and at most
+            300, or 20 where a descent moves the prototypes.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
@@ -1247,8 +1255,8 @@ class SparseKernelRidgeRegressor(Regressor):
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents. The first starts from points by `selection`, the others from
             random rows. After 20 steps only the descent with the lowest objective goes on.
-        sharing: whether the problems of several classes, or several targets, have "shared" or
-            "separate" prototypes.
+        sharing: whether the problems of several classes, or several targets, have "shared"
+            prototypes, or each problem `n_prototypes` "separate" ones.
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iter: limit of steps of the descent. A new value compiles the programs again.
 
@@ -1288,12 +1296,16 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
     the span of the prototypes. The prototypes need not be rows.
 
     Args:
-        n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem. Or a
-            fraction between 0 and 1 of the support vectors of scikit-learn's `SVC` with the
-            same C and kernel. If C is tuned, `SVC` has C = 1. If the lengthscale of a kernel
-            name is tuned, `SVC` has an RBF kernel, whose lengthscale is the square root of half
-            the number of columns. With several classes, the number of support vectors is the
-            mean over the one-versus-rest problems.
+        n_prototypes: number of prototypes `m`, at most the number of rows. With several
+            increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
+            "auto" doubles the number while the error falls and the time limit of the search
+            permits. None takes a third of the rows, at least one for each class, and at most
+            300, or 20 where a descent moves the prototypes. Or a fraction between 0 and 1 of
+            the support vectors of scikit-learn's `SVC` with the same C and kernel. If C is
+            tuned, `SVC` has C = 1. If the lengthscale of a kernel name is tuned, `SVC` has an
+            RBF kernel, whose lengthscale is the square root of half the number of columns. With
+            several classes, the number of support vectors is the mean over the one-versus-rest
+            problems.
         size_tolerance: among several numbers, choose the smallest whose error is within this
             many standard errors of the smallest error.
         stop_when_flat: try several numbers in increasing order, and stop when the error falls
@@ -1302,8 +1314,8 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents. The first starts from points by `selection`, the others from
             random rows. After 20 steps only the descent with the lowest objective goes on.
-        sharing: whether the problems of several classes, or several targets, have "shared" or
-            "separate" prototypes.
+        sharing: whether the problems of several classes, or several targets, have "shared"
+            prototypes, or each problem `n_prototypes` "separate" ones.
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iter: limit of steps of the descent. A new value compiles the programs again.
         loss: "hinge" or "squared_hinge".
@@ -1348,8 +1360,9 @@ class SparseReducedLSSVMClassifier(Classifier):
     `size_tolerance` standard errors of the lowest.
 
     Args:
-        n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times
-            the square root of the number of rows (Table III), at most 1000.
+        n_prototypes: initial number of prototypes, or several numbers, from which
+            cross-validation chooses one; None for `k` times the square root of the number of
+            rows (Table III), at most 1000.
         size_tolerance: choose the smallest `C` whose error is within this many standard errors
             of the smallest error; a smaller `C` leaves fewer prototypes. The tolerance also
             chooses among several initial numbers.
@@ -1409,8 +1422,9 @@ class SparseReducedLSSVMRegressor(Regressor):
     their prototypes. `C` is chosen as in `SparseReducedLSSVMClassifier`.
 
     Args:
-        n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times
-            the square root of the number of rows (Table III), at most 1000.
+        n_prototypes: initial number of prototypes, or several numbers, from which
+            cross-validation chooses one; None for `k` times the square root of the number of
+            rows (Table III), at most 1000.
         size_tolerance: choose the smallest `C` whose error is within this many standard errors
             of the smallest error; a smaller `C` leaves fewer prototypes. The tolerance also
             chooses among several initial numbers.

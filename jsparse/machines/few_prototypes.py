@@ -191,12 +191,11 @@ class DirectMethod(FewPrototypes):
     tuned for a cheaper machine on the points from which the descent starts, and only then `C`.
 
     Args:
-        n_prototypes: see `Sized`; with "separate" prototypes, the number for each problem.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents. The first starts from points by `selection`, the others from
             random rows. After 20 steps only the descent with the lowest objective goes on.
-        sharing: whether the problems of several classes, or several targets, have "shared" or
-            "separate" prototypes.
+        sharing: whether the problems of several classes, or several targets, have "shared"
+            prototypes, or each problem `n_prototypes` "separate" ones.
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_iterations: limit of steps of the descent. A new value compiles the programs again.
     """

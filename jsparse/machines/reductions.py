@@ -58,8 +58,9 @@ class SparseReduction(Prototypes, FromSums):
     machine.
 
     Args:
-        n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times the
-            square root of the number of rows (Table III), at most 1000.
+        n_prototypes: initial number of prototypes, or several numbers, from which cross-validation
+            chooses one; None for `k` times the square root of the number of rows (Table III), at
+            most 1000.
         selection: how the initial prototypes are chosen: "renyi" or "uniform".
         size_tolerance: choose the smallest `C` whose error is within this many standard errors of
             the smallest error; a smaller `C` leaves fewer prototypes. The tolerance also chooses
