@@ -64,7 +64,7 @@ class SparseReduction(Prototypes, FromSums):
         size_tolerance: choose the smallest `C` whose error is within this many standard errors of
             the smallest error; a smaller `C` leaves fewer prototypes. The tolerance also chooses
             among several initial numbers.
-        k: see `n_prototypes`.
+        k: factor of the square root in the default of `n_prototypes`.
         initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows (Algorithm
             3), or "dual" for an LS-SVM of the prototypes alone (eq. 6, Algorithm 4), which needs
             the rows in memory.
@@ -331,7 +331,7 @@ def _fit(
     weights: Float[Array, " n"],
     block_rows: int | None,
 ) -> ReducedFit:
-    """Fit a variant from sums over the rows; meanwhile a power of two scales the targets."""
+    """See `fit`. A power of two scales the targets to size one before the rows are summed."""
     columns = reduction_columns(kernel, prototypes)
     y = jnp.where((weights > 0).reshape(-1, *[1] * (y.ndim - 1)), y, 0)
     exponent = target_exponent(variant, y)
