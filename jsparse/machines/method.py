@@ -191,7 +191,7 @@ class Method(eqx.Module):
             )
 
     def check_classes(self, classes: Shaped[np.ndarray, " k"], present: int) -> None:
-        """Raise a `ValueError` if only `present` classes have rows; `FromSums` allows it."""
+        """Raise a `ValueError` if only `present` of all classes have rows; `FromSums` does not."""
         if present < len(classes):
             raise ValueError(
                 f"classes: expected rows of all of them with {type(self).__name__}, got rows of "
@@ -208,7 +208,7 @@ class Method(eqx.Module):
     def values_of_C(self, C: ArrayLike | None) -> ArrayLike:
         """Return the values of `C` to choose from: the user's `C`, or `default_C` if it is None.
 
-        Raise a `ValueError` if the user states values and the method has no `C`.
+        Without a `C` return the number 1, or raise a `ValueError` if the user states values.
         """
         if self.has_C:
             return self.default_C if C is None else C
@@ -244,22 +244,20 @@ class Method(eqx.Module):
             )
 
     def check_sums(self, argument: str) -> Any:
-        """Return the method if it is a `FromSums`, else raise a `ValueError` on the argument."""
+        """Return the method if it needs only sums over rows, else raise a `ValueError`."""
         raise sums_needed(self, argument, ", which needs all rows together")
 
     def resolve(self, shape: Shape) -> "Method":
         """Return the method with its defaults replaced by values that depend on the shape.
 
-        Raise a `ValueError` for a setting that the shape does not allow, such as more prototypes
-        than rows.
+        If the shape does not allow a setting, such as too many prototypes, raise a `ValueError`.
         """
         return self
 
     def capped(self, shape: Shape) -> "Method":
         """Return the method with its numbers of points limited to what the shape allows.
 
-        Callers that fit to many subsets of rows call this first, as `resolve` raises for a subset
-        that is too small.
+        Callers fit to many subsets of rows; `resolve` would raise for a subset that is too small.
         """
         return self
 
@@ -316,7 +314,7 @@ class Method(eqx.Module):
 
     @property
     def plan_arguments(self) -> dict[str, Any]:
-        """Arguments for `training.plan.plan`, which estimates memory: the number of features."""
+        """Arguments of `training.plan.plan`, which estimates memory, by default `n_features`."""
         return {"n_prototypes": self.n_features}
 
     @property
@@ -442,10 +440,7 @@ class Method(eqx.Module):
         return None
 
     def error_status(self, status: Int[np.ndarray, " s"]) -> Int[np.ndarray, " s"]:
-        """Return the stop code of the held-out error for each `C`, given its machines' worst code.
-
-        A method may replace a code that does not spoil predictions; by default none is replaced.
-        """
+        """Return stop codes of the held-out errors for each `C`; by default the machines' worst."""
         return status
 
     def shortened(self, n_sizes: int) -> "Method":

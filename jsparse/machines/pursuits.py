@@ -190,8 +190,8 @@ def fit(
     number of steps depends on values; `refit` is differentiable in both modes.
 
     Raises:
-        ValueError: for inputs whose shapes do not fit, values known to be out of range, or more
-            atoms than there are.
+        ValueError: for inputs whose shapes do not fit, values known to be out of range, sizes above
+            the number of atoms or None, or a `subset` without a `key`.
     """
     X, candidates = as_float(X), as_float(candidates)
     X, y, weights = in_one_dtype(X, as_array(y), weights)
@@ -264,11 +264,11 @@ def refit(
         D = jnp.concatenate([D, root * jnp.eye(D.shape[1], dtype=D.dtype)])
         targets = jnp.pad(targets, ((0, D.shape[1]), (0, 0)))
     coefficients = least_squares(D, targets)
-    mean = jnp.zeros(coefficients.shape[1:], X.dtype)
+    constant = jnp.zeros(coefficients.shape[1:], X.dtype)
     if intercept:
         share = w / jnp.sum(w)
-        mean = dot(share, y.reshape(len(X), -1)) - dot(dot(share, columns(X)), coefficients)
-    return columns.expansion(coefficients.reshape(-1, *y.shape[1:]), mean.reshape(y.shape[1:]))
+        constant = dot(share, y.reshape(len(X), -1)) - dot(dot(share, columns(X)), coefficients)
+    return columns.expansion(coefficients.reshape(-1, *y.shape[1:]), constant.reshape(y.shape[1:]))
 
 
 @compiled
@@ -326,7 +326,8 @@ def _family(
 def sizes_of(numbers: Any, most: int, what: str) -> tuple[int, ...]:
     """Return one number of atoms, or several, as a tuple.
 
-    Raise a `ValueError` unless they increase from 1 to at most `most`, which `what` describes.
+    Raise a `ValueError` unless they are increasing whole numbers between 1 and `most`. The text
+    `what` describes `most` in the message.
     """
     return increasing(
         "n_prototypes", numbers if isinstance(numbers, tuple) else (numbers,), most, what

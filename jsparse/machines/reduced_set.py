@@ -42,8 +42,7 @@ class ReducedSet(NamedTuple):
     """A machine of few prototypes that approximates a large machine."""
 
     expansion: KernelExpansion
-    # |w - w'| / |w|, for the weight vectors of the large machine w and of this machine w'
-    error: Float[Array, ""]
+    error: Float[Array, ""]  # |w - w'| / |w|, large machine w, approximation w' before a refit
     status: Int[Array, ""]
 
     __repr__ = short_repr
@@ -63,8 +62,7 @@ class ReducedSetSVM(FewPrototypes):
             by randomly pivoted Cholesky. None: all rows; the machine then needs the kernel matrix,
             and the time grows with the cube of the number of rows.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iterations: limit of steps of the descent. It is the length of the history, so a new
-            value compiles the programs again.
+        max_iterations: limit of steps of the descent. A new value compiles the programs again.
     """
 
     refit: bool = setting(False)
@@ -208,7 +206,7 @@ def simplify(
         start: prototypes from which "gradient" starts, in the units of the machine's prototypes,
             shape `m d`; None for the start described above.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iterations: limit of steps of the descent; the length of the history (static).
+        max_iterations: limit of steps of the descent (static).
 
     Returns:
         `ReducedSet`, with the status of the descent; `CONVERGED` for a fixed point.
@@ -370,9 +368,9 @@ def from_sklearn(machine: Any) -> KernelExpansion:
     if len(dual) == 1:
         coefficients, intercept = dual[0], intercept[0]
     else:
-        rows = np.split(np.arange(len(X)), np.cumsum(machine.n_support_)[:-1])
+        class_rows = np.split(np.arange(len(X)), np.cumsum(machine.n_support_)[:-1])
         coefficients, intercept = np.zeros((len(X), len(intercept))), -intercept
-        for p, (i, j) in enumerate(itertools.combinations(range(len(rows)), 2)):
-            coefficients[rows[i], p] = -dual[j - 1, rows[i]]
-            coefficients[rows[j], p] = -dual[i, rows[j]]
+        for p, (i, j) in enumerate(itertools.combinations(range(len(class_rows)), 2)):
+            coefficients[class_rows[i], p] = -dual[j - 1, class_rows[i]]
+            coefficients[class_rows[j], p] = -dual[i, class_rows[j]]
     return KernelExpansion(kernel, X, as_array(coefficients, X.dtype), as_array(intercept, X.dtype))

@@ -248,10 +248,9 @@ def _system(columns: ReductionColumns, sums: NormalEquations) -> System:
 def _first_sizes(
     variant: Variant, columns: ReductionColumns, system: System, C: Float[Array, ""]
 ) -> Float[Array, " M"]:
-    """Return the first `lambda_j`, the norm over outputs of prototype `j`'s coefficients.
+    """Return the first `lambda`: norms over outputs of each coefficient of the first machine.
 
-    The coefficients are of the first machine; with the start "weights", its weights in Nystroem
-    features replace them.
+    With the start "weights" these are coefficients of Nystroem features, else of prototypes.
     """
     if variant.initialization == "primal":
         # The fixed-size LS-SVM (Karsmakers 2011, Theorem 1).

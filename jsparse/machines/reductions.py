@@ -68,9 +68,9 @@ class SparseReduction(Prototypes, FromSums):
         initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows (Algorithm
             3), or "dual" for an LS-SVM of the prototypes alone (eq. 6, Algorithm 4), which needs
             the rows in memory.
-        start: the initial sizes in the reweighting: the "coefficients" of the first machine, or for
-            "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights, although
-            feature `j` is unrelated to prototype `j`.
+        start: the reweighting starts from the sizes of the "coefficients" of the first machine, or
+            for "primal" of its "weights" in Nystroem features. Algorithm 3 prints the weights,
+            although feature `j` is unrelated to prototype `j`.
         loss: the squared errors of all "rows", or of the "prototypes" alone, which is the
             SV_L0-norm PFS-LSSVM of the paper's comparison; it needs the rows in memory.
         rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as

@@ -97,10 +97,7 @@ def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
 def _sums_by_class(
     features: FeatureMap, parts: Rows, code: Code, block_rows: int | None
 ) -> NormalEquations:
-    """Return the sums of features, not targets, over each class of each fold.
-
-    The leading axes are `v k`, folds and classes.
-    """
+    """Return the sums without targets over each class of each fold, axes `v k`: folds, classes."""
     v, k = parts.weights.shape[0], code.matrix.shape[0]
     group = jnp.arange(v, dtype=jnp.int32)[:, None] * k + parts.y
 

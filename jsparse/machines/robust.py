@@ -286,10 +286,7 @@ def _fit(
     max_iterations: Int[Array, ""],
     block_rows: int | None,
 ) -> RobustFit:
-    """See `fit`; None stands for weights of 1, Huber's loss and an automatic threshold.
-
-    A loop fits one output at a time.
-    """
+    """See `fit`. A loop fits one output at a time. A `quantile` of None means Huber's loss."""
     Phi = map_row_blocks(feature_map, X, rows_in_block(block_rows))
     n, outputs = len(X), _outputs(y, C, quantile)
     w = jnp.ones(n, X.dtype) if weights is None else weights

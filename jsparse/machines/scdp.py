@@ -257,8 +257,8 @@ def fit(
     selection does not change. The figures in `info` have derivatives of 0.
 
     Raises:
-        ValueError: for inputs whose shapes do not fit, values known to be out of range, or more
-            prototypes than candidates.
+        ValueError: for inputs whose shapes do not fit, values known to be out of range, more
+            prototypes than candidates, or only one of `subset` and `key`.
     """
     X, candidates = as_float(X), as_float(candidates)
     X, y, weights = in_one_dtype(X, as_array(y), weights)

@@ -86,7 +86,7 @@ def select(
     subset: int | None,
     rule: conjugate.Rule = "residual",
 ) -> Path:
-    """Return the path of each of `v` systems `A[owner[i]] w = b[i]`, of `max_prototypes` each.
+    """Return paths of at most `max_prototypes`, one for each of `v` systems `A[owner[i]] w = b[i]`.
 
     All `c` columns of a right-hand side share one selection. With a `subset` and a `key`, every
     step examines `subset` random candidates by their residuals. Otherwise it examines all

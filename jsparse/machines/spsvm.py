@@ -44,10 +44,10 @@ class SpSVM(Candidates):
     """Sparse support vector machines of growing size (Keerthi et al. 2006).
 
     Several classes are several binary problems, each with separate prototypes. The kernel is tuned
-    for the fixed-size LS-SVM on the first 300 candidates, as a path for every kernel, `C` and fold
-    would take many times longer. Then a few kernels and values of `C` near the best ones are tried
-    on the first quarter of the path. The size is tuned on the whole path. `Candidates` describes
-    the settings that are not listed.
+    for the fixed-size LS-SVM on the first candidates, at least 300, as a path for every kernel, `C`
+    and fold would take many times longer. Then a few kernels and values of `C` near the best ones
+    are tried on the first quarter of the path, at least 32 prototypes. The size is tuned on the
+    whole path. `Candidates` describes the settings that are not listed.
 
     Args:
         subset: number of random candidates examined for each prototype; None for 59.

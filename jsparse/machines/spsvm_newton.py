@@ -20,8 +20,8 @@ _MOVED = 4  # units of epsilon: a line search ends with a step that moves by les
 class Objective(NamedTuple):
     """The data-fit term `C/2 sum_i w_i max(0, 1 - y_i f_i)^2` of values `f`."""
 
-    y: Float[Array, " n"]
-    w: Float[Array, " n"]
+    y: Float[Array, " n"]  # classes -1 and +1
+    w: Float[Array, " n"]  # row weights
     C: Float[Array, ""]
 
     __repr__ = short_repr
