@@ -805,8 +805,7 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
             chosen by randomly pivoted Cholesky. None: all rows; the machine then needs the
             kernel matrix, and the time grows with the cube of the number of rows.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iter: limit of steps of the descent. It is the length of the history, so a new value
-            compiles the programs again.
+        max_iter: limit of steps of the descent. A new value compiles the programs again.
 
     Other parameters, and attributes: see `KernelMachineClassifier`.
     """
@@ -1041,7 +1040,7 @@ class SCDPClassifier(_SeveralSizes, Classifier):
             "separate" ones.
         stopping: end a path once its error no longer changes (eq. 38), to save time. By default
             all paths have `max_prototypes`, the paper's safest choice.
-        nu: see `fit`.
+        nu: penalty of the intercept, see `fit`.
 
     Other parameters, and attributes: see `KernelMachineClassifier`.
     """
@@ -1093,7 +1092,7 @@ class SCDPRegressor(_SeveralSizes, Regressor):
             "separate" ones.
         stopping: end a path once its error no longer changes (eq. 38), to save time. By default
             all paths have `max_prototypes`, the paper's safest choice.
-        nu: see `fit`.
+        nu: penalty of the intercept, see `fit`.
 
     Other parameters, and attributes: see `KernelMachineRegressor`.
     """
@@ -1142,7 +1141,8 @@ class SpSVMClassifier(_SeveralSizes, Classifier):
         size_tolerance: choose the smallest size whose error is within this many standard errors
             of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
             one-standard-error rule.
-        growth: see `fit`.
+        growth: factor by which the number of prototypes grows between optimisations of all
+            coefficients, see `fit`.
 
     Other parameters, and attributes: see `KernelMachineClassifier`.
     """
@@ -1370,13 +1370,13 @@ class SparseReducedLSSVMClassifier(Classifier):
             by less than a tenth of a standard error, or when the next number would exceed the
             time limit of the search.
         selection: how the initial prototypes are chosen: "renyi" or "uniform".
-        k: see `n_prototypes`.
+        k: factor of the square root in the default of `n_prototypes`.
         initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows
             (Algorithm 3), or "dual" for an LS-SVM of the prototypes alone (eq. 6, Algorithm 4),
             which needs the rows in memory.
-        start: the initial sizes in the reweighting: the "coefficients" of the first machine, or
-            for "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights,
-            although feature `j` is unrelated to prototype `j`.
+        start: the reweighting starts from the sizes of the "coefficients" of the first machine,
+            or for "primal" of its "weights" in Nystroem features. Algorithm 3 prints the
+            weights, although feature `j` is unrelated to prototype `j`.
         loss: the squared errors of all "rows", or of the "prototypes" alone, which is the
             SV_L0-norm PFS-LSSVM of the paper's comparison; it needs the rows in memory.
         rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as
@@ -1432,13 +1432,13 @@ class SparseReducedLSSVMRegressor(Regressor):
             by less than a tenth of a standard error, or when the next number would exceed the
             time limit of the search.
         selection: how the initial prototypes are chosen: "renyi" or "uniform".
-        k: see `n_prototypes`.
+        k: factor of the square root in the default of `n_prototypes`.
         initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows
             (Algorithm 3), or "dual" for an LS-SVM of the prototypes alone (eq. 6, Algorithm 4),
             which needs the rows in memory.
-        start: the initial sizes in the reweighting: the "coefficients" of the first machine, or
-            for "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights,
-            although feature `j` is unrelated to prototype `j`.
+        start: the reweighting starts from the sizes of the "coefficients" of the first machine,
+            or for "primal" of its "weights" in Nystroem features. Algorithm 3 prints the
+            weights, although feature `j` is unrelated to prototype `j`.
         loss: the squared errors of all "rows", or of the "prototypes" alone, which is the
             SV_L0-norm PFS-LSSVM of the paper's comparison; it needs the rows in memory.
         rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as

@@ -46,8 +46,8 @@ class Shape(NamedTuple):
     """The numbers of rows, columns and classes, known before any work on the rows."""
 
     n: int  # number of rows from which points are chosen
-    n_present: int  # number of rows with a weight above 0; in training, all rows
-    training: int  # `n_present` less the rows of the largest fold
+    n_present: int  # number of rows with a weight above 0; `n` in training on a table
+    training: int  # `n_present` less the rows of the largest fold; `n_present` for a stream
     d: int  # number of columns
     classes: int | None  # number of classes; None for regression
     linear: bool  # whether the kernel is the linear one, which needs no points
@@ -68,13 +68,14 @@ class TrainingRows(NamedTuple):
     weights: Float[np.ndarray, " r"]  # a row of weight 0 is never chosen
     scaling: Scaling  # maps raw inputs to `X`
     n: int  # number of rows without the padding
-    coded: Float[Array, "r e"] | None = None  # the kernel's inputs, if `X` has indicators instead
+    # Inputs of the kernel, in which a category is a number, if `X` has indicator columns instead.
+    coded: Float[Array, "r e"] | None = None
 
     __repr__ = short_repr
 
     @property
     def kernel_inputs(self) -> Float[Array, "r e"]:
-        """The rows as inputs of the kernel."""
+        """The rows as inputs of the kernel: `coded`, or `X` if there are no indicator columns."""
         return self.X if self.coded is None else self.coded
 
     def points_at(self, numbers: Int[np.ndarray, " m"], status: int = CONVERGED) -> "Points":
@@ -190,7 +191,7 @@ class Method(eqx.Module):
             )
 
     def check_classes(self, classes: Shaped[np.ndarray, " k"], present: int) -> None:
-        """Raise a `ValueError` if only `present` of the classes have rows, unless that suffices."""
+        """Raise a `ValueError` if only `present` of all classes have rows; `FromSums` does not."""
         if present < len(classes):
             raise ValueError(
                 f"classes: expected rows of all of them with {type(self).__name__}, got rows of "
@@ -198,7 +199,7 @@ class Method(eqx.Module):
             )
 
     def check_movable(self) -> None:
-        """Raise a `ValueError` if a search cannot move the points along the error's gradient."""
+        """Raise a `ValueError` if a search cannot optimise the prototypes; by default, always."""
         raise ValueError(
             "move_prototypes: expected False but for FixedSize(m) with one number of prototypes, "
             f"got {self!r}"
@@ -207,7 +208,7 @@ class Method(eqx.Module):
     def values_of_C(self, C: ArrayLike | None) -> ArrayLike:
         """Return the values of `C` to choose from: the user's `C`, or `default_C` if it is None.
 
-        Raise a `ValueError` if the user states values and the method has no `C`.
+        Without a `C` return the number 1, or raise a `ValueError` if the user states values.
         """
         if self.has_C:
             return self.default_C if C is None else C
@@ -225,10 +226,11 @@ class Method(eqx.Module):
     def C_to_validate(
         self, C: Float[np.ndarray, "*l"], together: Float[np.ndarray, " s"]
     ) -> Float[np.ndarray, " t"]:
-        """Return the values of `C` to validate, to get the held-out predictions for `C`.
+        """Return the values to validate, to get the held-out predictions of the machines with `C`.
 
-        Return all values that the search has validated `together`, if they include `C` and cost
-        hardly more than `C` alone: their program is compiled already.
+        These are the values that the search has validated `together`, as their program is compiled.
+        If they lack a value of `C`, or take longer than `C` alone, return the distinct values of
+        `C`, which has one entry for each binary problem or one for all.
         """
         includes_C = np.all(np.isin(C, together))
         return together if self.shares_work_over_C and includes_C else np.unique(C)
@@ -242,25 +244,25 @@ class Method(eqx.Module):
             )
 
     def check_sums(self, argument: str) -> Any:
-        """Return the method as a `FromSums`, or raise a `ValueError` that names the argument."""
+        """Return the method if it needs only sums over rows, else raise a `ValueError`."""
         raise sums_needed(self, argument, ", which needs all rows together")
 
     def resolve(self, shape: Shape) -> "Method":
         """Return the method with its defaults replaced by values that depend on the shape.
 
-        Raise a `ValueError` for a setting that the shape does not allow, as too many prototypes.
+        If the shape does not allow a setting, such as too many prototypes, raise a `ValueError`.
         """
         return self
 
     def capped(self, shape: Shape) -> "Method":
         """Return the method with its numbers of points limited to what the shape allows.
 
-        Callers fit to many subsets of rows, some of which are too small for `resolve`.
+        Callers fit to many subsets of rows; `resolve` would raise for a subset that is too small.
         """
         return self
 
     def limited(self, n_prototypes: int) -> "Method":
-        """Return the resolved method with at most `n_prototypes`; by default raise a ValueError."""
+        """Limit a resolved method to `n_prototypes` prototypes; by default raise a `ValueError`."""
         raise ValueError(
             f"method: expected a method whose number of prototypes can be limited, got {self.title}"
             "; distil its machine, see jsparse.distil"
@@ -312,7 +314,7 @@ class Method(eqx.Module):
 
     @property
     def plan_arguments(self) -> dict[str, Any]:
-        """The arguments of `training.plan.plan` that the method decides."""
+        """Arguments of `training.plan.plan`, which estimates memory, by default `n_features`."""
         return {"n_prototypes": self.n_features}
 
     @property
@@ -426,18 +428,19 @@ class Method(eqx.Module):
         return ()
 
     def shorter(self) -> "Sequence[Method]":
-        """Return the methods to validate in turn, each with longer paths, until all paths end.
+        """Return methods with longer and longer paths, of which `self` is the last.
 
-        The last method is `self`, by default the only one. See `path_end`.
+        Validation tries them in this order, until `path_end` ends every path. By default `self` is
+        the only one.
         """
         return (self,)
 
     def path_end(self, scores: Float[np.ndarray, " k"]) -> int | None:
-        """Return the length at which a path ends, given the error of each size; None for no end."""
+        """Return the size at which a path ends, given the error of each size; None for no end."""
         return None
 
     def error_status(self, status: Int[np.ndarray, " s"]) -> Int[np.ndarray, " s"]:
-        """Return the stop codes of held-out errors, given the worst codes of the machines."""
+        """Return stop codes of the held-out errors for each `C`; by default the machines' worst."""
         return status
 
     def shortened(self, n_sizes: int) -> "Method":
@@ -468,7 +471,7 @@ class Method(eqx.Module):
 
 
 def sums_needed(method: Method, argument: str, why: str) -> ValueError:
-    """Return the error that says that the method needs more than sums over rows."""
+    """Return the error for a method that needs more than sums over rows; `why` ends its message."""
     return ValueError(
         f"{argument}: expected a method that needs only sums over rows, such as FixedSize, got "
         f"{type(method).__name__}{why}"
@@ -478,7 +481,7 @@ def sums_needed(method: Method, argument: str, why: str) -> ValueError:
 def check_number(
     name: str, value: Any, least: float, *, above: bool = False, finite: bool = True
 ) -> None:
-    """Raise a `ValueError` unless a setting is a number of at least `least`.
+    """Raise a `ValueError` unless the setting called `name` is a number of at least `least`.
 
     With `above` it must exceed `least`; with `finite` it must be finite. Traced values pass.
     """

@@ -26,15 +26,17 @@ def nested_family(
     path_length: Int[Array, " g"],
     path_status: Int[Array, " g"],
 ) -> Family:
-    """Return the machines of 1 to `q` prototypes, selected for each of `g` groups of outputs.
+    """Return the machines of 1 to `q` prototypes, selected for each of `g` groups of `c` outputs.
 
-    The stop code of a machine is the worse of the codes of its path and of its coefficients.
+    The stop code of a machine is the worst of three: of its coefficients, of its path, and
+    PRECISION_LOST if the error of its coefficients exceeds `LOST`. TRUNCATED and INDEFINITE paths
+    count as COMPLETED for machines smaller than the path's last machine.
 
     Args:
         kernel: kernel of two points.
         candidates: points from which the prototypes are selected, shape `M d`.
-        outputs: the shape of one row's values.
-        support: candidates in the order of selection, -1 after the last.
+        outputs: the shape of one row's values, `()` or `(g c,)`.
+        support: indices of candidates in the order of selection, -1 after the last.
         coefficients: entry `g i` holds the machine of `i + 1` prototypes.
         intercepts: intercept of each machine.
         condition: condition number of each machine's system.
@@ -44,7 +46,7 @@ def nested_family(
         path_status: stop code of the selection.
     """
     size = jnp.arange(1, support.shape[1] + 1, dtype=jnp.int32)
-    # The candidates that truncated or ended a path do not affect its smaller machines.
+    # The candidates that truncated or ended a path do not affect smaller machines of the path.
     concerns_last = (path_status == TRUNCATED) | (path_status == INDEFINITE)
     smaller = size[None, :] < path_length[:, None]
     path_codes = jnp.where(concerns_last[:, None] & smaller, COMPLETED, path_status[:, None])
@@ -71,5 +73,5 @@ def nested_family(
 
 
 def with_sizes(family: Family, sizes: Int[np.ndarray, " k"]) -> Family:
-    """Return the family with its sizes as a NumPy array, which `jit` does not trace."""
+    """Return the family with the given `sizes`, as a NumPy array, which `jit` does not trace."""
     return dataclasses.replace(family, sizes=sizes.astype(np.int32))

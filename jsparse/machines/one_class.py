@@ -13,7 +13,7 @@ from .inner_problems import OneClass
 
 
 class _Descent(DirectMethod):
-    """The settings of the descent."""
+    """The direct method with the objective of the one-class support vector machine."""
 
     def problem(self, kernel: Kernel, *data: Array) -> OneClass:
         """See `DirectMethod.problem`; `C` is `nu`, and the targets have no effect."""
@@ -33,8 +33,9 @@ def fit(
 ) -> DirectFit:
     """Fit a sparse one-class support vector machine (Wu et al. 2006, Section 4.4).
 
-    The machine is negative at outliers. `nu`, above 0 and below 1, is an upper limit of their
-    weighted fraction of the rows. Other arguments, the result and errors are as for `slmc.fit`.
+    The machine's values are negative at outliers. `nu`, above 0 and below 1, limits the weighted
+    fraction of rows that are outliers. Other arguments, the result and errors are as for
+    `slmc.fit`.
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
     """

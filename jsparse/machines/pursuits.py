@@ -40,7 +40,7 @@ class Selected(NamedTuple):
 
 
 class Pursuit(CandidatesFromSums):
-    """The settings of methods whose machines have stated numbers of atoms, and no `C`.
+    """The settings of `KSP`, `KMP` and `KBP`: machines of stated numbers of atoms, without a `C`.
 
     `Candidates` describes the settings that are not listed.
 
@@ -98,7 +98,7 @@ class Pursuit(CandidatesFromSums):
         return replaced(lowered, n_prototypes=at_most(self.n_prototypes, bound))
 
     def default_sizes(self, largest: int) -> tuple[int, ...]:
-        """Return the default numbers of atoms: every size, as one pursuit returns them all."""
+        """Return the default numbers of atoms: 1 to `largest`, as one pursuit returns them all."""
         return tuple(range(1, largest + 1))
 
     @property
@@ -122,7 +122,7 @@ class Pursuit(CandidatesFromSums):
         return dictionary_columns(kernel, points, intercept=self.intercept)
 
     def system(self, sums: NormalEquations) -> System:
-        """Return the `System` of sums over rows, with a column for each target."""
+        """Return the normal equations of the atoms, with a right-hand side for each target."""
         f, total = sums.feature_sum, sums.weight_sum
         A, b = sums.gram, sums.cross.reshape(len(f), -1)
         if self.intercept:
@@ -132,10 +132,16 @@ class Pursuit(CandidatesFromSums):
 
     @abc.abstractmethod
     def select(self, system: System, key: Key | None) -> Selected:
-        """Return machines of every size for each target separately, given the normal equations."""
+        """Solve normal equations for every size in `fit_sizes`, for each target separately.
+
+        The `key` decides the random draws of a method with a `subset`.
+        """
 
     def select_with_rows(self, design: Design, system: System, key: Key | None) -> Selected:
-        """Return machines of every size for rows in memory; by default, call `select`."""
+        """Solve as `select` does, given also the least-squares problem `design` of the rows.
+
+        By default ignore the `design`. This method is called if the rows are in memory.
+        """
         return self.select(system, key)
 
     def solve(
@@ -184,8 +190,8 @@ def fit(
     number of steps depends on values; `refit` is differentiable in both modes.
 
     Raises:
-        ValueError: for inputs whose shapes do not fit, values known to be out of range, or more
-            atoms than there are.
+        ValueError: for inputs whose shapes do not fit, values known to be out of range, sizes above
+            the number of atoms or None, or a `subset` without a `key`.
     """
     X, candidates = as_float(X), as_float(candidates)
     X, y, weights = in_one_dtype(X, as_array(y), weights)
@@ -258,11 +264,11 @@ def refit(
         D = jnp.concatenate([D, root * jnp.eye(D.shape[1], dtype=D.dtype)])
         targets = jnp.pad(targets, ((0, D.shape[1]), (0, 0)))
     coefficients = least_squares(D, targets)
-    mean = jnp.zeros(coefficients.shape[1:], X.dtype)
+    constant = jnp.zeros(coefficients.shape[1:], X.dtype)
     if intercept:
         share = w / jnp.sum(w)
-        mean = dot(share, y.reshape(len(X), -1)) - dot(dot(share, columns(X)), coefficients)
-    return columns.expansion(coefficients.reshape(-1, *y.shape[1:]), mean.reshape(y.shape[1:]))
+        constant = dot(share, y.reshape(len(X), -1)) - dot(dot(share, columns(X)), coefficients)
+    return columns.expansion(coefficients.reshape(-1, *y.shape[1:]), constant.reshape(y.shape[1:]))
 
 
 @compiled
@@ -294,7 +300,7 @@ def _solve(
 def _family(
     method: Pursuit, columns: DictionaryColumns, equations: NormalEquations, selected: Selected
 ) -> Family:
-    """Return the machines, with intercepts that absorb the constants subtracted from the atoms."""
+    """Return the selected machines, whose intercepts absorb the constants `columns.shift`."""
     outputs = equations.target_sum.shape
     equations = equations.with_outputs((math.prod(outputs),))
     coefficients = jnp.moveaxis(selected.coefficients, 0, -1)  # s p c
@@ -318,7 +324,11 @@ def _family(
 
 
 def sizes_of(numbers: Any, most: int, what: str) -> tuple[int, ...]:
-    """Return the numbers of atoms as a tuple; raise a `ValueError` unless they are increasing."""
+    """Return one number of atoms, or several, as a tuple.
+
+    Raise a `ValueError` unless they are increasing whole numbers between 1 and `most`. The text
+    `what` describes `most` in the message.
+    """
     return increasing(
         "n_prototypes", numbers if isinstance(numbers, tuple) else (numbers,), most, what
     )
@@ -332,8 +342,10 @@ def statuses(
 ) -> Int[Array, "*c s"]:
     """Return the stop codes of some machines of a path.
 
-    The event that ended the path concerns only its last machine, which is repeated at all larger
-    sizes. Smaller machines get COMPLETED. A machine that is `lost` gets at least PRECISION_LOST.
+    The codes TRUNCATED, EXHAUSTED and INDEFINITE concern only the path's last machine, which is
+    repeated at all larger sizes. Smaller machines get COMPLETED. PRECISION_LOST of a path counts as
+    TRUNCATED, and every other code holds for all machines. A machine that is `lost` gets at least
+    PRECISION_LOST.
 
     Args:
         status: stop code of the path.

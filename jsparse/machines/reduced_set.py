@@ -42,7 +42,7 @@ class ReducedSet(NamedTuple):
     """A machine of few prototypes that approximates a large machine."""
 
     expansion: KernelExpansion
-    error: Float[Array, ""]  # |w - w'| / |w|, with w' the approximation of w
+    error: Float[Array, ""]  # |w - w'| / |w|, large machine w, approximation w' before a refit
     status: Int[Array, ""]
 
     __repr__ = short_repr
@@ -62,8 +62,7 @@ class ReducedSetSVM(FewPrototypes):
             by randomly pivoted Cholesky. None: all rows; the machine then needs the kernel matrix,
             and the time grows with the cube of the number of rows.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iterations: limit of steps of the descent. It is the length of the history, so a new
-            value compiles the programs again.
+        max_iterations: limit of steps of the descent. A new value compiles the programs again.
     """
 
     refit: bool = setting(False)
@@ -101,8 +100,8 @@ class ReducedSetSVM(FewPrototypes):
         problem = LargeMargin(kernel, *data, loss=self.loss)
         machine, large_status = _large_machine(problem, self.large_prototypes)
         reduced = _approximate(machine, starts[0], self.tolerance, "gradient", self.max_iterations)
-        ended = jnp.where(reduced.status == PRECISION_LOST, CONVERGED, reduced.status)
-        status = jnp.maximum(ended, large_status).astype(jnp.int32)
+        descent_status = jnp.where(reduced.status == PRECISION_LOST, CONVERGED, reduced.status)
+        status = jnp.maximum(descent_status, large_status).astype(jnp.int32)
         if not self.refit:
             return reduced._replace(status=status)
         Z = reduced.expansion.prototypes
@@ -121,7 +120,10 @@ class ReducedSetSVM(FewPrototypes):
 def _large_machine(
     problem: LargeMargin, max_rows: int | None
 ) -> tuple[KernelExpansion, Int[Array, ""]]:
-    """Return the support vector machine of at most `max_rows` rows, or of all, and its status."""
+    """Fit a support vector machine to all rows; return the machine and its stop code.
+
+    Its prototypes are at most `max_rows` of the rows, or all rows if `max_rows` is None.
+    """
     kernel, X = problem.kernel, problem.X
     if max_rows is not None and max_rows < len(X):
         w = problem.weights if problem.weights.ndim == 1 else jnp.max(problem.weights, axis=1)
@@ -187,8 +189,8 @@ def simplify(
     """Approximate a machine by a machine of `m` prototypes: the reduced set method.
 
     Burges 1996; Schoelkopf and Smola 2002, Section 18.2; Wu 2006, eq. 4 and 47. Minimise the
-    distance from the machine's `w` to the span of the prototypes, in the norm of the function
-    space. The intercept does not change.
+    distance in feature space from the machine's weight vector to the span of the prototypes. The
+    intercept does not change.
 
     - "fixed_point": choose one prototype after another for the residual, by the iteration
       `z <- sum_i g_i x_i / sum_i g_i` from several of the machine's prototypes (Mika et al. 1999);
@@ -199,12 +201,12 @@ def simplify(
     Args:
         machine: any expansion, of one output or several.
         n_prototypes: number of prototypes `m`, at most as many as the machine has.
-        key: decides the starts.
+        key: decides the random starts of the fixed points or of the clustering.
         approach: "fixed_point" or "gradient" (static).
         start: prototypes from which "gradient" starts, in the units of the machine's prototypes,
             shape `m d`; None for the start described above.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_iterations: limit of steps of the descent; the length of the history (static).
+        max_iterations: limit of steps of the descent (static).
 
     Returns:
         `ReducedSet`, with the status of the descent; `CONVERGED` for a fixed point.
@@ -256,7 +258,10 @@ def _approximate(
     approach: Approach,
     max_iterations: int,
 ) -> ReducedSet:
-    """Approximate a machine on the prototypes `start`, or on the end of a descent from `start`."""
+    """Approximate a machine on the prototypes `start`, with "gradient" after a descent from them.
+
+    The status is CONVERGED without a descent, or if rounding keeps the error from falling.
+    """
     problem = Approximation(machine.kernel, machine.prototypes, machine.coefficients)
     problem, exponent = problem.scaled()
     if approach == "gradient":
@@ -275,9 +280,10 @@ def _approximate(
 
 
 class Approximation(InnerProblem):
-    """The projection of a machine's `w` on the span of `Z` (Wu 2006, eq. 4 and 47).
+    """The projection of a machine on the span of prototypes `Z` (Wu 2006, eq. 4 and 47).
 
-    Minimise `|w - sum_i beta_i phi(z_i)|^2`, summed over outputs.
+    Minimise `|w - sum_i beta_i phi(z_i)|^2`, summed over outputs, for the machine's weight vector
+    `w` in feature space.
 
     Attributes:
         kernel: kernel of two points.
@@ -303,7 +309,7 @@ class Approximation(InnerProblem):
         return standardize(self.X, sizes).scale
 
     def magnitude(self, value: Float[Array, ""]) -> Float[Array, ""]:
-        """Return `|w|^2`: the value, a squared error, may be far smaller than its rounding."""
+        """Return `|w|^2`, as the squared error `value` may be far below its rounding error."""
         return self.squared_norm
 
     def scaled(self) -> tuple["Approximation", Int[Array, ""]]:
@@ -362,9 +368,9 @@ def from_sklearn(machine: Any) -> KernelExpansion:
     if len(dual) == 1:
         coefficients, intercept = dual[0], intercept[0]
     else:
-        rows = np.split(np.arange(len(X)), np.cumsum(machine.n_support_)[:-1])
+        class_rows = np.split(np.arange(len(X)), np.cumsum(machine.n_support_)[:-1])
         coefficients, intercept = np.zeros((len(X), len(intercept))), -intercept
-        for p, (i, j) in enumerate(itertools.combinations(range(len(rows)), 2)):
-            coefficients[rows[i], p] = -dual[j - 1, rows[i]]
-            coefficients[rows[j], p] = -dual[i, rows[j]]
+        for p, (i, j) in enumerate(itertools.combinations(range(len(class_rows)), 2)):
+            coefficients[class_rows[i], p] = -dual[j - 1, class_rows[i]]
+            coefficients[class_rows[j], p] = -dual[i, class_rows[j]]
     return KernelExpansion(kernel, X, as_array(coefficients, X.dtype), as_array(intercept, X.dtype))

@@ -110,7 +110,7 @@ def prototype_targets(
     y: Float[Array, " n *c"],
     weights: Float[Array, " n"],
 ) -> PrototypeTargets:
-    """Return the targets and weights of the rows that are equal to a prototype."""
+    """Return, for each prototype, mean target and total weight of the rows that are equal to it."""
     y_present = jnp.where((weights > 0)[:, None], y.reshape(len(y), -1), 0)
     summands = jnp.concatenate([weights[:, None], weights[:, None] * y_present], axis=1)
     hashes = _hash(X)
@@ -146,7 +146,8 @@ class ReducedFit(NamedTuple):
 
     expansion: KernelExpansion
     count: Int[Array, ""]  # number of prototypes that are left
-    stationarity: Float[Array, ""]  # see `Reweighted`
+    # Largest |C beta_j'(b - A beta)_j - 1|, which is 0 at a local minimum; see `Reweighted`.
+    stationarity: Float[Array, ""]
     steps: Int[Array, ""]  # number of ridge systems solved
     status: Int[Array, ""]
 
@@ -164,9 +165,9 @@ class ReducedFit(NamedTuple):
 def solve(
     variant: Variant, columns: ReductionColumns, sums: NormalEquations, C: Float[Array, ""]
 ) -> ReducedFit:
-    """Fit the first machine from sums over rows, and reduce it; see `reductions.fit`.
+    """Fit the first machine from sums over rows, and drop most prototypes; see `reductions.fit`.
 
-    The columns must have targets if `variant.needs_rows`.
+    The sums are of the features `columns`, which must have targets if `variant.needs_rows`.
     """
     outputs = sums.cross.shape[1:]
     sums = sums.with_outputs((math.prod(outputs),))
@@ -228,7 +229,7 @@ class System(NamedTuple):
 
 
 def _system(columns: ReductionColumns, sums: NormalEquations) -> System:
-    """Return the normal equations of the coefficients, or a factor of them, from sums over rows."""
+    """Return the normal equations of the coefficients; with a rotation, also their factor."""
     f, s = sums.feature_sum, sums.weight_sum
     A = sums.gram - f[:, None] * (f / s)[None, :]
     b = sums.cross - f[:, None] * (sums.target_sum / s)[None, :]
@@ -247,7 +248,10 @@ def _system(columns: ReductionColumns, sums: NormalEquations) -> System:
 def _first_sizes(
     variant: Variant, columns: ReductionColumns, system: System, C: Float[Array, ""]
 ) -> Float[Array, " M"]:
-    """Return the norm of each prototype's coefficients in the first machine, the first `lambda`."""
+    """Return the first `lambda`: norms over outputs of each coefficient of the first machine.
+
+    With the start "weights" these are coefficients of Nystroem features, else of prototypes.
+    """
     if variant.initialization == "primal":
         # The fixed-size LS-SVM (Karsmakers 2011, Theorem 1).
         beta = factorise(system.A + columns.gram / C, jnp.zeros((), C.dtype)).solve(system.b)

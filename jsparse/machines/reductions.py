@@ -65,13 +65,13 @@ class SparseReduction(Prototypes, FromSums):
         size_tolerance: choose the smallest `C` whose error is within this many standard errors of
             the smallest error; a smaller `C` leaves fewer prototypes. The tolerance also chooses
             among several initial numbers.
-        k: see `n_prototypes`.
+        k: factor of the square root in the default of `n_prototypes`.
         initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows (Algorithm
             3), or "dual" for an LS-SVM of the prototypes alone (eq. 6, Algorithm 4), which needs
             the rows in memory.
-        start: the initial sizes in the reweighting: the "coefficients" of the first machine, or for
-            "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights, although
-            feature `j` is unrelated to prototype `j`.
+        start: the reweighting starts from the sizes of the "coefficients" of the first machine, or
+            for "primal" of its "weights" in Nystroem features. Algorithm 3 prints the weights,
+            although feature `j` is unrelated to prototype `j`.
         loss: the squared errors of all "rows", or of the "prototypes" alone, which is the
             SV_L0-norm PFS-LSSVM of the paper's comparison; it needs the rows in memory.
         rule: the stopping rule, see `solvers.reweighted`. "paper" also starts the iteration as
@@ -332,7 +332,7 @@ def _fit(
     weights: Float[Array, " n"],
     block_rows: int | None,
 ) -> ReducedFit:
-    """Fit a variant from sums over the rows; meanwhile a power of two scales the targets."""
+    """See `fit`. A power of two scales the targets to size one before the rows are summed."""
     columns = reduction_columns(kernel, prototypes)
     y = jnp.where((weights > 0).reshape(-1, *[1] * (y.ndim - 1)), y, 0)
     exponent = target_exponent(variant, y)

@@ -97,7 +97,7 @@ def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
 def _sums_by_class(
     features: FeatureMap, parts: Rows, code: Code, block_rows: int | None
 ) -> NormalEquations:
-    """Return the sums over each class of each fold, leading axes `v k`."""
+    """Return the sums without targets over each class of each fold, axes `v k`: folds, classes."""
     v, k = parts.weights.shape[0], code.matrix.shape[0]
     group = jnp.arange(v, dtype=jnp.int32)[:, None] * k + parts.y
 
@@ -129,7 +129,8 @@ def _by_subtraction(
 ) -> HeldOut:
     """Predict each fold by the solution of the total less the fold (De Brabanter 2010, eq. 20-21).
 
-    If some problems of the code leave out rows, `per_fold` has an axis of classes after the folds.
+    `per_fold` has the sums of each fold, with an axis of classes after the folds if some problems
+    of the code leave out rows. `total` has the sums over all rows; None to add up the folds.
     Float32 solutions are not refined: refinement takes longer, and changes scores by far less than
     the rounding of features and sums does.
     """
@@ -196,9 +197,9 @@ def _by_removal(
 def _completed(
     validated: HeldOut, C: Float[Array, " s"], sums: Sums, energy: Float[Array, " p"]
 ) -> HeldOut:
-    """Return the results with `sums`, and status `TRUNCATED` for each `C` that needs lost features.
+    """Add `sums`, and status `TRUNCATED` for each `C` that features lost to rounding would change.
 
-    A feature is lost if its variance is at the level of rounding.
+    `energy` is the weighted sum of squares of each feature about its mean.
     """
     unresolved = sums.features.unresolved(C, energy)
     lost = jnp.where(unresolved, TRUNCATED, CONVERGED).astype(jnp.int32)
@@ -210,10 +211,10 @@ def _without_fold(
     rows: Rows,
     _: None,
 ) -> tuple[Float[Array, "r s l"], Int[Array, " s"]]:
-    """Predict the rows of one fold by machines fitted without it; return also stop codes.
+    """Predict the rows of one fold by machines fitted without it; return also a stop code per `C`.
 
-    `shared` is made by `_by_removal`. Its last parts are the normal equations of all rows, their
-    solution for every `C`, and the spectrum of their centred Gram matrix.
+    `_by_removal` makes `shared`: feature map, `C`, penalty of the intercept, normal equations of
+    all rows, their solution for every `C`, and the spectrum of their centred Gram matrix.
     """
     features, C, intercept_penalty, total, full, centred = shared
     f, N, shifts = total.feature_sum, total.weight_sum, 1 / C

@@ -104,7 +104,7 @@ class Robust(Prototypes):
         return nearby_stages(surrogate, problem, search)
 
     def outputs(self, rows: Rows) -> tuple[int, ...]:
-        """See `Method.outputs`: several quantiles are outputs of one target.
+        """See `Method.outputs`: with several quantiles of one target, each is an output.
 
         Raises:
             ValueError: for several quantiles of several targets.
@@ -149,7 +149,7 @@ class RobustFit(NamedTuple):
     # threshold has weight 1; with a quantile q, 2 q if it is positive, and 2 (1 - q) if negative.
     row_weights: Float[Array, " n *c"]
     threshold: Float[Array, "*c"]  # where the loss becomes linear, in units of y
-    objective: Float[Array, "*c"]  # infinite or 0 if the dtype cannot hold squared targets
+    objective: Float[Array, "*c"]  # its minimum; infinite or 0 if the dtype cannot hold y^2
     steps: Int[Array, ""]  # interior-point steps, largest over outputs
     status: Int[Array, ""]  # worst over outputs
 
@@ -286,7 +286,7 @@ def _fit(
     max_iterations: Int[Array, ""],
     block_rows: int | None,
 ) -> RobustFit:
-    """See `fit`. A loop fits one output at a time."""
+    """See `fit`. A loop fits one output at a time. A `quantile` of None means Huber's loss."""
     Phi = map_row_blocks(feature_map, X, rows_in_block(block_rows))
     n, outputs = len(X), _outputs(y, C, quantile)
     w = jnp.ones(n, X.dtype) if weights is None else weights

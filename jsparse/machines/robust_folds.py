@@ -26,12 +26,13 @@ STEPS = 3000  # limit of the steps of one machine; most take fewer than 100
 FREE_STEPS = 20  # steps in which the threshold is computed from the current residuals
 START_DISTANCE = 5.0  # thresholds from the median at which targets are clipped for the first fit
 
-# Returns weights and intercept, given the right-hand sides of their equations.
+# Returns the weights and the intercept of a ridge machine, given the weighted sums over rows of
+# `target * phi` and of `target`.
 Solver = Callable[[Array, Array], tuple[Array, Array]]
 
 
 class System(NamedTuple):
-    """Sums over weighted rows."""
+    """Sums over rows with features `phi` and weights `w`."""
 
     products: Float[Array, "p p"]  # sum of w phi phi'
     features: Float[Array, " p"]  # sum of w phi
@@ -40,7 +41,7 @@ class System(NamedTuple):
     __repr__ = short_repr
 
     def solver(self, C: Float[Array, ""]) -> Solver:
-        """Return the function that solves for weights, with the ridge `1/C`, and intercept."""
+        """Return the `Solver` of ridge regression, with the ridge `1/C` on the weights."""
         f, N = self.features, jnp.maximum(self.total, jnp.finfo(self.total.dtype).tiny)
         factor = factorise(self.products - f[:, None] * f[None] / N, 1 / C)
 
@@ -62,12 +63,12 @@ def sums(Phi: Float[Array, "r p"], w: Float[Array, " r"]) -> System:
 class Problem(NamedTuple):
     """Huber's objective of `solvers.robust.solve`, whose threshold follows the residuals."""
 
-    Phi: Float[Array, "n p"]  # finite
-    y: Float[Array, " n"]  # finite
-    w: Float[Array, " n"]  # at least 0
+    Phi: Float[Array, "n p"]  # features, finite
+    y: Float[Array, " n"]  # targets of one output, finite
+    w: Float[Array, " n"]  # row weights, at least 0
     C: Float[Array, ""]
-    tolerance: Float[Array, ""]  # of a step: root mean square over rows, in thresholds
-    least: Float[Array, ""]  # least threshold
+    tolerance: Float[Array, ""]  # of a step's root mean square change of residuals, in thresholds
+    least: Float[Array, ""]  # lower limit of the threshold
 
     __repr__ = short_repr
 
@@ -77,10 +78,7 @@ class Problem(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """A machine of one fold, with its residuals; or the difference of two machines.
-
-    The residuals are linear in the machine.
-    """
+    """A machine, with its residuals at all rows; or the difference of two machines."""
 
     weights: Float[Array, " p"]
     intercept: Float[Array, ""]
@@ -90,11 +88,11 @@ class Machine(NamedTuple):
 
 
 class State(NamedTuple):
-    """A machine on its way to the minimum."""
+    """The state of `minimise` after some steps."""
 
     machine: Machine
-    change: Machine  # from the previous machine
-    momentum: Float[Array, ""]  # Nesterov's t
+    change: Machine  # `machine` less the machine of the previous step
+    momentum: Float[Array, ""]  # Nesterov's t, 1 after a restart
     threshold: Float[Array, ""]
     steps: Int[Array, ""]
     status: Int[Array, ""]
@@ -105,11 +103,12 @@ class State(NamedTuple):
 def minimise(
     problem: Problem, weights: Float[Array, " p"], intercept: Float[Array, ""], solve: Solver
 ) -> tuple[Machine, Int[Array, ""]]:
-    """Minimise from a given machine; return the machine and its stop code.
+    """Minimise the objective from the given weights and intercept; return machine and stop code.
 
-    The sums over all rows bound the curvature of the loss, so a step with their system lowers the
-    objective of the current threshold. Nesterov's momentum reduces the number of steps to about its
-    square root. It restarts where it leads uphill (O'Donoghue and Candes 2015).
+    `solve` is the `System.solver` of the problem's rows. The sums of all rows, also of outliers,
+    bound the curvature of the loss, so a step with `solve` lowers the objective of the current
+    threshold. Nesterov's momentum reduces the number of steps to about its square root. It
+    restarts where it leads uphill (O'Donoghue and Candes 2015).
     """
     Phi, y, w, C, tolerance, _ = problem
 
@@ -142,7 +141,10 @@ def minimise(
 
 
 def fit_all(problem: Problem, solve: Solver) -> tuple[Machine, Int[Array, ""]]:
-    """Fit to all rows, from a ridge machine whose outliers are clipped."""
+    """Fit to all rows; return machine and stop code. `solve` is as for `minimise`.
+
+    The start is ridge regression on targets clipped about their median.
+    """
     centre = weighted_quantile(problem.y, problem.w)
     distance = START_DISTANCE * problem.threshold(problem.y - centre)
     targets = problem.w * jnp.clip(problem.y, centre - distance, centre + distance)
@@ -163,33 +165,33 @@ def held_out(
     y = rows.target_columns
     w = jnp.broadcast_to(rows.problem_weights.reshape(n, -1), y.shape)
     y, tolerance = jnp.where(w > 0, y, 0), like(TOLERANCE, y)
-    places, valid = folds.gather(jnp.arange(n, dtype=jnp.int32)), jnp.asarray(folds.valid)
+    row_numbers, valid = folds.gather(jnp.arange(n, dtype=jnp.int32)), jnp.asarray(folds.valid)
 
     def one_output(arrays: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         C, y, w = arrays
         distance = jnp.abs(y - weighted_quantile(y, w))
         scale = weighted_quantile(distance, jnp.where(distance > 0, w, 0))
         least = jnp.maximum(least_threshold(y.dtype) * scale, jnp.finfo(y.dtype).tiny)
-        problem, of_all = Problem(Phi, y, w, C, tolerance, least), sums(Phi, w)
-        full, full_status = fit_all(problem, of_all.solver(C))
+        problem, all_sums = Problem(Phi, y, w, C, tolerance, least), sums(Phi, w)
+        full, full_status = fit_all(problem, all_sums.solver(C))
 
         def one_fold(fold: tuple[Array, Array]) -> tuple[Array, Array]:
-            place, in_fold = fold
-            is_held_out, features = jnp.zeros(n, bool).at[place].max(in_fold), Phi[place]
-            of_fold = sums(features, jnp.where(in_fold, w[place], 0))
-            solve = jax.tree.map(jnp.subtract, of_all, of_fold).solver(C)
+            numbers, in_fold = fold
+            is_held_out, features = jnp.zeros(n, bool).at[numbers].max(in_fold), Phi[numbers]
+            fold_sums = sums(features, jnp.where(in_fold, w[numbers], 0))
+            solve = jax.tree.map(jnp.subtract, all_sums, fold_sums).solver(C)
             without = problem._replace(w=jnp.where(is_held_out, 0, w))
             machine, status = minimise(without, full.weights, full.intercept, solve)
             return dot(features, machine.weights) + machine.intercept, status
 
-        values, status = jax.lax.map(one_fold, (places, valid))
-        energy = jnp.diagonal(of_all.products) - jnp.square(of_all.features) / of_all.total
+        values, status = jax.lax.map(one_fold, (row_numbers, valid))
+        energy = jnp.diagonal(all_sums.products) - jnp.square(all_sums.features) / all_sums.total
         lost = jnp.where(feature_map.unresolved(C, energy), TRUNCATED, 0)
         return values, jnp.maximum(jnp.maximum(jnp.max(status), full_status), lost)
 
     s, outputs = len(C), y.shape[1]
     each = jnp.repeat(C, outputs), jnp.tile(y.T, (s, 1)), jnp.tile(w.T, (s, 1))
     values, status = jax.lax.map(one_output, each)  # (s l) v r
-    values = jnp.moveaxis(values.reshape(s, outputs, *places.shape), (0, 1), (2, 3))
+    values = jnp.moveaxis(values.reshape(s, outputs, *row_numbers.shape), (0, 1), (2, 3))
     status = jnp.max(status.reshape(s, outputs), axis=1)
     return each_fold(lambda status, _, values: (values, status), status, values, C, parts, on_fold)

@@ -106,7 +106,7 @@ class RVM(Method):
         return nearby_stages(surrogate, problem, search, refine_kernel=True)
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Return distinct rows: a copy of a prototype could not raise the evidence."""
+        """Return at most `candidates` distinct rows, as equal rows could not raise the evidence."""
         present = np.flatnonzero(rows.weights)
         first = np.unique(np.asarray(rows.X)[present], axis=0, return_index=True)[1]
         numbers = np.sort(present[first])
@@ -116,7 +116,7 @@ class RVM(Method):
             weights[numbers] = rows.weights[numbers]
             table = rows.X, self.candidates, rows.labels, weights, rows.n
             numbers = np.asarray(choose_rows(key, "uniform", *table)[0])
-        # Pad with copies, so that tables of similar size share programs.
+        # Pad with copies of the last row, so that tables of similar size share programs.
         return rows.points_at(padded(numbers, capacity(len(numbers))))._replace(rows=None)
 
     def fit(

@@ -39,8 +39,8 @@ FIRST_LENGTH = 32  # length of the first paths to validate, with a stopping rule
 class SCDP(CandidatesFromSums):
     """SCDP-FSLSSVM: fixed-size LS-SVMs of growing size (Karsmakers 2011, Section 4).
 
-    Prototypes are selected out of candidates one after another, each by its residual.
-    Cross-validation of the whole path chooses how many to keep.
+    Prototypes are selected out of candidates one after another: each step takes the candidate with
+    the largest residual. Cross-validation of the whole path chooses how many to keep.
 
     `Candidates` describes the settings that are not listed.
 
@@ -50,7 +50,7 @@ class SCDP(CandidatesFromSums):
             "separate" ones.
         stopping: end a path once its error no longer changes (eq. 38), to save time. By default all
             paths have `max_prototypes`, the paper's safest choice.
-        nu: see `fit`.
+        nu: penalty of the intercept, see `fit`.
     """
 
     name: ClassVar[str] = "scdp"
@@ -77,11 +77,11 @@ class SCDP(CandidatesFromSums):
         return True
 
     def shorter(self) -> "Sequence[SCDP]":
-        """See `Method.shorter`: with a stopping rule, paths of 32 prototypes, then 64, and so on.
+        """See `Method.shorter`: with a stopping rule, paths of 32, 64, .. prototypes.
 
-        A shorter path is the beginning of a longer one, so the rule ends both at the same length.
-        The cost of a path grows with the square of its length, so all shorter paths together cost
-        at most a third of the last one.
+        The first path has twice the rule's `window` if that is more than 32. A shorter path is the
+        beginning of a longer one, so the rule ends both at one length. The cost of a path grows
+        with the square of its length: a path twice as long costs three times all shorter ones.
         """
         if self.stopping is None:
             return (self,)
@@ -112,7 +112,7 @@ class SCDP(CandidatesFromSums):
         target after target. All paths use the same random subsets.
 
         Args:
-            columns: the features that were summed.
+            columns: the features whose products were summed.
             equations: sums with a leading batch axis, and a column for each of `c` targets.
             C: weight of the data-fit term.
             key: decides the random subsets.
@@ -168,9 +168,9 @@ class SCDP(CandidatesFromSums):
         columns, total = sums
         assert isinstance(columns, CandidateColumns)
         s, v = len(C), len(parts.weights)
-        together = 1 if systems_at_once() == 1 else v
+        folds_at_once = 1 if systems_at_once() == 1 else v
         groups = jax.tree.map(
-            lambda a: a.reshape(v // together, together, *a.shape[1:]),
+            lambda a: a.reshape(v // folds_at_once, folds_at_once, *a.shape[1:]),
             ((parts.X, parts.y, parts.weights), per_fold),
         )
 
@@ -179,20 +179,22 @@ class SCDP(CandidatesFromSums):
             rows, fold_sums = jax.tree.map(lambda a: a[group], groups)
             training = jax.tree.map(lambda t, a: t[None] - a, total, fold_sums)
             path, intercepts = self.paths(columns, training, C[i], key)
-            problems = len(path.support) // together  # number of separate paths for each fold
-            fold = jnp.repeat(jnp.arange(together, dtype=jnp.int32), problems)
+            problems = len(path.support) // folds_at_once  # number of separate paths for each fold
+            fold = jnp.repeat(jnp.arange(folds_at_once, dtype=jnp.int32), problems)
             values = path_values(columns, path, intercepts, rows[0], fold)
             if problems > 1:
-                values = jnp.moveaxis(values.reshape(together, problems, *values.shape[1:3]), 1, -1)
+                values = jnp.moveaxis(
+                    values.reshape(folds_at_once, problems, *values.shape[1:3]), 1, -1
+                )
             which = each_size(i, values.shape[2])
 
             def reduce(rows: tuple[Array, Array, Array], values: Array) -> tuple[PyTree, PyTree]:
                 return on_fold(Rows(*rows, parts.code, parts.mesh), values, which)
 
-            return *jax.vmap(reduce)(rows, values), jnp.full(together, jnp.max(path.status))
+            return *jax.vmap(reduce)(rows, values), jnp.full(folds_at_once, jnp.max(path.status))
 
-        wanted = on_fold.wanted if together == 1 else None
-        results = jax.lax.map(where_wanted(predict, wanted), C_and_folds(s, v // together))
+        wanted = on_fold.wanted if folds_at_once == 1 else None
+        results = jax.lax.map(where_wanted(predict, wanted), C_and_folds(s, v // folds_at_once))
         results = jax.tree.map(lambda a: jax.lax.collapse(a, 0, 2), results)
         return over_C_and_folds(results, on_fold, s, v)
 
@@ -255,8 +257,8 @@ def fit(
     selection does not change. The figures in `info` have derivatives of 0.
 
     Raises:
-        ValueError: for inputs whose shapes do not fit, values known to be out of range, or more
-            prototypes than candidates.
+        ValueError: for inputs whose shapes do not fit, values known to be out of range, more
+            prototypes than candidates, or only one of `subset` and `key`.
     """
     X, candidates = as_float(X), as_float(candidates)
     X, y, weights = in_one_dtype(X, as_array(y), weights)

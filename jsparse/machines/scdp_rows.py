@@ -110,7 +110,10 @@ def pursue(
 def _centred(
     columns: Float[Array, "n r"], w: Float[Array, " n"], nu: Float[Array, ""]
 ) -> tuple[Float[Array, "n1 r"], Float[Array, " r"]]:
-    """Return centred columns times the roots of the weights, and the columns' weighted sums."""
+    """Return centred columns times the roots of the weights, and the columns' weighted sums.
+
+    The last of the `n1` rows is for the penalty `nu` of the intercept.
+    """
     present = (w > 0)[:, None]
     sums = jnp.sum(jnp.where(present, w[:, None] * columns, 0), axis=0)
     mean = sums[None, :] / (jnp.sum(w) + nu)
@@ -119,7 +122,7 @@ def _centred(
 
 
 def _step(state: State, problem: Problem, key: Key, subset: int) -> State:
-    """Select one prototype of a random subset, or none if all depend on earlier prototypes."""
+    """Add the best prototype of a random subset, or none if all depend on earlier prototypes."""
     kernel, candidates, C, X, w, nu = problem
     before, size = state.pursuit, state.pursuit.size[0]
     priorities, numbers = probabilistic.draw(before, key, subset=subset)

@@ -20,7 +20,7 @@ from .family import group_values
 
 
 class System(NamedTuple):
-    """The system (34), `A w = b`, with the intercept eliminated."""
+    """The system (34) of Karsmakers 2011, `A w = b`, with the intercept eliminated."""
 
     A: Float[Array, "M M"]
     b: Float[Array, " M *c"]
@@ -86,10 +86,11 @@ def select(
     subset: int | None,
     rule: conjugate.Rule = "residual",
 ) -> Path:
-    """Return the path of each system `A[owner[i]] w = b[i]`, selected by a rule of `conjugate`.
+    """Return paths of at most `max_prototypes`, one for each of `v` systems `A[owner[i]] w = b[i]`.
 
     All `c` columns of a right-hand side share one selection. With a `subset` and a `key`, every
-    step examines `subset` random candidates, otherwise all candidates.
+    step examines `subset` random candidates by their residuals. Otherwise it examines all
+    candidates by the `rule`, see `conjugate`. `rounded` is as in `System`.
     """
     diagonal = jnp.diagonal(A, axis1=1, axis2=2)[owner]
     columns, b, diagonal, scale = scaled(Columns(A, owner=owner), b, diagonal)
@@ -126,7 +127,7 @@ def path_values(
     X: Float[Array, "g r d"],
     fold: Int[Array, " v"],
 ) -> Float[Array, "v r k c"]:
-    """Return the values of all machines of `v` paths at the rows of each path's fold."""
+    """Return the values of all machines of path `i` at the rows `X[fold[i]]`, for `v` paths."""
 
     def one(machines: tuple[Array, Array, Array, Array]) -> Float[Array, "r k c"]:
         support, coefficients, intercepts, fold = machines

@@ -113,7 +113,8 @@ class Sized(Method):
 def doubled(rows: int, classes: int, fewest: int, most: int) -> tuple[int, ...]:
     """Return the numbers of prototypes that "auto" tries, each about twice the previous one.
 
-    The numbers are at least `fewest` and `classes`, and at most `most` and `rows`.
+    The last number is at most `most` and `rows`. Halving it gives the others, as long as they are
+    at least `fewest` and `classes`.
     """
     m = rounded_down(min(most, rows))
     sizes = [m]

@@ -44,14 +44,15 @@ class SpSVM(Candidates):
     """Sparse support vector machines of growing size (Keerthi et al. 2006).
 
     Several classes are several binary problems, each with separate prototypes. The kernel is tuned
-    for the fixed-size LS-SVM on the first 300 candidates, as a path for every kernel, `C` and fold
-    would take many times longer. Then a few kernels and values of `C` near the best ones are tried
-    on the first quarter of the path. The size is tuned on the whole path. `Candidates` describes
-    the settings that are not listed.
+    for the fixed-size LS-SVM on the first candidates, at least 300, as a path for every kernel, `C`
+    and fold would take many times longer. Then a few kernels and values of `C` near the best ones
+    are tried on the first quarter of the path, at least 32 prototypes. The size is tuned on the
+    whole path. `Candidates` describes the settings that are not listed.
 
     Args:
         subset: number of random candidates examined for each prototype; None for 59.
-        growth: see `fit`.
+        growth: factor by which the number of prototypes grows between optimisations of all
+            coefficients, see `fit`.
     """
 
     name: ClassVar[str] = "spsvm"
@@ -76,7 +77,7 @@ class SpSVM(Candidates):
         return tuned._replace(outcome=outcome._replace(problem=problem))
 
     def stages_of_one_size(self, problem: Any, search: Any) -> Stages:
-        """See `Method.stages_of_one_size`: the kernel for the fixed-size LS-SVM, then nearby."""
+        """See `Method.stages_of_one_size`: tune a fixed-size LS-SVM, then search near its best."""
         surrogate = fixed_size_surrogate(problem, max(self.largest_size, SURROGATE_PROTOTYPES))
         return nearby_stages(surrogate, problem, search, refine_kernel=True)
 
@@ -194,12 +195,12 @@ def _fit(
     max_prototypes: int,
     subset: int,
 ) -> Family:
-    def one(machine: tuple[Array, Array]) -> dict[str, Array]:
-        C, y = machine
+    def grow_path(C_and_y: tuple[Array, Array]) -> dict[str, Array]:
+        C, y = C_and_y
         weights = jnp.where(y == 0, 0, w)
         objective = Objective(present_targets(y, weights), weights, C)
-        present = present_rows(X, weights, apart=True)
-        problem = spsvm_path.Problem(kernel, candidates, present, objective)
+        finite_X = present_rows(X, weights, apart=True)
+        problem = spsvm_path.Problem(kernel, candidates, finite_X, objective)
         last = jax.lax.while_loop(
             lambda state: state.status == RUNNING,
             lambda state: spsvm_path.step(
@@ -213,9 +214,9 @@ def _fit(
     each_y = y.reshape(len(X), -1).T
     each_C = jnp.broadcast_to(C, each_y.shape[:1])
     if len(each_y) == 1:
-        paths = jax.tree.map(lambda a: a[None], one((each_C[0], each_y[0])))
+        paths = jax.tree.map(lambda a: a[None], grow_path((each_C[0], each_y[0])))
     else:  # one problem after another: a batched loop runs as long as its slowest member
-        paths = jax.lax.map(one, (each_C, each_y))
+        paths = jax.lax.map(grow_path, (each_C, each_y))
     return nested_family(kernel, candidates, outputs, **paths)
 
 

@@ -20,8 +20,8 @@ _MOVED = 4  # units of epsilon: a line search ends with a step that moves by les
 class Objective(NamedTuple):
     """The data-fit term `C/2 sum_i w_i max(0, 1 - y_i f_i)^2` of values `f`."""
 
-    y: Float[Array, " n"]
-    w: Float[Array, " n"]
+    y: Float[Array, " n"]  # classes -1 and +1
+    w: Float[Array, " n"]  # row weights
     C: Float[Array, ""]
 
     __repr__ = short_repr
@@ -38,7 +38,7 @@ class Objective(NamedTuple):
 class _Bracket(NamedTuple):
     """The state of the line searches along `r` directions."""
 
-    t: Float[Array, " r"]
+    t: Float[Array, " r"]  # current steps
     low: Float[Array, " r"]  # where the derivative is negative
     high: Float[Array, " r"]  # where the derivative is positive
     steps: Int[Array, ""]
@@ -53,7 +53,7 @@ def line_search(
     slope: Float[Array, " r"],
     max_steps: int = _LINE_STEPS,
 ) -> tuple[Float[Array, " r"], Float[Array, " r"]]:
-    """Return for each direction the step `t` that minimises the objective, and its decrease.
+    """Return the step `t` along each direction that minimises the objective, and its decrease.
 
     The machine's values become `values + t change`, and the penalty changes by
     `square t^2 / 2 + slope t`. The derivative in `t`, `square t + slope - C sum deficit change`, is
@@ -132,7 +132,10 @@ def step(
     penalty: Float[Array, " p"],
     max_iterations: Int[Array, ""],
 ) -> Newton:
-    """Move to the minimum of the objective along Newton's direction."""
+    """Move to the minimum of the objective along Newton's direction.
+
+    `penalty` is 1 for each coordinate and 0 for the intercept.
+    """
     solution, y, C = state.solution, objective.y, objective.C
     eps, last = epsilon(y.dtype), len(solution) - 1
     values = dot(solution, features)
@@ -166,7 +169,7 @@ def step(
 def precision(
     factor: Float[Array, "k k"], selected: Bool[Array, " k"], hessian: Float[Array, "p p"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Return the condition number of the system, and the relative error of its solution.
+    """Return the condition number of Newton's system, and the relative error of its solution.
 
     The condition number is `tr(A) tr(A^(-1))`. `A` is the system of coefficients and intercept,
     with its diagonal scaled to one. The error has two parts. Rounding of the rows is amplified only

@@ -71,7 +71,7 @@ class State(NamedTuple):
     machines: Machine  # machines of 1, 2, .. prototypes, leading axis k
     support: Int[Array, " k"]  # candidates in the order of selection, -1 for none
     free: Bool[Array, " M"]  # candidates neither selected nor found to depend on the prototypes
-    truncated: Bool[Array, ""]  # whether a dependent candidate would have been useful
+    truncated: Bool[Array, ""]  # whether a skipped candidate would have lowered the objective
     optimised: Int[Array, ""]  # size at the last optimisation of all coefficients
     size: Int[Array, ""]  # number of prototypes
     step: Int[Array, ""]  # number of steps; some add no prototype
@@ -110,7 +110,10 @@ def step(
     *,
     subset: int,
 ) -> State:
-    """Draw candidates and add the best, or none if all of them depend on the prototypes."""
+    """Draw candidates and add the best, or none if all of them depend on the prototypes.
+
+    Then optimise all coefficients, if the path has ended or has grown by the factor `growth`.
+    """
     eps, k = epsilon(problem.X.dtype), len(state.support)
     drawn = _draw(problem, state, key, subset)
     grown = _add_best(problem, state, drawn)
@@ -154,10 +157,10 @@ class Drawn(NamedTuple):
 
 
 def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
-    """Draw a random subset of the candidates in `State.free`, and find what each gains.
+    """Draw a random subset of the candidates in `State.free`, and compute the gain of each.
 
-    The gain of a drawn candidate is the decrease of the objective by a few Newton steps of its
-    coefficient, with all other coefficients held fixed.
+    The gain is the decrease of the objective by a few Newton steps of the candidate's coefficient,
+    with all other coefficients held fixed.
     """
     kernel, candidates, X, objective = problem
     eps, least = epsilon(X.dtype), float(jnp.finfo(X.dtype).tiny)
@@ -230,7 +233,7 @@ def _add_best(problem: Problem, state: State, drawn: Drawn) -> State:
 def _optimise_all(
     problem: Problem, state: State, max_iterations: Int[Array, ""]
 ) -> tuple[Machine, Float[Array, " n"]]:
-    """Optimise all coefficients and the intercept; return the machine and its values."""
+    """Optimise all coefficients and the intercept; return the machine, and its values at rows."""
     max_prototypes = len(state.support)
 
     def optimise(k: int) -> tuple[Machine, Float[Array, " n"]]:

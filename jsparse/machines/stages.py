@@ -15,7 +15,7 @@ class Stage(NamedTuple):
 
     problem: Any  # `search.problem.Problem`: method, rows and points
     search: Any  # `search.strategies.Search`
-    C: Float[np.ndarray, " s"] | None = None  # values of `C` to try; None for the problem's
+    C: Float[np.ndarray, " s"] | None = None  # values of `C` to try; None for `problem.C`
     optional: bool = False  # whether tuning goes on if the stage fails or time is too short for it
     expected_seconds: float = 0.0  # an optional stage is skipped if less time is left
     planned_later: int = 0  # evaluations planned for later stages, for the progress report
@@ -28,14 +28,14 @@ class Outcome(NamedTuple):
 
     problem: Any  # the stage's problem, with the points to which the search has moved them
     tuning: Any  # `search.run.Tuning`: the best hyper-parameters and their score
-    theta: Float[np.ndarray, " p"]  # the best point of the stage's search
+    theta: Float[np.ndarray, " p"]  # the stage's best kernel as a point, see `search.template`
     C: Float[np.ndarray, " s"]  # the values of `C` that were validated together with the best one
     seconds: float = 0.0  # how long the stage took
 
     __repr__ = short_repr
 
     def with_theta(self, theta: Float[np.ndarray, " p"]) -> "Outcome":
-        """Return the outcome with `tuning.theta` replaced by the point of another search."""
+        """Return the outcome with `tuning.theta`, the kernel's point, taken from another search."""
         return self._replace(tuning=self.tuning._replace(theta=theta))
 
 
@@ -163,10 +163,10 @@ def size_stages(
 def _stages_of_a_size(
     stages: Stages, optional: bool, expected_seconds: float, planned_later: int
 ) -> Generator[Stage, Outcome | None, Outcome | None]:
-    """Run the stages of one of several sizes, and return the outcome with their total seconds.
+    """Run the stages of one of several sizes; return their outcome, with their total seconds.
 
-    The last three arguments are fields of `Stage`. Return None if the size is optional, and one of
-    its required stages failed or was skipped.
+    The last three arguments are fields of `Stage`, which every stage of the size gets. Return None
+    if a stage that is required within the size failed or was skipped.
     """
     seconds, outcome = 0.0, None
     while True:
