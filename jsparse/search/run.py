@@ -74,11 +74,17 @@ def best_of(
 ) -> Tuning:
     """Return the kernel and `C` of the lowest trusted score, with the whole history.
 
+    If the caller stated one kernel and one `C`, there is no choice, and their score need only be
+    finite. `Tuning.status` then says whether it can be trusted.
+
     Raises:
         NumericalError: if no score can be trusted.
     """
-    best = min(scored(history), key=lambda e: e.least)
-    if not np.isfinite(best.least):
+    evaluations = scored(history)
+    best = min(evaluations, key=lambda e: e.least)
+    place = np.argmin(best.trusted)
+    is_stated = len(evaluations) == 1 and len(best.C) == 1
+    if not np.isfinite(best.scores[place] if is_stated else best.least):
         raise NumericalError(
             "tuning: no kernel and C gave a cross-validation error that can be trusted in "
             f"{dtype}; use float64 or other bounds"
@@ -88,7 +94,7 @@ def best_of(
         theta=best.theta,
         history=ShortList(history),
         stopped=stopped,
-        **best.at(np.argmin(best.trusted)),
+        **best.at(place),
     )
 
 
@@ -194,7 +200,7 @@ class Run:
         """Run the search until it ends, its time is up, or Ctrl-C; return the best trusted outcome.
 
         Raises:
-            NumericalError: if no score can be trusted.
+            NumericalError: if no score can be trusted, see `best_of`.
             KeyboardInterrupt: if there is no evaluation yet.
         """
         stopped: Stopped = "finished"

@@ -62,7 +62,7 @@ def tune(
 
     Raises:
         ValueError: for bounds or a budget out of range, or the history of another problem.
-        NumericalError: if no evaluation gave an error that can be trusted.
+        NumericalError: if no evaluation gave an error that can be trusted, see `run.best_of`.
     """
     scoring = Scoring(metric, decoding)
     grid = check_settings(scoring, C, search, max_seconds, progress)

@@ -195,9 +195,10 @@ class Trained:
         """Stop codes of the chosen machine, the choice of points and cross-validation.
 
         `jsparse.check` raises an error or warns for a bad stop code. Cross-validation has the code
-        EXHAUSTED if it reached an iteration limit, else COMPLETED.
+        EXHAUSTED if it reached an iteration limit, PRECISION_LOST if its error cannot be trusted
+        for a stated kernel and `C`, else COMPLETED.
         """
-        validation = EXHAUSTED if self.tuning.status == EXHAUSTED else COMPLETED
+        validation = self.tuning.status if self.tuning.status >= EXHAUSTED else COMPLETED
         codes = (self.status, self.selection_status, validation)
         return dict(zip(STATUS_NAMES, codes, strict=True))
 

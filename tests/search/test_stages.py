@@ -320,6 +320,19 @@ def test_evaluations_of_a_stage_that_is_needed_and_fails_are_kept(monkeypatch):
     assert set(stages[4:]) == {1}
 
 
+@pytest.mark.usefixtures("jax_in_float32")
+def test_a_stated_machine_that_rounding_decides_has_its_stop_code():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(100, 2)).astype(np.float32)
+    y = np.sin(6 * X[:, 0]) + X[:, 1]
+    stated = {"method": FixedSize(40), "kernel": RBF(20.0), "search": Profile(tune_kernel=False)}
+    with pytest.raises(jsparse.NumericalError, match="no kernel and C"):
+        jsparse.train(X, y, task="regression", key=0, C=[1e9, 1e10], **stated)
+    model = jsparse.train(X, y, task="regression", key=0, C=[1e9], **stated)
+    assert model.statuses["cross-validation"] == PRECISION_LOST
+    assert np.isfinite(model.predict(X)).all()
+
+
 @pytest.mark.parametrize("name", ["tuned_with", SPSVM])
 def test_ctrl_c_before_a_stage_has_a_result(name, monkeypatch):
     calls, scores = itertools.count(1), Problem.scores
