@@ -22,7 +22,16 @@ from .checks import check_choice, columns_in_one_dtype
 from .direct import DirectFit
 from .family import Family, diagnostics, single
 from .inner_problems import InnerProblem
-from .method import Method, Points, Task, TrainingRows, check_number, rows_at, setting
+from .method import (
+    Method,
+    Points,
+    Task,
+    TrainingRows,
+    check_number,
+    iteration_limit,
+    rows_at,
+    setting,
+)
 from .rows import Rows
 from .sized import Sized
 from .stages import Chosen, Outcome, Stage, surrogate_stages
@@ -203,7 +212,7 @@ class DirectMethod(FewPrototypes):
     starts: int = setting(3)
     sharing: Sharing = setting("shared")
     tolerance: ScalarLike = direct.TOLERANCE
-    max_iterations: int = setting(direct.MAX_ITERATIONS)
+    max_iterations: int = iteration_limit(direct.MAX_ITERATIONS)
 
     max_rows: ClassVar[int | None] = 1000  # validation takes a descent for every fold and C
 

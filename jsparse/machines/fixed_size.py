@@ -35,7 +35,7 @@ from .checks import (
 )
 from .family import Family, diagnostics, single
 from .held_out import HeldOut, OnFold, Sums
-from .method import Shape, Task, at_most, option, replaced, setting, sums_needed
+from .method import Shape, Task, at_most, iteration_limit, option, replaced, sums_needed
 from .ridge import Ridge
 from .row_prototypes import Prototypes, feature_map
 from .rows import FoldLayout, Rows
@@ -82,7 +82,7 @@ class FixedSize(Prototypes, Ridge):
         choices=get_args(Solver),
         kw_only=True,
     )
-    max_iterations: int = setting(iterative.MAX_ITERATIONS, kw_only=True)
+    max_iterations: int = iteration_limit(iterative.MAX_ITERATIONS, kw_only=True)
 
     name: ClassVar[str] = "fixed-size"
     title: ClassVar[str] = "fixed-size LS-SVM"

@@ -17,7 +17,7 @@ from ..pursuit import on_atoms
 from ..pursuit.subspace import Subspace, subspace_pursuit, subspace_pursuit_gram
 from .dictionary import Design, System
 from .held_out import HeldOut, OnFold
-from .method import Method, Task, setting
+from .method import Method, Task, iteration_limit, setting
 from .pursuits import Pursuit, Selected
 from .rows import FoldLayout, Rows
 
@@ -53,7 +53,7 @@ class KSP(Pursuit):
     title: ClassVar[str] = "kernel subspace pursuit"
     usual_length: ClassVar[int] = 100  # fewer, as each size needs a separate pursuit
 
-    max_iterations: CountLike = ITERATIONS
+    max_iterations: CountLike = iteration_limit(ITERATIONS, static=False)
     formed: bool = setting(True)
 
     def check(self, task: Task) -> None:

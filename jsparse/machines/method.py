@@ -129,6 +129,12 @@ def option(
     return eqx.field(default=default, static=static, metadata={"option": described}, **field)
 
 
+def iteration_limit(default: int, **field: Any) -> Any:
+    """Return the field `max_iterations` of a method that iterates; `field` is as for `option`."""
+    text = "limit of the iterations of a fit"
+    return option(default, text, kind="count", metavar="N", **field)
+
+
 def setting(default: Any, **field: Any) -> Any:
     """Return a static dataclass field; `field` has further arguments of `dataclasses.field`."""
     return eqx.field(default=default, static=True, **field)

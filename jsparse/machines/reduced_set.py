@@ -28,7 +28,7 @@ from .checks import check_choice
 from .few_prototypes import FewPrototypes, check_descent, fit_arrays
 from .fixed_point import fixed_points
 from .inner_problems import InnerProblem, LargeMargin, Solved, norm_squared, shifted_gram, whitener
-from .method import Task, setting
+from .method import Task, iteration_limit, setting
 from .reduced_svm import ReducedSVM
 
 Approach = Literal["fixed_point", "gradient"]
@@ -69,7 +69,7 @@ class ReducedSetSVM(FewPrototypes):
     loss: Hinge = setting("hinge")
     large_prototypes: int | None = setting(LARGE_PROTOTYPES)
     tolerance: ScalarLike = direct.TOLERANCE
-    max_iterations: int = setting(direct.MAX_ITERATIONS)
+    max_iterations: int = iteration_limit(direct.MAX_ITERATIONS)
 
     name: ClassVar[str] = "reduced-set"
     title: ClassVar[str] = "reduced set"

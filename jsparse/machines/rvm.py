@@ -20,7 +20,18 @@ from ..solvers import sparse_bayes
 from ..solvers.sparse_bayes import MAX_ITERATIONS, TOLERANCE, Likelihood
 from .checks import check_choice, columns_in_one_dtype
 from .family import Family, diagnostics, single
-from .method import Method, Points, Shape, Task, TrainingRows, check_number, replaced, setting
+from .method import (
+    Method,
+    Points,
+    Shape,
+    Task,
+    TrainingRows,
+    check_number,
+    iteration_limit,
+    option,
+    replaced,
+    setting,
+)
 from .rows import Rows
 from .stages import Stages, nearby_stages
 from .surrogate import fixed_size_surrogate
@@ -64,10 +75,12 @@ class RVM(Method):
             the task.
     """
 
-    max_prototypes: int = setting(MAX_PROTOTYPES)
+    max_prototypes: int = option(
+        MAX_PROTOTYPES, "largest number of prototypes", kind="count", metavar="K"
+    )
     candidates: int | None = setting(None)
     tolerance: ScalarLike = TOLERANCE
-    max_iterations: int = setting(MAX_ITERATIONS)
+    max_iterations: int = iteration_limit(MAX_ITERATIONS)
     likelihood: Literal["auto", "normal", "logistic"] = setting("auto")
 
     name: ClassVar[str] = "rvm"

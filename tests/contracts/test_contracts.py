@@ -242,6 +242,13 @@ def test_the_default_number_of_prototypes_follows_one_rule(name):
             assert estimator().make_method().n_prototypes is None
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_command_line_sets_the_limits_of_a_method(name):
+    for field in fields_of(name) & {"max_iterations", "max_prototypes"}:
+        words = ["fit", "x", "--target", "y", "--method", name, f"--{field.replace('_', '-')}", "7"]
+        assert getattr(method_of(command_line().parse_args(words)), field) == 7
+
+
 # Fast tests train on streams in test_stream_training.py, and on meshes in on_eight_devices.py.
 @pytest.mark.parametrize("name", named(NAMES, "fixed-size", "scdp"))
 def test_a_method_takes_streams_and_meshes_or_refuses_them(name):
