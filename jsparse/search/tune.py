@@ -224,9 +224,9 @@ def check_settings(
         if (value := getattr(scoring, name)) not in values:
             raise ValueError(f"{name}: expected one of {values}, got {value!r}")
     check_search(search)
-    grid = numbers("C", C)
+    grid = np.atleast_1d(numbers("C", C))
     if grid.ndim != 1 or grid.size == 0 or not np.all(np.isfinite(grid) & (grid > 0)):
-        raise ValueError(f"C: expected a vector of positive numbers, got {C}")
+        raise ValueError(f"C: expected a positive number, or several, got {C}")
     search.check_C(grid)
     real("max_seconds", max_seconds, 0.0, finite=False)
     if progress is not None and not callable(progress):

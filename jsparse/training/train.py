@@ -73,9 +73,10 @@ def train(
             of their values. "auto" chooses "rbf", "matern32" or "laplacian" by the squared error of
             a machine on a sample of the rows, see `training.auto`. For `KSP`, `KMP` and `KBP` also
             a list of kernels; every candidate then has one atom for each kernel.
-        C: grid (or range) of the weight of the data-fit term; by default the method's grid. With
-            the absolute and the quantile loss, `C` weighs residuals divided by
-            `Trained.target_unit`, which is near the standard deviation of the targets.
+        C: weight of the data-fit term, or a grid (or range) of weights from which cross-validation
+            chooses; by default the method's grid. With the absolute and the quantile loss, `C`
+            weighs residuals divided by `Trained.target_unit`, which is near the standard deviation
+            of the targets.
         search: `Profile` scores each kernel with all `C` at once; `Gradient` tunes a lengthscale
             for every column; `Recursive` learns a metric from the machine's derivatives;
             `Annealing` is the search of De Brabanter 2010. "auto" is `Gradient` for 100 rows or

@@ -93,7 +93,7 @@ SEARCH = {
     "max_evaluations": NOT_COUNTS,
     "resources": (*NO_NAMES, None),
     "max_seconds": NOT_REAL,
-    "C": [v for v in (*NO_NUMBERS, 1.0, [-1.0], [0.0], [NAN], [INF], [[1.0]]) if v is not None],
+    "C": [v for v in (*NO_NUMBERS, -1.0, [-1.0], [0.0], [NAN], [INF], [[1.0]]) if v is not None],
     "progress": ("x", 1),
     "history": ("x", 1, [1], object()),
     "start": ("x", 1, object()),
@@ -377,8 +377,8 @@ def test_numbers_of_every_library_are_numbers():
     for two in (2, 2.0, np.float32(2), np.array(2), jnp.asarray(2.0)):
         assert float(RBF(two).lengthscale) == 2.0
         assert float((two * RBF(1.0)).variance) == 2.0
-        with pytest.raises(ValueError, match="C: expected a vector"):
-            train(**FEW, C=two, size_tolerance=two)  # `size_tolerance` was accepted first
+        with pytest.raises(ValueError, match="C: expected a positive number"):
+            train(**FEW, C=-two, size_tolerance=two)  # `size_tolerance` was accepted first
     # The value of a traced number is not known, so it is not checked.
     assert jax.jit(lambda s: RBF(s).lengthscale)(-1.0) == -1.0
 

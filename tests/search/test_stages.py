@@ -328,7 +328,7 @@ def test_a_stated_machine_that_rounding_decides_has_its_stop_code():
     stated = {"method": FixedSize(40), "kernel": RBF(20.0), "search": Profile(tune_kernel=False)}
     with pytest.raises(jsparse.NumericalError, match="no kernel and C"):
         jsparse.train(X, y, task="regression", key=0, C=[1e9, 1e10], **stated)
-    model = jsparse.train(X, y, task="regression", key=0, C=[1e9], **stated)
+    model = jsparse.train(X, y, task="regression", key=0, C=1e9, **stated)
     assert model.statuses["cross-validation"] == PRECISION_LOST
     assert np.isfinite(model.predict(X)).all()
 
