@@ -136,7 +136,7 @@ def _rows_for_dual(
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).astype(np.uint32).tolist())
     rows = rng.permutation(np.flatnonzero(np.asarray(weights) > 0))[:DUAL_ROWS]
     inputs, targets, w = (np.asarray(a)[rows] for a in (X, y, weights))
-    n_padded = capacity(len(rows))  # tables of similar size share programs
+    n_padded = capacity(len(rows))  # so that tables of similar size share programs
     return padded(inputs, n_padded), padded(targets, n_padded), padded(w, n_padded, "constant")
 
 

@@ -83,9 +83,9 @@ class Solved(NamedTuple):
 def solve_batch(
     method: Method, code: Code | None, tables: Table, *, steps: Steps, mesh: Mesh | None
 ) -> Solved:
-    """Tune and fit all tables of a batch; the arrays of `tables` and of the result have its axis.
+    """Tune and fit all tables of a batch; return a `Solved` whose arrays have a leading axis.
 
-    The devices of `mesh` share the tables. All problems have the same method and code.
+    The axis runs over the tables, which the devices of `mesh` share.
     """
 
     def solve_tables(shared: tuple[Method, Code | None], tables: Table) -> Solved:
@@ -144,7 +144,7 @@ class Best(NamedTuple):
 def search(
     validate: Callable[[Float[Array, " p"]], Validation], table: Table, planned: int
 ) -> tuple[Float[Array, "e p"], Validation, Best]:
-    """Search the best kernel on the line between the bounds of theta, by `planned` evaluations.
+    """Search for the best kernel on the line between the bounds of theta, by `planned` evaluations.
 
     `validate` maps theta to the errors and held-out predictions for every `C`. Return every theta
     in the order of evaluation, their errors, and the best machine.

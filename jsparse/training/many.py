@@ -251,7 +251,7 @@ class _Run:
         return members
 
     def record(self, numbers: list[int], results: list[Any]) -> None:
-        """Store the `Trained` or the error of each numbered problem; an error may be raised."""
+        """Store the `Trained` of each numbered problem, or its error, which `_failed` may raise."""
         for number, result in zip(numbers, results, strict=True):
             if isinstance(result, Exception):
                 self._failed(number, result)
@@ -351,7 +351,8 @@ def _checked_problems(
 def _mesh(mesh: Mesh | None) -> Mesh | None:
     """Return the devices that share the problems: the caller's, or all accelerators of the process.
 
-    None for a CPU or one device. For a mesh of several processes, raise a `ValueError`.
+    If no mesh is stated, return None on a CPU or for one device. For a mesh of several processes,
+    raise a `ValueError`.
     """
     if mesh is None:
         devices = jax.local_devices()

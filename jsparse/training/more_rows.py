@@ -89,7 +89,7 @@ def with_window(
     """Return the model's sums with a window of at most `size` rows.
 
     Arguments are as for `with_more_rows`, but for the rows that the model was fitted to. The window
-    holds their rows of positive weight, of which there are at most `size`.
+    holds their rows of positive weight, of which there must be at most `size`.
     """
     with jax.enable_x64(model.dtype == np.float64):
         rows = _host_rows(model, sums.units, X, targets, weights)

@@ -321,9 +321,9 @@ class Streamed(TrainingSource):
         if all(name in self._restored for name in names):
             totals = [jax.device_put(self._restored[name]) for name in names]
         else:
-            no_sums = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), totals)
+            zero_sums = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), totals)
             sums_of_process = functools.partial(self._pass, maps, totals, names)
-            totals = summed_in_all_processes(self.mesh, no_sums, sums_of_process)
+            totals = summed_in_all_processes(self.mesh, zero_sums, sums_of_process)
             self.state.keep("unfinished", None)
             if reader.groups_per_part > 1:
                 totals = [_by_part(total, reader.split.parts) for total in totals]

@@ -206,9 +206,10 @@ def calibrate(
 
 
 def fit_all_rows(choice: Choice, units: TargetUnits, sums: Any) -> tuple[Family, Sums | None]:
-    """Fit the chosen machine to all rows; return it in the caller's units, and the sums or None.
+    """Fit to all rows with the chosen kernel and `C`; return the machines, and the sums or None.
 
-    The argument `sums`, from `predict_held_out`, saves passes over the rows.
+    The machines return values in the caller's units. The argument `sums`, from `predict_held_out`,
+    saves passes over the rows.
     """
     problem = choice.problem
     family, sums = problem.source.fit(problem, choice.tuning.kernel, choice.C_array, sums)
