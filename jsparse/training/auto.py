@@ -61,7 +61,10 @@ def _errors(
     points: Float[Array, "m d"],
     parts: Parts,
 ) -> Float[Array, "f s"]:
-    """Return the cross-validated errors of one family, for every lengthscale and `C`."""
+    """Return the cross-validated error of the family of weight 1, for each lengthscale and `C`.
+
+    `parts` are the rows, laid out by folds, and `points` the prototypes.
+    """
 
     def error(lengthscale: Array, C: Array) -> Float[Array, ""]:
         return held_out_error(_SelectedFamily(lengthscale, weights), points, C, parts)
@@ -126,7 +129,10 @@ def family_of(
 def _rows_for_dual(
     key: Key, X: Float[Array, "n d"], y: Float[Array, "n c"], weights: Float[Array, " n"]
 ) -> tuple[Float[np.ndarray, "r d"], Float[np.ndarray, "r c"], Float[np.ndarray, " r"]]:
-    """Return at most `DUAL_ROWS` random rows with weight, padded with rows of weight 0."""
+    """Return inputs, targets and weights of at most `DUAL_ROWS` random rows of positive weight.
+
+    Rows of weight 0 are added up to a `capacity`.
+    """
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).astype(np.uint32).tolist())
     rows = rng.permutation(np.flatnonzero(np.asarray(weights) > 0))[:DUAL_ROWS]
     inputs, targets, w = (np.asarray(a)[rows] for a in (X, y, weights))
@@ -142,14 +148,17 @@ def _leave_one_out_error(
     *,
     per_column: bool,
 ) -> float:
-    """Return the least leave-one-out error of a family, over lengthscales and `C`."""
+    """Return the family's least leave-one-out error over one shared lengthscale and `C`.
+
+    With `per_column`, also try a lengthscale for each column, from the best machine's derivatives.
+    """
     dtype, C = X.dtype, DUAL_C_VALUES.astype(X.dtype)
     family = np.array([other == name for other in FAMILIES], dtype)
 
     def least(candidates: np.ndarray) -> tuple[float, np.ndarray, np.floating]:
-        """Descend from the middle of the candidates to the nearest minimum of the error.
+        """Return the least error, and the lengthscales and `C` that give it.
 
-        Return the least error, and the lengthscales and `C` that give it.
+        From the middle of `candidates`, rows of lengthscales, descend to the nearest minimum.
         """
 
         @functools.cache
@@ -183,7 +192,7 @@ def _mean_squared_derivatives(
     y: Float[Array, "r c"],
     w: Float[Array, " r"],
 ) -> Float[Array, " d"]:
-    """Return the mean square of an LS-SVM's derivative in each column, over the sample."""
+    """Return, for each column, the mean over the rows of an LS-SVM's squared derivative."""
     machine = dual.fit(_SelectedFamily(lengthscales, family), C, X, y, w).expansion
     return agop(machine, X, w, diagonal=True)
 
@@ -197,9 +206,9 @@ def _squared_errors(
     y: Float[Array, "r c"],
     w: Float[Array, " r"],
 ) -> Float[Array, " s"]:
-    """Return the leave-one-out error of one kernel for every `C`.
+    """Return the leave-one-out error of one kernel for every `C`: the mean squared residual.
 
-    The error is infinite where rounding dominates it.
+    Squares are summed over targets. The error is infinite where rounding dominates it.
     """
     values, status = leave_one_out(_SelectedFamily(lengthscales, family), C, X, y, w)
     errors = jnp.sum(w[None] * jnp.sum(jnp.square(values - y[None]), axis=2), axis=1)

@@ -52,7 +52,7 @@ class Table(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The settings that decide the program (static)."""
+    """The static arguments of `solve`: for other values, JAX compiles another program."""
 
     scoring: Scoring
     planned: int  # number of evaluations of the line search
@@ -64,7 +64,7 @@ class Steps(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """The results of one problem."""
+    """The results of one problem, after `e` kernels were evaluated on `v` folds of `r` rows."""
 
     scaling: Standardization
     folds: Folds
@@ -83,23 +83,26 @@ class Solved(NamedTuple):
 def solve_batch(
     method: Method, code: Code | None, tables: Table, *, steps: Steps, mesh: Mesh | None
 ) -> Solved:
-    """Return the results of a batch of tables, which have a leading axis, spread over a mesh."""
+    """Tune and fit all tables of a batch; return a `Solved` whose arrays have a leading axis.
 
-    def every(shared: tuple[Method, Code | None], tables: Table) -> Solved:
+    The axis runs over the tables, which the devices of `mesh` share.
+    """
+
+    def solve_tables(shared: tuple[Method, Code | None], tables: Table) -> Solved:
         results = functools.partial(solve, *shared, steps=steps)
         shapes = jax.eval_shape(results, jax.tree.map(lambda a: a[0], tables))
 
-        def nothing(_: Table) -> Solved:
+        def zeros(_: Table) -> Solved:
             return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
 
         # On a CPU, where one table comes after the other, an absent table takes no time.
-        return map_systems(lambda t: jax.lax.cond(t.present, results, nothing, t), tables)
+        return map_systems(lambda t: jax.lax.cond(t.present, results, zeros, t), tables)
 
-    return spread(every, mesh, (None, 0), 0)((method, code), tables)
+    return spread(solve_tables, mesh, (None, 0), 0)((method, code), tables)
 
 
 def solve(method: Method, code: Code | None, table: Table, steps: Steps) -> Solved:
-    """Standardise, divide into folds, choose prototypes, tune and fit: a pure `training.run`."""
+    """Tune and fit one problem, as `training.run` does, but as a function that JAX can compile."""
     keys = keys_of(table.key)
     scaling, classes = standardize(table.X, table.weights), table.draws.codes
     rows = Rows(scaling.apply(table.X), table.y, table.weights, code)
@@ -127,10 +130,10 @@ def solve(method: Method, code: Code | None, table: Table, steps: Steps) -> Solv
 
 
 class Best(NamedTuple):
-    """The best kernel so far, with its best `C`."""
+    """The best machine so far: its kernel and `C`, and what was computed for them."""
 
-    score: Float[Array, ""]
-    theta: Float[Array, " p"]
+    score: Float[Array, ""]  # held-out error; infinite if it cannot be trusted
+    theta: Float[Array, " p"]  # the kernel as a point of the template
     C_index: Int[Array, ""]
     predictions: Float[Array, "v r l"]  # held-out values, by fold
     total: Any  # see `HeldOut.total`
@@ -141,7 +144,7 @@ class Best(NamedTuple):
 def search(
     validate: Callable[[Float[Array, " p"]], Validation], table: Table, planned: int
 ) -> tuple[Float[Array, "e p"], Validation, Best]:
-    """Run the line search over one lengthscale, with `planned` evaluations.
+    """Search for the best kernel on the line between the bounds of theta, by `planned` evaluations.
 
     `validate` maps theta to the errors and held-out predictions for every `C`. Return every theta
     in the order of evaluation, their errors, and the best machine.
@@ -166,8 +169,8 @@ def search(
         return (line.tell(state, new.score), best), (new.theta, validation)
 
     shapes = jax.eval_shape(evaluate, table.low)[0]
-    none = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    empty = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
     numbers = jnp.arange(planned, dtype=jnp.int32)
-    initial = line.init(planned, table.X.dtype), none
+    initial = line.init(planned, table.X.dtype), empty
     (_, best), (thetas, validations) = jax.lax.scan(one, initial, numbers)
     return thetas, validations, best

@@ -24,7 +24,7 @@ from .source import InMemory
 from .trained import Trained
 from .tuning import Choice, calibrate
 
-# Axes of arrays that count prototypes (m) or columns (d), by the name of the field.
+# By field, a letter for each axis: m counts prototypes, d columns; a dot stands for another axis.
 _AXES = {
     "points": "md", "prototypes": "md", "support": ".m", "coefficients": "..m", "transform": "mm",
     "shift": "m", "gram": "mm", "cross": "m", "feature_sum": "m",
@@ -34,8 +34,8 @@ _AXES = {
 def trained_members(members: list[Member], solved: Any, seconds: float) -> list[Any]:
     """Return a `Trained` for each member, or the error of a member without a result.
 
-    `solved` is a `batch.Solved` with a leading axis of at least as many tables, and `seconds` the
-    wall time of the program for each member.
+    `solved` is a `batch.Solved` with a leading axis of at least as many tables. `seconds` is the
+    program's wall time divided by the number of members.
     """
     solved = jax.tree.map(np.asarray, solved)
     machines = _machines(solved, members)
@@ -84,7 +84,10 @@ def _machines(solved: Any, members: list[Member]) -> list[dict[str, Any]]:
 
 
 def _trained(member: Member, solved: Any, standard_errors: np.ndarray, seconds: float) -> Trained:
-    """Return the result of one problem, with a standard error for each of its scores."""
+    """Return the result of one problem from its `batch.Solved`, without the leading axis.
+
+    `standard_errors` belong to the scores: for each kernel and `C`, shape `e s`.
+    """
     config, n, scaling = member.config, len(member.raw.X), solved.scaling
     folds = member.folds
     if folds is None:
@@ -115,7 +118,7 @@ def _trained(member: Member, solved: Any, standard_errors: np.ndarray, seconds: 
 
 
 def _data(member: Member, scaling: Standardization, Z: np.ndarray, folds: Folds) -> TrainingData:
-    """Return the rows of a member as `prepare_table` does, without padding."""
+    """Return what `prepare_table` returns, without padding; `Z` are the standardised rows."""
     encoded, n, w, encoding = member.encoded, len(Z), member.weights, member.encoding(scaling)
     table, targets, row_weights = jax.device_put((Z, member.targets, w))
     rows = Rows(table, targets, row_weights, encoded.code)
@@ -134,7 +137,7 @@ def _data(member: Member, scaling: Standardization, Z: np.ndarray, folds: Folds)
 
 
 def _tuning(problem: Problem, solved: Any, standard_errors: np.ndarray) -> Tuning:
-    """Return the outcome of the search; raise a `NumericalError` if no score can be trusted."""
+    """Return the best kernel and `C` with the history; raise `NumericalError` as `best_of` does."""
     validations, C = solved.validations, problem.C
     history = [
         Evaluation(theta, C, scores, errors, status, 0.0, fold_scores=folds)

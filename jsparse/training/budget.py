@@ -55,23 +55,23 @@ class Budget:
     def largest_size(self, model: Model, dtype: np.dtype | None = None) -> int:
         """Estimate the largest number of prototypes within the budget from a similar model's costs.
 
-        The costs are taken as linear in the number of prototypes. The model will be deployed in
-        `dtype`; None for its dtype. If not even one prototype meets the budget, raise a
-        `BudgetError`.
+        Costs are assumed to grow linearly with the number of prototypes. The numbers in the file
+        will have the `dtype`; None for the model's. If one prototype exceeds the budget, or "c" has
+        no working compiler, raise a `BudgetError`.
         """
         sizes = []
         if self.bytes is not None:
             m, d = model.expansion.prototypes.shape
             numbers = d + model.expansion.coefficients.size // m  # that a prototype adds
-            of_one = (dtype or model.dtype).itemsize * numbers
-            of_others = file_bytes(model) - model.dtype.itemsize * numbers * model.size
-            if self.bytes < of_others + of_one:
+            added_bytes = (dtype or model.dtype).itemsize * numbers
+            fixed_bytes = file_bytes(model) - model.dtype.itemsize * numbers * model.size
+            if self.bytes < fixed_bytes + added_bytes:
                 raise BudgetError(
-                    f"bytes: expected at least {of_others + of_one}, which the file of one "
+                    f"bytes: expected at least {fixed_bytes + added_bytes}, which the file of one "
                     f"prototype takes, got {self.bytes}; train with out_of_fold=False for a file "
                     "without the quantiles of intervals"
                 )
-            sizes.append((self.bytes - of_others) // of_one)
+            sizes.append((self.bytes - fixed_bytes) // added_bytes)
         if self.latency is not None:
             smallest = seconds_of_a_row(_first_prototypes(model, 1), self.serving)
             if self.latency < smallest:
@@ -85,7 +85,7 @@ class Budget:
         return int(min(sizes))
 
     def costs(self, model: Model) -> dict[str, float]:
-        """Measure the model's costs: a dict with the keys "bytes" and "latency", if limited."""
+        """Return the measured costs that are limited: "bytes" of the file, "latency" in seconds."""
         costs = {} if self.bytes is None else {"bytes": float(file_bytes(model))}
         if self.latency is not None:
             costs["latency"] = seconds_of_a_row(model, self.serving)
@@ -96,8 +96,8 @@ def within_budget(budget: Budget, trained: Trained, train: Callable[[int], Train
     """Train smaller and smaller machines until one meets the budget; return its result.
 
     `trained` is the first result, and `train` trains a machine of at most a given number of
-    prototypes. The machines of other sizes are dropped from the model. If no model meets the
-    budget, raise a `BudgetError`.
+    prototypes. The machines of other sizes are dropped from the model. If none of `ATTEMPTS`
+    machines meets the budget, raise a `BudgetError`.
     """
     for attempts_left in reversed(range(ATTEMPTS)):
         model = dataclasses.replace(trained.model, path=None)
@@ -123,7 +123,7 @@ def file_bytes(model: Model) -> int:
 
 
 def seconds_of_a_row(model: Model, serving: Serving) -> float:
-    """Return the median time in which the model predicts a row of zeros on this machine.
+    """Return the median seconds in which the model predicts a row of zeros on this computer.
 
     For "c" without a working C compiler, raise a `BudgetError`.
     """
@@ -133,7 +133,7 @@ def seconds_of_a_row(model: Model, serving: Serving) -> float:
     row = np.zeros(model.expansion.prototypes.shape[1], model.dtype)
 
     def group(repeats: int) -> float:
-        """Return the mean time of repeated predictions."""
+        """Return the mean seconds of repeated predictions."""
         begin = time.perf_counter()
         for _ in range(repeats):
             predictor.predict(row)

@@ -45,14 +45,15 @@ class Checkpoint:
 
     The file is written under another name and renamed, so that a kill leaves the last complete
     file. Each run of the call reads and keeps its entries by a `RunState`; a call with a budget
-    makes several runs. As a context, a checkpoint removes its file at the end, unless a search was
-    stopped before its end.
+    makes several runs. As a context, a checkpoint removes its file at the end, unless the block
+    failed or a search was stopped early.
 
     Args:
-        path: the file; None for a checkpoint that is never written, and knows nothing.
-        seconds: time between two files.
+        path: the file; None for a checkpoint that is never written, and holds nothing.
+        seconds: least time between two writes of the file.
 
     Raises:
+        ValueError: if `seconds` is negative.
         OutputError: if no file can be written at `path`.
         ModelFileError: if the file there is no checkpoint, or is damaged.
     """
@@ -90,24 +91,24 @@ class Checkpoint:
                 os.remove(self.path)
 
     def next_run(self) -> "RunState":
-        """Return the entries of the next run of the call."""
+        """Count one more run of the call, and return the access to its entries."""
         self._runs += 1
         return RunState(self, f"run {self._runs}: ")
 
     def describe(self, name: str, entry: Entry | Callable[[], Entry] | None) -> None:
-        """Hold an entry that alone is not worth a file, such as the arguments; None drops it."""
+        """Set an entry, or drop it by None, without marking the file as out of date."""
         if entry is None:
             self.entries.pop(name, None)
         else:
             self.entries[name] = entry
 
     def close(self) -> None:
-        """Write the file if it lacks an entry. It keeps its unfinished entries if it lacks none."""
+        """Write the file if it is out of date; else leave it, with the partial sums in it."""
         if self.path is not None and self.unwritten:
             self.write(self.entries)
 
     def write(self, entries: Mapping[str, Entry | Callable[[], Entry]]) -> None:
-        """Write the file. If that fails, warn; the last file is then still there."""
+        """Replace the file by one with these entries. If writing fails, warn and leave the file."""
         begin = time.monotonic()
         computed = {name: e() if callable(e) else e for name, e in entries.items()}
         try:
@@ -129,17 +130,17 @@ class RunState:
     """The entries of one run of a call, which a `Checkpoint` holds."""
 
     checkpoint: Checkpoint
-    prefix: str
+    prefix: str  # begins the names of the run's entries in the checkpoint
 
     __repr__ = short_repr
 
     def known(self, name: str) -> Entry | None:
-        """Return an entry of an earlier call; None if it is not known."""
+        """Return an entry; None if there is none, or only a function that returns it."""
         entry = self.checkpoint.entries.get(self.prefix + name)
         return entry if isinstance(entry, Entry) else None
 
     def keep(self, name: str, entry: Entry | Callable[[], Entry] | None) -> None:
-        """Keep an entry, or a function that returns it when the file is written; None drops it."""
+        """Set an entry, or a function that returns it at the next write; None drops the entry."""
         if self.checkpoint.path is not None:
             self.checkpoint.unwritten = True
             self.checkpoint.describe(self.prefix + name, entry)
@@ -157,8 +158,8 @@ class RunState:
     def share(self, mesh: Mesh | None) -> None:
         """Give all processes of a mesh the entries of the process that has made most evaluations.
 
-        Only entries that are equal in all processes at the same time are shared. Each process keeps
-        the sums of its unfinished pass, which are used if the pass is the next one of the run.
+        These are the memory, the points, the evaluations and the sums of complete passes. Each
+        process keeps the sums of its unfinished pass, in case the run continues with this pass.
         """
         if mesh is None or not spans_processes(mesh) or self.checkpoint.path is None:
             return
@@ -186,24 +187,25 @@ class RunState:
             self.checkpoint.describe(self.prefix + name, entries.get(name))
 
     def same(self, name: str, values: Mapping[str, Any]) -> None:
-        """Raise a `ValueError` if a group of arguments differs from the group in the checkpoint.
+        """Raise a `ValueError` if arguments differ from the entry `name` of an earlier call.
 
-        `values` are the arguments by name. Arrays are compared by their checksums.
+        `values` are the arguments by name; arrays are compared by checksums. If there is no entry,
+        store them. The entry "settings" also has the `environment`.
         """
         if self.checkpoint.path is None:
             return
         values = {**values, **environment()} if name == "settings" else values
-        here = {k: v for argument, value in values.items() for k, v in described(argument, value)}
+        new = {k: v for argument, value in values.items() for k, v in described(argument, value)}
         known = self.known(name)
         if known is None:
-            self.checkpoint.describe(self.prefix + name, Entry({}, here))
-        elif known.document != here:
+            self.checkpoint.describe(self.prefix + name, Entry({}, new))
+        elif known.document != new:
             written = known.document
             lines = [
                 f"{argument}: {clipped(written.get(argument, 'none'), 100)} in the file, "
-                f"{clipped(here.get(argument, 'none'), 100)} in this call"
-                for argument in dict.fromkeys([*written, *here])
-                if written.get(argument) != here.get(argument)
+                f"{clipped(new.get(argument, 'none'), 100)} in this call"
+                for argument in dict.fromkeys([*written, *new])
+                if written.get(argument) != new.get(argument)
             ]
             more = f"; and {len(lines) - _SHOWN} others" if len(lines) > _SHOWN else ""
             raise ValueError(
@@ -214,17 +216,17 @@ class RunState:
 
 
 def _together(entries: Mapping[str, Entry]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return all arrays, by the names of entry and array, and the documents by entry name."""
+    """Return all arrays by the keys "entry/array", and the documents by entry name."""
     arrays = {f"{name}/{k}": a for name, e in entries.items() for k, a in e.arrays.items()}
     return arrays, {name: entry.document for name, entry in entries.items()}
 
 
 def _by_name(arrays: dict[str, Any], documents: dict[str, Any]) -> dict[str, Entry]:
-    """Return the entries whose arrays and documents `_together` has put together."""
+    """Return the entries from the arrays and documents that `_together` returns."""
     entries = {name: Entry({}, document) for name, document in documents.items()}
     for key, array in arrays.items():
-        name, _, of_entry = key.rpartition("/")
-        entries[name].arrays[of_entry] = array
+        name, _, array_name = key.rpartition("/")
+        entries[name].arrays[array_name] = array
     return entries
 
 
@@ -243,8 +245,9 @@ def environment() -> dict[str, Any]:
 
 
 def resumable(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function open the checkpoint of its `resources`, and remove the file at the end.
+    """Make a function open the checkpoint file that its argument `resources` names.
 
+    At the end the file is removed, see `Checkpoint`. Each of several processes has a separate file.
     A function that gets an open checkpoint from another resumable function leaves it open.
     """
 
@@ -264,6 +267,6 @@ def resumable(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def run_state(resources: Any) -> RunState:
-    """Return the entries of the next run of a call with these resources, see `resumable`."""
+    """Return the state of the call's next run; `NO_CHECKPOINT` if no checkpoint is open."""
     checkpoint = getattr(resources, "checkpoint", None)
     return checkpoint.next_run() if isinstance(checkpoint, Checkpoint) else NO_CHECKPOINT

@@ -62,8 +62,8 @@ def template_of(kernel: KernelLike, d: int, search: Search, codes: tuple[int, ..
     A kernel by name gets the structure that the search needs: one lengthscale, one for each column,
     or a matrix. Before the rows are known, "auto" stands for an RBF kernel, and a rank for a matrix
     that selects the first columns. After the rows have been read, `training.run` replaces both.
-    For a rank above the number of columns, or with a kernel that is not in `KERNELS`, raise a
-    `ValueError`.
+    For a rank outside 1 to `d`, or a rank with columns `codes` of categories or with a kernel that
+    is not in `KERNELS`, raise a `ValueError`.
     """
     if isinstance(kernel, str) and kernel == "auto":
         kernel = "rbf"
@@ -80,7 +80,7 @@ def template_of(kernel: KernelLike, d: int, search: Search, codes: tuple[int, ..
 
 
 def projected(name: KernelLike, matrix: Float[np.ndarray, "r d"]) -> Kernel:
-    """Return the kernel with a name, applied to inputs that the matrix maps."""
+    """Return the named kernel of inputs that the matrix has mapped from `d` to `r` columns."""
     return kernels.Projected(make_kernel(name, matrix.shape[1]), matrix)
 
 

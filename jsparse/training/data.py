@@ -22,8 +22,8 @@ from .streamed import Streamed
 class TrainingData(NamedTuple):
     """The rows of a run, their encoding and their folds.
 
-    The `n` *validation rows* are all rows in memory, or the sample of a stream. All fields except
-    the source and the candidates are on the host.
+    The `n` *validation rows* are all rows in memory, or the sample of a stream. Their arrays in
+    `truth`, `weights`, `weighted` and `folds` are on the host.
     """
 
     source: InMemory | Streamed
@@ -58,7 +58,7 @@ class TrainingData(NamedTuple):
         )  # fmt: skip
 
     def choose_points(self, method: Method, key: Key, kernel: Kernel) -> Points:
-        """Return the prototypes or candidates that the method chooses.
+        """Return the points that the method chooses: its prototypes, or candidates for them.
 
         The method sees an indicator column for each category. The chosen points have the original
         columns. If columns hold categories, and the method computes points that are not rows, raise

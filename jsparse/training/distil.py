@@ -39,7 +39,7 @@ NO_NUMBER = (
 
 
 class _AtMost(SCDP):
-    """`SCDP` of at most `max_prototypes`: less if there are fewer candidates or training rows."""
+    """`SCDP` of at most `max_prototypes`: fewer if there are fewer candidates or training rows."""
 
     def resolve(self, shape: Shape) -> SCDP:
         """See `Method.resolve`."""
@@ -187,8 +187,8 @@ def _moved(
     """
     scaling, start = small.expansion.scaling, small.expansion.prototypes
     assert scaling is not None
-    others = (np.asarray(a, np.float64) for a in (large.coefficients, large.intercept))
-    teacher = KernelExpansion(kernel, *jax.device_put((scaling.apply(as_array(Z)), *others)))
+    parameters = (np.asarray(a, np.float64) for a in (large.coefficients, large.intercept))
+    teacher = KernelExpansion(kernel, *jax.device_put((scaling.apply(as_array(Z)), *parameters)))
     end = imitate(teacher, start, jax.device_put(X), key).Z
     end = jnp.where(jnp.all(jnp.isfinite(end)), end, start)
     before, after = (scaling.undo_on_host(np.asarray(points)) for points in (start, end))
@@ -196,9 +196,10 @@ def _moved(
 
 
 def _in_order(frame: Frame, y: Any, weights: ArrayLike | None, columns: Schema) -> Frame:
-    """Return the table with its columns in the order of `columns`.
+    """Return the table with its columns in the order of the large machine's `columns`.
 
-    If the columns differ by more than their order, raise a `ValueError`.
+    If the columns differ by more than their order, raise a `ValueError`. `y` and `weights` are the
+    user's; rows of weight 0 do not count.
     """
     frame = frame.ordered([column.name for column in columns.columns])
     rows = None if weights is None else weighted_rows(weights, frame.n_rows).index

@@ -45,9 +45,9 @@ class Encoding(NamedTuple):
 
 
 def code_of(config: Config, k: int, dtype: np.dtype) -> Code | None:
-    """Return the output code of `k` classes, see `Multiclass`; None for two classes.
+    """Return the output code of `k` classes in `dtype`; None for two classes.
 
-    If a method of the run cannot take the code, raise a `ValueError`.
+    If a method of the run cannot take the scheme in `Multiclass`, raise a `ValueError`.
     """
     if k <= 2:
         return None
@@ -58,7 +58,10 @@ def code_of(config: Config, k: int, dtype: np.dtype) -> Code | None:
 
 
 def check_codes(X: Float[np.ndarray, "n d"], codes: tuple[int, ...]) -> None:
-    """Raise a `ValueError` unless `X` has the (increasing) columns `codes`, of whole numbers."""
+    """Raise a `ValueError` unless the columns of `X` with the numbers `codes` hold whole numbers.
+
+    The column numbers increase. A number beyond the last column also raises.
+    """
     if codes and codes[-1] >= X.shape[1]:
         raise ValueError(
             f"kernel: expected columns of categories among the {X.shape[1]} of X, got {codes}"
@@ -71,14 +74,14 @@ def check_codes(X: Float[np.ndarray, "n d"], codes: tuple[int, ...]) -> None:
 
 
 def unscaled(scaling: Standardization, codes: tuple[int, ...]) -> Standardization:
-    """Return the standardisation without its effect on the columns `codes`."""
+    """Return the standardisation changed to leave the columns `codes` as they are."""
     shift, scale = (np.array(a) for a in scaling)
     shift[list(codes)], scale[list(codes)] = 0, 1
     return Standardization(*jax.device_put((shift, scale)))
 
 
 def indicators(X: Float[np.ndarray, "n d"], codes: tuple[int, ...]) -> Float[np.ndarray, "n p"]:
-    """Return the rows with one indicator column for each category of the columns `codes`.
+    """Replace the columns `codes` by one indicator column for each category that they hold.
 
     All other columns come first.
     """

@@ -46,14 +46,14 @@ class Forgetting(NamedTuple):
         return np.where(forgotten, 0.0, weights * factors)
 
     def factor_of_earlier(self, n: int) -> float:
-        """Return the factor of the weights of earlier rows, once a batch of `n` rows has come."""
+        """Return the factor by which `n` later rows, of one batch, reduce all earlier weights."""
         return self.factor * 2.0 ** (-n / self.half_life)
 
 
 def forgetting(forget: Any, half_life: Any, window: Any) -> Forgetting:
     """Return the `Forgetting` that the arguments of `partial_fit` state.
 
-    If several are stated, or one is out of range, raise a `ValueError`.
+    Each is None unless it is stated. For several, or one out of range, raise a `ValueError`.
     """
     stated = {"forget": forget, "half_life": half_life, "window": window}
     names = [name for name, value in stated.items() if value is not None]
@@ -82,7 +82,7 @@ class HostRows(NamedTuple):
     __repr__ = short_repr
 
     def part(self, rows: slice) -> "HostRows":
-        """Return some of the rows."""
+        """Return the rows of a slice."""
         return HostRows(*(a[rows] for a in self))
 
 
@@ -135,7 +135,7 @@ def new_window(rows: HostRows, size: int, equations: NormalEquations) -> Window:
 
 @compiled
 def _energies(equations: NormalEquations) -> Float[Array, " e"]:
-    """Return the traces of the grams, the weights, and the squares of each target.
+    """Return a vector of the Gram matrix's trace, the weight, and each target's sum of squares.
 
     By the Cauchy-Schwarz inequality they bound all other sums. If the sums have an axis of classes,
     each class has separate energies.
@@ -157,7 +157,7 @@ def scaled(equations: NormalEquations, factor: Float[Array, ""]) -> NormalEquati
     present = weight > float(info.tiny) / float(info.eps)
 
     def times_factor(a: Float[Array, "..."]) -> Float[Array, "..."]:
-        kept = present.reshape(present.shape + (1,) * (a.ndim - present.ndim))
-        return jnp.where(kept, a * factor, 0)
+        mask = present.reshape(present.shape + (1,) * (a.ndim - present.ndim))
+        return jnp.where(mask, a * factor, 0)
 
     return jax.tree.map(times_factor, equations)

@@ -22,7 +22,7 @@ ClassWeight = Literal["balanced"] | Mapping[Any, float] | None
 def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
     """Check targets and return them: class labels, shape `n`, or numbers, shape `n` or `n c`.
 
-    If `y` does not have `n` rows, or targets of a regression are not finite, raise a `ValueError`.
+    Unless `y` has `n` rows, and targets of a regression are finite numbers, raise a `ValueError`.
     """
     targets = labels_of("y", y) if task == "classification" else on_host("y", y)
     has_columns = task == "regression" and targets.ndim == 2 and targets.shape[1] > 0
@@ -68,7 +68,8 @@ def encoded_targets(
 def check_labels(classes: np.ndarray, n: int, n_all: int) -> None:
     """Raise a `ValueError` for fewer than two classes, or nearly as many classes as rows.
 
-    `classes` are the labels of the `n` rows of positive weight, among `n_all` rows.
+    `classes` are the distinct labels of the `n` rows of positive weight, among `n_all` rows. Labels
+    with fractions raise the error if there are more than half as many classes as rows.
     """
     if len(classes) < 2 and n < n_all:
         raise ValueError(
@@ -93,10 +94,10 @@ def check_label_count(k: int, n: int, max_share: float = 0.9) -> None:
 def warn_if_rounded(
     name: str, values: Shaped[np.ndarray, " n *d"], dtype: np.dtype, names: Sequence[str] = ()
 ) -> None:
-    """Warn of columns whose values, rounded to `dtype`, have few steps within their range.
+    """Give a `PrecisionWarning` if a column's range has fewer than `MIN_STEPS` steps of `dtype`.
 
     `values` is one column, or a table whose columns have `names`, by default their numbers. `name`
-    is the argument that holds the values.
+    is the argument that holds them. Columns of whole numbers that `dtype` holds exactly are exempt.
     """
     columns = values.reshape(len(values), -1)
     low, high = columns.min(axis=0), columns.max(axis=0)
@@ -154,7 +155,7 @@ def row_weights(
     numbers: np.ndarray,
     classes: np.ndarray | None,
 ) -> np.ndarray | None:
-    """Return row weights times the factors of the rows' classes; None if all weights are 1.
+    """Return row weights times the factors of the rows' classes; None if neither is stated.
 
     `numbers` are the class numbers of the rows, and `classes` the sorted labels. For regression
     they are the targets and None.
@@ -171,6 +172,7 @@ def class_factors(
     """Return the weight factor of each class; a label that `class_weight` lacks has the factor 1.
 
     `classes` has the labels in sorted order, and `class_sums` the sum of each class's row weights.
+    For unknown labels, or factors that are not positive numbers, raise a `ValueError`.
     """
     if isinstance(class_weight, str) and class_weight == "balanced":
         n_classes = np.count_nonzero(class_sums)  # classes that have weight
@@ -234,7 +236,7 @@ class WeightedRows(NamedTuple):
         return Folds.of([fold[fold >= 0] for fold in members])
 
     def with_caller_rows(self, folds: Folds) -> Folds:
-        """Renumber folds: replace the numbers among the rows with weight by the caller's."""
+        """Return folds of the rows of positive weight, renumbered among the caller's rows."""
         if len(self.index) == self.n:
             return folds
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)

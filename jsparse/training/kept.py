@@ -1,4 +1,4 @@
-"""Evaluations and sums of kernels that `InMemory` keeps, so that they are not computed again."""
+"""Evaluations and sums of kernels that `InMemory` keeps, so that it need not compute them again."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ class Evaluated(NamedTuple):
 
     @property
     def score(self) -> float:
-        """The least error of the complete values of `C`; infinite if none can be trusted."""
+        """The least error of a `C` with all folds; infinite if no error can be trusted."""
         trusted = least_of_sizes(self.problem.method, self.validation).trusted
         return float(np.min(trusted, where=self.complete, initial=np.inf))
 
@@ -51,7 +51,7 @@ class Evaluated(NamedTuple):
 
 
 class SumsAt(NamedTuple):
-    """The sums of one kernel."""
+    """The sums of one kernel over all rows and over each fold."""
 
     problem: Problem
     theta: bytes  # the kernel as a point of the template
@@ -61,9 +61,9 @@ class SumsAt(NamedTuple):
 
 
 class KeptEvaluations:
-    """The best evaluation of a search, the part of an evaluation, and the sums of the last kernel.
+    """The best evaluation of a search, and the unfinished evaluation and sums of the last kernel.
 
-    A race evaluates a kernel in parts, some folds at a time. Only the last kernel's part is kept.
+    A race evaluates a kernel some folds at a time. `part` has the last kernel's folds so far.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class KeptEvaluations:
     def known(
         self, problem: Problem, theta: Any, C: Float[Any, " s"], scoring: Scoring
     ) -> Validation | None:
-        """Return the evaluation on all folds, if it is known for every `C`."""
+        """Return the errors and predictions on all folds; None unless all `C` have been kept."""
         for kept in (self.best, self.part):
             if kept is None or not same_machines(kept.problem, problem):
                 continue
@@ -86,7 +86,10 @@ class KeptEvaluations:
         return None
 
     def add(self, evaluated: Evaluated) -> None:
-        """Keep an evaluation if it is the best, or a part of one that may become the best."""
+        """Join an evaluation to `part`, and replace `best` by it unless `best` has a lower score.
+
+        The joined evaluation becomes `part` while folds are missing.
+        """
         joined = None if self.part is None else self.part.joined(evaluated)
         evaluated = evaluated if joined is None else joined
         self.part = None if np.all(evaluated.folds) else evaluated
@@ -98,7 +101,7 @@ class KeptEvaluations:
             self.best = evaluated
 
     def sums_of(self, problem: Problem, theta: Any, compute: Callable[[], FoldSums]) -> FoldSums:
-        """Return the sums of a kernel, which are computed unless they are the last ones."""
+        """Return the kept sums if they are of this kernel; else compute the sums and keep them."""
         point, last = np.asarray(theta).tobytes(), self.sums
         if last is None or last.theta != point or not same_machines(last.problem, problem):
             self.sums = last = None  # before the next sums take memory
@@ -107,6 +110,6 @@ class KeptEvaluations:
 
 
 def same_machines(first: Problem, second: Problem) -> bool:
-    """Return whether two problems have the same method, template, points and random draws."""
+    """Return whether two problems have identical objects: method, template, points and key."""
     names = ("method", "template", "points", "key")
     return all(getattr(first, name) is getattr(second, name) for name in names)

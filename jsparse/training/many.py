@@ -150,10 +150,10 @@ def train_many(
 
 
 class _Group:
-    """Members that share a program, and the parts of them that are computed at a time.
+    """Members that share a program, of which each call of the program takes a part.
 
-    The devices of `mesh` share the members, which are padded to `rows` rows and may use `limit`
-    bytes; None for one device and without a limit.
+    The devices of `mesh` share the members; None for one device. All tables are padded to `rows`
+    rows. Calls that run together may use `limit` bytes; None for no limit.
     """
 
     def __init__(
@@ -200,14 +200,17 @@ class _Group:
         return jax.device_put((first.common.wide, first.encoded.code, batch))
 
     def _collect(self, part: slice, solved: Future[Solved]) -> tuple[slice, list[Any]]:
-        """Wait for the results of some members; their time began at the end of the last part."""
+        """Wait for a part; return it with a `Trained` or an error for every member.
+
+        The members share the time since the previous part was finished.
+        """
         results = solved.result()
         members, before, self.clock = self.members[part], self.clock, time.perf_counter()
         return part, trained_members(members, results, (self.clock - before) / len(members))
 
 
 def _finished(program: jax.stages.Compiled, arguments: tuple[Method, Code | None, Table]) -> Solved:
-    """Return the results of a program when they have been computed."""
+    """Run a program, and wait until its results have been computed."""
     return jax.block_until_ready(program(*arguments))
 
 
@@ -233,7 +236,7 @@ class _Run:
         self.checks = Members(self.limit)
 
     def prepared(self) -> dict[int, Member]:
-        """Return the members of batches by number; note why other problems are trained alone."""
+        """Return the members of batches by problem number; note why other problems are alone."""
         members: dict[int, Member] = {}
         for number, arguments in enumerate(self.arguments):
             try:
@@ -248,7 +251,7 @@ class _Run:
         return members
 
     def record(self, numbers: list[int], results: list[Any]) -> None:
-        """Store the results of a part of a batch."""
+        """Store the `Trained` of each numbered problem, or its error, which `_failed` may raise."""
         for number, result in zip(numbers, results, strict=True):
             if isinstance(result, Exception):
                 self._failed(number, result)
@@ -279,7 +282,7 @@ class _Run:
         return self.checks.member(config, raw, complete["key"], preset)
 
     def _config(self, complete: dict[str, Any]) -> tuple[Config, Preset | None]:
-        """Return the configuration without keys, and the preset; made once for equal settings."""
+        """Return the configuration without keys, and the preset; kept for the same objects."""
         X, y, folds, resources = (complete[name] for name in ("X", "y", "folds", "resources"))
         stated = Stated(*(complete[name] for name in Stated._fields))
         situation = situation_of(X, y, folds, complete["out_of_fold"], resources)
@@ -348,7 +351,8 @@ def _checked_problems(
 def _mesh(mesh: Mesh | None) -> Mesh | None:
     """Return the devices that share the problems: the caller's, or all accelerators of the process.
 
-    For a mesh of several processes, raise a `ValueError`.
+    If no mesh is stated, return None on a CPU or for one device. For a mesh of several processes,
+    raise a `ValueError`.
     """
     if mesh is None:
         devices = jax.local_devices()

@@ -95,7 +95,7 @@ class Member(NamedTuple):
 
     @property
     def program(self) -> tuple[Any, ...]:
-        """The values that decide the program, beside the capacity of rows; equal in a batch."""
+        """The values that decide the program, but for the capacity of rows; equal in a batch."""
         encoded, common, code = self.encoded, self.common, self.encoded.code
         leaves, structure = jax.tree.flatten(common.template)
         return (
@@ -177,7 +177,7 @@ def key_data(key: KeyLike) -> np.ndarray | None:
 
 
 class Members:
-    """The checks that turn problems into members of batches; results for equal shapes are kept.
+    """The checks that turn problems into members of batches; `Common`s of equal shapes are kept.
 
     A batch may use `limit` bytes; None without a limit.
     """
@@ -260,7 +260,7 @@ class Members:
 def _plan(
     config: Config, common: Common, n: int, code: Code | None, dtype: np.dtype, limit: int | None
 ) -> Plan:
-    """Return the memory plan of the run of one problem of `n` rows, padded to its capacities."""
+    """Return the memory plan for one problem of `n` rows, padded, if it may use `limit` bytes."""
     planned = plan_of(
         common.wide, n=capacity(n), d=common.columns, folds=common.steps.n_folds, code=code,
         n_C=config.C.size, dtype=dtype, search=common.search,
@@ -292,9 +292,10 @@ def why_alone(config: Config) -> str | None:
 
 
 def batches(members: dict[int, Member]) -> Iterator[tuple[int, list[int]]]:
-    """Divide members into groups that share a program; return capacities of rows and numbers.
+    """Divide members into groups that share a program, and yield each group.
 
-    The tables of a group are padded to the capacity of its largest table.
+    A group is the number of rows to which its tables are padded, the `capacity` of its largest
+    table, and the problem numbers of its members. `members` has the members by problem number.
     """
     groups: dict[Any, list[int]] = {}
     for number, member in members.items():

@@ -86,10 +86,10 @@ def with_window(
     weights: Float[np.ndarray, " n"],
     size: int,
 ) -> Sums:
-    """Return the model's sums with a window of at most `size` rows, which holds all rows so far.
+    """Return the model's sums with a window of at most `size` rows.
 
-    Arguments are as for `with_more_rows`, but of the rows that the model was fitted to. Rows that
-    are not in the window have weight 0.
+    Arguments are as for `with_more_rows`, but for the rows that the model was fitted to. The window
+    holds their rows of positive weight, of which there must be at most `size`.
     """
     with jax.enable_x64(model.dtype == np.float64):
         rows = _host_rows(model, sums.units, X, targets, weights)
@@ -108,7 +108,10 @@ def _capacity(n: int) -> int:
 def _host_rows(
     model: Model, units: TargetUnits, X: np.ndarray, targets: Targets, w: np.ndarray
 ) -> HostRows:
-    """Return the rows of positive weight, with inputs and targets in the machine's units."""
+    """Return the rows of positive weight, with inputs and targets in the machine's units.
+
+    If they are not finite in the precision of the model, raise a `ValueError`.
+    """
     dtype, scaling = model.dtype, model.expansion.scaling
     assert scaling is not None
     X, targets, w = X[w > 0], targets[w > 0], w[w > 0]
@@ -122,7 +125,7 @@ def _host_rows(
 
 
 def _sums_of(phi: FeatureMap, model: Model, rows: HostRows) -> NormalEquations:
-    """Return the normal equations, which are sums over the rows.
+    """Return the normal equations of the features `phi`, summed over the rows.
 
     To save compilations, the rows are padded to `_capacity` with rows of weight 0.
     """

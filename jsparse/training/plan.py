@@ -124,7 +124,7 @@ def plan(
         streamed: whether the rows are read in batches.
         batch_rows: rows of a batch.
         sample_rows: rows of a stream that are kept to choose prototypes and to score.
-        search: see `tune`.
+        search: the search for the hyper-parameters.
         n_parameters: number of tuned elements of the kernel.
         memory: bytes that arrays may take; by default the free memory of the device, on a CPU
             without the bytes of programs.
@@ -184,6 +184,7 @@ def plan(
     rows_together = validated if validated <= block_rows else fold_rows
 
     def parts_of(m: int, kernels: int) -> dict[str, int]:
+        """Return the bytes for one problem by content, if one pass sums this many kernels."""
         if solver == "conjugate_gradients":
             return {
                 "rows": 4 * n * (d + outputs + 2) * item,
@@ -211,6 +212,7 @@ def plan(
         }
 
     def parts_of_all(m: int, kernels: int = 1) -> dict[str, int]:
+        """Return the bytes for all problems by content."""
         parts = parts_of(m, kernels)
         if n_problems == 1:
             return parts
@@ -317,7 +319,7 @@ def check_fits(planned: Plan | None, method: Method) -> None:
 
 
 def _with_unit(count: int) -> str:
-    """Return a number of bytes with its unit."""
+    """Return a number of bytes as text with a unit, such as "1.5 MiB"."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value, units = value / 1024, units[1:]
@@ -332,7 +334,7 @@ _CONTAINERS = (
 
 
 def _free_in_container() -> int | None:
-    """Return the free bytes of this container; None if there is no limit."""
+    """Return the free bytes of this container; None if its limit or use is not known."""
     groups = Path("/sys/fs/cgroup")
     for limit, statistics, used in _CONTAINERS:
         try:

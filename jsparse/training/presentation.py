@@ -41,7 +41,7 @@ def as_html(facts: Mapping[str, str], curve: SizeCurve | None, error: str) -> st
     """Return HTML with a table of the facts, and beside it the curve over the sizes, if any.
 
     Lines and text have the colour `currentColor`, so that they suit light and dark themes. `error`
-    is the name of the curve's metric, for the axis.
+    is the title of the error axis: the name of the curve's metric.
     """
     cell = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;background:none"
     rows = "".join(
@@ -58,9 +58,9 @@ def as_html(facts: Mapping[str, str], curve: SizeCurve | None, error: str) -> st
 
 
 def size_curve_svg(curve: SizeCurve, error: str) -> str:
-    """Return an SVG of the error, a metric with this name, against the size.
+    """Return an SVG of the error against the size; an empty string if no error is finite.
 
-    If no error is finite, the result is an empty string.
+    `error` is the title of the error axis: the name of the curve's metric.
     """
     finite = np.isfinite(curve.errors)
     if not finite.any():
@@ -108,9 +108,10 @@ def size_curve_svg(curve: SizeCurve, error: str) -> str:
 
 
 def _axes_svg(x: list[tuple[float, str]], y: list[tuple[float, str]], error: str) -> str:
-    """Return the lines, ticks and titles of both axes.
+    """Return the lines, ticks and titles of both axes as SVG.
 
-    `x` and `y` are the ticks of each axis, as pairs of position in pixels and text.
+    `x` and `y` are the ticks of each axis, as pairs of position in pixels and text. `error` is the
+    title of the vertical axis.
     """
     bottom = HEIGHT - BOTTOM
     middle, halfway = (LEFT + WIDTH - RIGHT) / 2, (TOP + bottom) / 2
@@ -132,12 +133,12 @@ def _text_svg(x: int | float, y: int | float, text: str, anchor: str = "middle")
 
 
 def _points(x: np.ndarray, y: np.ndarray) -> str:
-    """Return positions as the `points` attribute of SVG lines."""
+    """Return positions in pixels as the `points` attribute of SVG lines."""
     return " ".join(f"{a},{b}" for a, b in zip(x, y, strict=True))
 
 
 def in_words(array: np.ndarray) -> str:
-    """Return the numbers of an array as text, or the range of more than 6."""
+    """Return the numbers of an array as text; of more than 6 numbers, their count and range."""
     if array.size <= 6:
         return ", ".join(f"{value:.4g}" for value in array.reshape(-1).tolist())
     return f"{array.size} values from {array.min():.4g} to {array.max():.4g}"
@@ -149,9 +150,9 @@ def rounded(value: float, digits: int) -> str:
 
 
 def status_in_words(statuses: dict[str, int]) -> str:
-    """Return in words the status of the fit, and every other status of a result not to be trusted.
+    """Return in words the stop code of the fit, and other codes whose results cannot be trusted.
 
-    `statuses` has the status by part of a run, of which "fit" is one.
+    `statuses` has the stop code by part of a run, of which "fit" is one.
     """
     clauses = {name: ADVICE[code].partition(";")[0].rstrip(".") for name, code in statuses.items()}
     # The name of a bad code comes first, as a display may cut the text.

@@ -52,7 +52,7 @@ def completed(
 
 
 def _metric_settings(preset: Preset, situation: Situation) -> Settings:
-    """Return the settings of "balanced" or "accurate"."""
+    """Return the settings of "balanced" or "accurate", for the number of rows and the memory."""
     n, by_folds, memory = situation
     assert n is not None
     m = default_prototypes(n, preset, memory, by_folds=by_folds)

@@ -31,10 +31,10 @@ def join_processes(mesh: Mesh | None, summarizer: Summarizer, shards: list[int])
     reports = [report for report in reports if report["n"]]
     if not reports:
         return
-    own_labels = [*summarizer.by_class]
+    local_labels = [*summarizer.by_class]
     _join_moments(summarizer, reports)
     number_of = {label: i for i, label in enumerate(summarizer.by_class)}
-    class_numbers = np.array([number_of[label] for label in own_labels], np.int64)
+    class_numbers = np.array([number_of[label] for label in local_labels], np.int64)
     dtypes = [np.result_type(*kinds) for kinds in zip(*(r["dtypes"] for r in reports), strict=True)]
     if local is None:
         shapes = [(0, len(summarizer.low)) if name == "X" else 0 for name in SampledRows._fields]
@@ -50,7 +50,10 @@ def join_processes(mesh: Mesh | None, summarizer: Summarizer, shards: list[int])
 def _reports(
     mesh: Mesh, summarizer: Summarizer, local: SampledRows | None, shards: list[int]
 ) -> list[dict[str, Any]]:
-    """Return a report of every process: moments, ranges and dtypes of its rows, and its shards."""
+    """Return a report of every process: moments, ranges and dtypes of its rows, and its shards.
+
+    `local` are the rows of this process that may be in the sample; None if it has no rows.
+    """
     report = {
         "n": summarizer.n,
         "shards": shards,
@@ -84,7 +87,10 @@ def _check(processes: list[int], reports: list[dict[str, Any]]) -> None:
 
 
 def _join_moments(summarizer: Summarizer, reports: list[dict[str, Any]]) -> None:
-    """Set the moments and counts of the rows of all processes, in the order of the processes."""
+    """Set the summarizer's counts, ranges and moments to the values over all processes' rows.
+
+    If there are nearly as many classes as rows, raise a `ValueError`.
+    """
     summarizer.n, summarizer.by_class = sum(report["n"] for report in reports), {}
     summarizer.largest_batch = max(report["largest_batch"] for report in reports)
     summarizer.low = np.min([report["low"] for report in reports], axis=0)

@@ -107,8 +107,8 @@ class Fitted(NamedTuple):
     choice: Choice
     family: Family
     sums: RowSums | None
-    values: np.ndarray | None  # held-out values
-    inverse_temperatures: np.ndarray | None
+    values: np.ndarray | None  # held-out values, shape `n *c`
+    inverse_temperatures: np.ndarray | None  # of the probabilities of classes
     conformal: ConformalScores | None
 
     __repr__ = short_repr
@@ -193,7 +193,10 @@ class RawRows(NamedTuple):
 
 
 def raw_rows(X: Any, y: Any, weights: ArrayLike | None, task: Task) -> RawRows | None:
-    """Return the rows of positive weight; None if there are no targets `y`, as with a stream."""
+    """Return the checked rows of positive weight; None without targets `y`, as with a stream.
+
+    If the inputs, the targets or the weights are invalid, raise a `ValueError`.
+    """
     frame = as_frame(X)
     if frame is not None:
         weighted = weighted_rows(weights, frame.n_rows)
@@ -219,7 +222,10 @@ def _read(
     seconds: dict[str, float],
     state: RunState,
 ) -> tuple[TrainingData, Schema | None]:
-    """Return the rows of positive weight, and the schema of the columns if `X` has one."""
+    """Return the encoded rows of a table or a stream, and the schema of the columns or None.
+
+    `seconds` gets the time of a stream's first pass, and `state` has its checkpoint.
+    """
     raw = raw_rows(X, y, weights, config.task)
     if raw is not None:
         codes = () if raw.schema is None else raw.schema.codes
@@ -240,8 +246,8 @@ def _read(
 def _resolve_search(config: Config, data: TrainingData, state: RunState) -> Config:
     """Return the configuration with the search resolved for the number of rows.
 
-    On a mesh of several processes, also set the memory to the least free memory of all processes.
-    With a checkpoint, the memory is the free memory of the first call, as it decides the sizes.
+    If no memory is stated, a mesh of several processes gets the least free memory of all processes.
+    A call with a checkpoint gets the free memory of the first call, as it decides the sizes.
     """
     resources, mesh = config.resources, config.resources.mesh
     if resources.memory is None and (spans_processes(mesh) or state.checkpoint.path is not None):
@@ -274,7 +280,10 @@ def _choose_columns(config: Config, data: TrainingData) -> Config:
 
 
 def _best_family(config: Config, *rows: Array) -> tuple[str, float]:
-    """Return the best family of kernels on a sample of the rows, and the least error."""
+    """Return the best kernel family for a sample of the rows, and the least error.
+
+    `rows` are standardised inputs, targets and weights.
+    """
     all_rows, search = config.method.n_features == "all", config.search
     per_column = search.tune_kernel and search.per_column
     key = jax.random.fold_in(config.keys.search, 1)
@@ -354,7 +363,7 @@ def _points(
 def problem_of(
     method: Method, template: Template, config: Config, data: TrainingData, points: Points
 ) -> Problem:
-    """Return the tuning problem of the points."""
+    """Return the tuning problem of a resolved method, a kernel's template, rows and points."""
     return Problem(
         method, template, points.X, data.source, config.C, points.rows, config.task,
         config.metric, config.multiclass.decoding, config.search.varied, config.keys.method,

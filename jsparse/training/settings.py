@@ -146,7 +146,7 @@ class Keys(NamedTuple):
     points: Key  # choice of prototypes or candidates
     folds: Key
     search: Key
-    method: Key  # fits
+    method: Key  # random draws of the fits
     sample: Key  # sample of a stream
 
     __repr__ = short_repr
@@ -202,7 +202,7 @@ class Config(NamedTuple):
 
     @property
     def methods(self) -> tuple[Method, ...]:
-        """The methods that are fitted to the same targets."""
+        """The method, and the `student` if there is one; both must fit the output code."""
         return (self.method,) if self.student is None else (self.method, self.student)
 
     @property
@@ -225,7 +225,10 @@ class Config(NamedTuple):
 
 
 def check_method(method: Any, example: str) -> None:
-    """Raise a `ValueError` unless `method` is a `Method`; the message suggests one."""
+    """Raise a `ValueError` unless `method` is a `Method`.
+
+    The message suggests the class with the nearest name; if none is near, the class `example`.
+    """
     if isinstance(method, Method):
         return
     from ..machines import METHODS  # imported late, as it imports every method
@@ -302,7 +305,7 @@ def configure(
 
 
 def _check_folds(folds: Any) -> int | Folds | HoldOut | None:
-    """Return the argument `folds`, with None for "auto"; raise a `ValueError` if it is invalid."""
+    """Return the argument `folds`, or None for "auto"; if it is invalid, raise a `ValueError`."""
     if isinstance(folds, str) and folds == "auto":
         return None
     if isinstance(folds, HoldOut):

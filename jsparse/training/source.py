@@ -74,7 +74,7 @@ class RowsOfFolds(NamedTuple):
 
 
 class SumsOfFolds(NamedTuple):
-    """The arguments of a program that predicts held-out rows by `FromSums.held_out_from_sums`."""
+    """The arguments of a program that predicts a stream's held-out rows from sums over parts."""
 
     method: FromSums
     sums: Sums  # features, and their sums over each part of the rows
@@ -276,7 +276,7 @@ class TrainingSource(abc.ABC):
     def known(
         self, problem: Problem, theta: Float[Any, " p"], C: Float[Any, " s"], scoring: Scoring
     ) -> Validation | None:
-        """Return the validation of one kernel with all predictions, if it is kept for every `C`."""
+        """Return a kernel's kept errors and predictions; None unless all `C` are kept."""
         return None
 
     def _evaluate(
@@ -286,7 +286,7 @@ class TrainingSource(abc.ABC):
         C: Float[Any, " s"],
         on_fold: FoldLosses,
     ) -> Validation:
-        """Evaluate one kernel for a vector of `C`."""
+        """Return the held-out errors and predictions of one kernel for a vector of `C`."""
         return evaluate(self.held_out_rows(problem, theta), C, on_fold)
 
     def held_out(
@@ -349,8 +349,8 @@ class InMemory(TrainingSource):
     def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> HeldOutRows:
         """See `TrainingSource`.
 
-        A race evaluates a kernel several times. If the method needs only sums of the folds, those
-        of the last kernel are kept.
+        A race evaluates a kernel several times. If the method needs only sums of the folds, the
+        last kernel's sums are kept.
         """
         method, code = problem.method, self.placed.code
         rows = RowsOfFolds(
@@ -417,7 +417,7 @@ class InMemory(TrainingSource):
         C: Float[Any, " s"],
         on_fold: FoldLosses,
     ) -> Validation:
-        """Evaluate one kernel for a vector of `C`, or return the evaluation that is kept."""
+        """See `TrainingSource`; a kept evaluation is not computed again."""
         validation = self.known(problem, theta, C, on_fold.scoring)
         if validation is not None:
             return validation
@@ -449,12 +449,12 @@ class InMemory(TrainingSource):
         return on_default_device(self.placed.mesh, problem.method.fit_and_sum(*arguments))
 
     def rows_in_memory(self) -> tuple[Float[Array, "n d"], Float[Array, "n c"], Float[Array, " n"]]:
-        """See `Source`; targets have a column for each class, whatever the output code."""
+        """See `Source`; the output code has no effect on the columns of the targets."""
         rows, k = self.rows, None if self.code is None else len(self.code.matrix)
         return rows.X, target_columns(rows.X, rows.y, k), rows.weights
 
     def follow(self, plan: Plan | None) -> None:
-        """Do nothing: `kernels_at_once` does not depend on the plan."""
+        """Do nothing; only `Streamed` takes its `kernels_at_once` from the plan."""
 
     def only_rows(self, rows: Int[np.ndarray, " m"]) -> "InMemory":
         """Return the source of some rows, given by number, which stay in their folds."""

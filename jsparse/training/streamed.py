@@ -91,7 +91,7 @@ class Reader(NamedTuple):
 
     @property
     def n_groups(self) -> int:
-        """The number of groups of rows with separate sums, over all folds of the stream."""
+        """The number of groups of rows with separate sums, over all parts of the stream."""
         return self.split.parts * self.groups_per_part
 
     @property
@@ -187,7 +187,7 @@ class Streamed(TrainingSource):
         folds: for each validated part, the numbers of its rows in the sample.
         n_sample: number of rows of the sample.
         mesh: the devices of all processes, or of one; None for one device.
-        state: the states of the run, which hold cached sums and the sums of an unfinished pass.
+        state: the run's entries of the checkpoint: cached sums, and sums of an unfinished pass.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class Streamed(TrainingSource):
         self.state.keep("sums", self._cached)
 
     def _cached(self) -> Entry:
-        """Return the cached sums as a state of the run."""
+        """Return the cached sums, and the best kernel's score, as an entry of the checkpoint."""
         sums = self._restored | {name: sums.equations for name, sums in self._sums.items()}
         score, name = self._best
         best = [score if np.isfinite(score) else None, name, self._method]
@@ -300,7 +300,7 @@ class Streamed(TrainingSource):
     def _sums_of(self, problem: Problem, kernel: Kernel) -> Sums:
         """Return the sums of a kernel from the cache, or else from a pass over the rows.
 
-        Only a kernel from a given history needs the pass.
+        Only a kernel from the history of an earlier search needs the pass.
         """
         (name,), (sums,) = self._sum(problem, [kernel])
         self._cache(name, sums)
@@ -321,9 +321,9 @@ class Streamed(TrainingSource):
         if all(name in self._restored for name in names):
             totals = [jax.device_put(self._restored[name]) for name in names]
         else:
-            zeros = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), totals)
+            zero_sums = jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), totals)
             sums_of_process = functools.partial(self._pass, maps, totals, names)
-            totals = summed_in_all_processes(self.mesh, zeros, sums_of_process)
+            totals = summed_in_all_processes(self.mesh, zero_sums, sums_of_process)
             self.state.keep("unfinished", None)
             if reader.groups_per_part > 1:
                 totals = [_by_part(total, reader.split.parts) for total in totals]
@@ -364,7 +364,7 @@ class Streamed(TrainingSource):
 
 
 def _arrays_of(sums: dict[str, NormalEquations]) -> dict[str, np.ndarray]:
-    """Return sums as arrays on the host, by the sums' name and field."""
+    """Return sums as arrays on the host, by the keys "name.field"."""
     return {
         f"{name}.{field}": np.asarray(array)
         for name, equations in sums.items()
@@ -373,14 +373,14 @@ def _arrays_of(sums: dict[str, NormalEquations]) -> dict[str, np.ndarray]:
 
 
 def _by_name(arrays: Mapping[str, Any]) -> dict[str, NormalEquations]:
-    """Return the sums from the arrays of `_arrays_of`."""
+    """Return sums by name, from the arrays that `_arrays_of` returns."""
     names = dict.fromkeys(key.partition(".")[0] for key in arrays)
     fields = NormalEquations._fields
     return {name: NormalEquations(*(arrays[f"{name}.{f}"] for f in fields)) for name in names}
 
 
 def _from_sums(problem: Problem) -> FromSums:
-    """Return the problem's method, which a stream needs to be a `FromSums`."""
+    """Return the problem's method; raise a `ValueError` if it needs more than sums over rows."""
     return problem.method.check_sums("stream")
 
 
@@ -404,7 +404,10 @@ def _initial_sums(
     n_groups: int,
     outputs: tuple[int, ...],
 ) -> tuple[FeatureMap, NormalEquations]:
-    """Return the feature map of a kernel, and sums of zero for each group."""
+    """Return the feature map of a kernel, and sums of zero with a leading axis of groups.
+
+    `outputs` is the shape of a row's targets in the sums, see `Reader.outputs`.
+    """
     phi = method.features(kernel, points)
     zero = zeros(phi.n_features, outputs, points.dtype)
     return phi, jax.tree.map(lambda a: jnp.zeros((n_groups, *a.shape), a.dtype), zero)

@@ -66,7 +66,10 @@ def read_stream(stream: RowStream, config: Config, state: RunState) -> TrainingD
 def _training_data(
     reader: Reader, summary: Summary, config: Config, compared: dict[str, Any], state: RunState
 ) -> TrainingData:
-    """Return the rows to train on: the encoded sample, and the stream to reread."""
+    """Return the rows to train on: the encoded sample, and the stream to reread.
+
+    `compared` are values, such as checksums, that must be equal in all processes.
+    """
     encoding, sample, split = reader.encoding, summary.sample, reader.split
     n, d = sample.X.shape
     kernel = template_of(config.kernel, d, config.search)
@@ -129,11 +132,11 @@ def _read_first(
     state: RunState,
     checksums: BatchChecksums | None,
 ) -> Summarizer:
-    """Return the summary of the rows after the first pass, which continues from a checkpoint.
+    """Read all rows, or the rows that a checkpoint lacks, and return their `Summarizer`.
 
-    If `checksums` is not None, every batch is added to it. If the run does not fit into memory, or
-    the first batch differs from the first batch of the call that wrote the checkpoint, raise a
-    `ValueError`.
+    With `checksums` all rows are read, and every batch is added to the checksums. If a run with
+    this number of `parts` does not fit into memory, or the first batch differs from the first batch
+    of the call that wrote the checkpoint, raise a `ValueError`.
     """
     summarizer = Summarizer(
         _seed(config.keys.sample),
@@ -166,7 +169,8 @@ def _read_first(
 def _check_first(batch: Batch, config: Config, parts: int) -> None:
     """Raise a `ValueError` if a run on batches as large as the first does not fit into memory.
 
-    The size of the sample is not yet known, so the memory plan has a sample of one row.
+    `parts` is the number of parts with separate sums. The memory plan has a sample of one row, as
+    the size of the sample is not yet known.
     """
     (n, d), method = batch.X.shape, config.method
     planned = plan_of(

@@ -50,26 +50,27 @@ class SampledRows(NamedTuple):
     """Rows that may be in the random sample, as an array for each of their properties."""
 
     numbers: Float[np.ndarray, " r"]  # the random number of each row
-    class_numbers: Int[np.ndarray, " r"]
+    class_numbers: Int[np.ndarray, " r"]  # 0 for regression
     X: Float[np.ndarray, "r d"]
     targets: Shaped[np.ndarray, " r"]  # class numbers for classification
     weights: Float[np.ndarray, " r"]
-    rows: Int[np.ndarray, " r"]
-    places: Int[np.ndarray, " r"]
+    rows: Int[np.ndarray, " r"]  # row numbers in the stream
+    places: Int[np.ndarray, " r"]  # row numbers among the rows of positive weight
 
     __repr__ = short_repr
 
     def at(self, selected: np.ndarray) -> "SampledRows":
-        """Return the selected rows."""
+        """Return the rows at which the mask is True, or rows by their indices."""
         return SampledRows(*(column[selected] for column in self))
 
 
 def lowest_numbers(
     numbers: Float[np.ndarray, " r"], class_numbers: Int[np.ndarray, " r"], n_rows: int
 ) -> Bool[np.ndarray, " r"]:
-    """Return which rows are in the sample: the `n_rows` with the lowest random numbers.
+    """Return a mask of the rows in the sample: the `n_rows` with the lowest random numbers.
 
-    Of each of the `k` classes, at least `n_rows / (CLASS_SHARE k)` rows are selected, or one row.
+    Rows of rare classes are added, until each of the `k` classes has `n_rows / (CLASS_SHARE k)`
+    rows, at least one, or all its rows.
     """
     if len(numbers) <= n_rows:
         return np.ones(len(numbers), bool)
@@ -112,9 +113,10 @@ class Summary(NamedTuple):
     def standardization(
         self, factors: Float[np.ndarray, " k"] | None, dtype: jnp.dtype
     ) -> Standardization:
-        """Return the standardisation of the inputs to mean 0 and variance 1.
+        """Return the standardisation of the inputs to mean 0 and variance 1, in `dtype`.
 
-        The row weights of each class are multiplied by `factors`; None for 1.
+        The row weights of each class are multiplied by `factors`; None for 1. Constant columns are
+        only shifted.
         """
         total = _no_rows(len(self.low))
         for i, moments in enumerate(self.by_class.values()):
@@ -229,7 +231,7 @@ class Summarizer:
         return arrays, document
 
     def restore(self, arrays: Mapping[str, np.ndarray], document: Mapping[str, Any]) -> None:
-        """Continue from a `state`."""
+        """Set this empty summarizer to the `state` of another one."""
         self.n, self.largest_batch = document["n"], document["largest_batch"]
         self.low, self.high = arrays["low"], arrays["high"]
         for i, (label, rows, weight) in enumerate(document["classes"]):
@@ -257,7 +259,7 @@ def _no_rows(d: int) -> Moments:
 
 
 def _moments(X: np.ndarray, w: np.ndarray) -> Moments:
-    """Return the moments of some rows."""
+    """Return the moments of rows with positive weights `w`."""
     X = np.asarray(X, float)
     # Subtract the first row, so that a large mean costs no digits and a constant column is exact.
     Z = X - X[0]

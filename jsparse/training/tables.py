@@ -115,7 +115,7 @@ def encode_rows(
     weighted: WeightedRows,
     config: Config,
 ) -> EncodedRows:
-    """Return the encoded targets and the weights; arguments are as for `prepare_table`."""
+    """Return encoded targets and weights; arguments and errors are as for `prepare_table`."""
     numbers, classes = encoded_targets(y, config.task, config.multiclass.classes)
     weights = row_weights(weighted.weights, config.class_weight, numbers, classes)
     units, code, labels = TargetUnits(), None, None
@@ -167,7 +167,7 @@ def _folds_of(config: Config, weighted: WeightedRows, n: int, labels: np.ndarray
 
 
 def number_of_folds(config: Config, n: int) -> int:
-    """Return the number of random folds of `n` rows."""
+    """Return the number of random folds; if `n` rows are too few for it, raise a `ValueError`."""
     if n < 2:
         raise ValueError(f"X: expected at least two rows of positive weight, got {n}")
     n_folds = default_folds(n) if config.folds is None else config.folds
@@ -175,7 +175,10 @@ def number_of_folds(config: Config, n: int) -> int:
 
 
 def padded_folds(folds: Folds, n: int, padding: int) -> Folds:
-    """Pad folds of `n` rows to the shape that is shared by all tables padded to `padding` rows."""
+    """Pad folds of `n` rows, so that tables padded to `padding` rows have folds of equal shape.
+
+    Only folds that are longer than an equal share of the rows may be padded to a larger shape.
+    """
     v, r = folds.index.shape
     return folds.padded(max(-(-padding // v), capacity(r) if r > -(-n // v) else r))
 

@@ -256,7 +256,7 @@ class Trained:
         return self.model.decision_function(X)
 
     def interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """Return intervals for the targets of new rows, see `Model.interval`."""
+        """Return lower and upper ends of intervals for new rows' targets, see `Model.interval`."""
         return self.model.interval(X, coverage)
 
     def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
@@ -272,5 +272,5 @@ class Trained:
         return self.model.with_novelty(X)
 
     def relevance(self, names: Sequence[Any] | None = None) -> Relevance:
-        """Return the relevance of each column in the kernel, see `Model.relevance`."""
+        """Return the relevance of each column in the kernel, from 0 to 1, see `Model.relevance`."""
         return self.model.relevance(names)

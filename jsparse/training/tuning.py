@@ -93,7 +93,7 @@ def choose(problem: Problem, config: Config, encoding: Encoding, state: RunState
 
 
 def _size_curve(outcome: Outcome) -> tuple[Outcome, SizeCurve]:
-    """Return the errors of every size with the best kernel and `C`.
+    """Return the outcome, and the curve of the errors of every size with the best kernel and `C`.
 
     The method of the returned outcome is shortened to the sizes of the curve.
     """
@@ -128,7 +128,7 @@ def _size_curve(outcome: Outcome) -> tuple[Outcome, SizeCurve]:
 
 
 class _ProblemErrors(eqx.Module):
-    """An `OnFold` that sums, for each binary problem, the weights of its errors and of its rows."""
+    """An `OnFold` that sums, by binary problem, the weights of wrong signs and of all its rows."""
 
     wanted: None = None
 
@@ -147,7 +147,7 @@ class _ProblemErrors(eqx.Module):
 
 
 def _C_per_problem(outcome: Outcome) -> Float[np.ndarray, " l"]:
-    """Return, for each binary problem, the `C` of the grid with the fewest held-out errors."""
+    """Return, for each binary problem, the `C` of the grid with the lowest held-out error rate."""
     problem = outcome.problem
     theta, grid = outcome.theta.astype(problem.dtype), problem.C.astype(problem.dtype)
     held = problem.source.held_out(problem, theta, grid, _ProblemErrors())
@@ -182,7 +182,7 @@ def calibrate(
         choice: the chosen kernel, `C` and size.
         data: the rows.
         sums: from `predict_held_out`.
-        machines: whether to keep the machines of the folds with the errors.
+        machines: whether the conformal scores also hold the machines of the folds.
     """
     problem, encoding, weights = choice.problem, data.encoding, data.weights
     rows = data.predicted(problem.method)
@@ -206,9 +206,10 @@ def calibrate(
 
 
 def fit_all_rows(choice: Choice, units: TargetUnits, sums: Any) -> tuple[Family, Sums | None]:
-    """Fit to all rows; return the machines in the caller's units, and the sums, if there are any.
+    """Fit to all rows with the chosen kernel and `C`; return the machines, and the sums or None.
 
-    `sums` from `predict_held_out` save passes over the rows.
+    The machines return values in the caller's units. The argument `sums`, from `predict_held_out`,
+    saves passes over the rows.
     """
     problem = choice.problem
     family, sums = problem.source.fit(problem, choice.tuning.kernel, choice.C_array, sums)
