@@ -158,8 +158,9 @@ class KernelBasisPursuitClassifier(_SeveralSizes, Classifier):
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
-        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
-            "k_means", "renyi" or "uniform".
+        candidate_method: how candidates are chosen: "k_center" (rows far from each other, as in
+            Karsmakers 2011), "k_means" (cluster means), or rows by "renyi" entropy or
+            "uniform".
         size_tolerance: choose the smallest size whose error is within this many standard errors
             of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
             one-standard-error rule.
@@ -207,8 +208,9 @@ class KernelBasisPursuitRegressor(_SeveralSizes, Regressor):
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
-        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
-            "k_means", "renyi" or "uniform".
+        candidate_method: how candidates are chosen: "k_center" (rows far from each other, as in
+            Karsmakers 2011), "k_means" (cluster means), or rows by "renyi" entropy or
+            "uniform".
         size_tolerance: choose the smallest size whose error is within this many standard errors
             of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
             one-standard-error rule.
@@ -434,8 +436,9 @@ class KernelMatchingPursuitClassifier(_SeveralSizes, Classifier):
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
-        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
-            "k_means", "renyi" or "uniform".
+        candidate_method: how candidates are chosen: "k_center" (rows far from each other, as in
+            Karsmakers 2011), "k_means" (cluster means), or rows by "renyi" entropy or
+            "uniform".
         subset: number of random atoms examined in each step: stochastic kernel matching pursuit
             (Popovici et al. 2005). Not for "prefitting".
         size_tolerance: choose the smallest size whose error is within this many standard errors
@@ -495,8 +498,9 @@ class KernelMatchingPursuitRegressor(_SeveralSizes, Regressor):
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
-        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
-            "k_means", "renyi" or "uniform".
+        candidate_method: how candidates are chosen: "k_center" (rows far from each other, as in
+            Karsmakers 2011), "k_means" (cluster means), or rows by "renyi" entropy or
+            "uniform".
         subset: number of random atoms examined in each step: stochastic kernel matching pursuit
             (Popovici et al. 2005). Not for "prefitting".
         size_tolerance: choose the smallest size whose error is within this many standard errors
@@ -547,17 +551,19 @@ class KernelSubspacePursuitClassifier(_SeveralSizes, Classifier):
     """Classification by kernel subspace pursuit (Kabbara 2015), on targets -1 and +1.
 
     Args:
-        max_prototypes: the largest default K; None for 100.
+        max_prototypes: the largest default K; None for 100, or fewer if there are fewer
+            candidates or training rows.
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
-        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
-            "k_means", "renyi" or "uniform".
+        candidate_method: how candidates are chosen: "k_center" (rows far from each other, as in
+            Karsmakers 2011), "k_means" (cluster means), or rows by "renyi" entropy or
+            "uniform".
         size_tolerance: choose the smallest size whose error is within this many standard errors
             of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
             one-standard-error rule.
         n_prototypes: K, or several numbers from which cross-validation chooses; None or "auto"
-            for ten numbers up to `max_prototypes`.
+            for at most ten numbers up to `max_prototypes`.
         intercept: whether the machines have an intercept, which does not count as an atom.
         ridge: a penalty: the mean squared error plus `ridge |coefficients|^2` is minimised.
         max_iter: limit of the exchanges for one K, the paper's l_max.
@@ -601,17 +607,19 @@ class KernelSubspacePursuitRegressor(_SeveralSizes, Regressor):
     Cross-validation chooses K.
 
     Args:
-        max_prototypes: the largest default K; None for 100.
+        max_prototypes: the largest default K; None for 100, or fewer if there are fewer
+            candidates or training rows.
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
-        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
-            "k_means", "renyi" or "uniform".
+        candidate_method: how candidates are chosen: "k_center" (rows far from each other, as in
+            Karsmakers 2011), "k_means" (cluster means), or rows by "renyi" entropy or
+            "uniform".
         size_tolerance: choose the smallest size whose error is within this many standard errors
             of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
             one-standard-error rule.
         n_prototypes: K, or several numbers from which cross-validation chooses; None or "auto"
-            for ten numbers up to `max_prototypes`.
+            for at most ten numbers up to `max_prototypes`.
         intercept: whether the machines have an intercept, which does not count as an atom.
         ridge: a penalty: the mean squared error plus `ridge |coefficients|^2` is minimised.
         max_iter: limit of the exchanges for one K, the paper's l_max.
@@ -1030,8 +1038,9 @@ class SCDPClassifier(_SeveralSizes, Classifier):
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
-        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
-            "k_means", "renyi" or "uniform".
+        candidate_method: how candidates are chosen: "k_center" (rows far from each other, as in
+            Karsmakers 2011), "k_means" (cluster means), or rows by "renyi" entropy or
+            "uniform".
         subset: number of random candidates examined for each prototype (SCDPP); None for all.
         size_tolerance: choose the smallest size whose error is within this many standard errors
             of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
@@ -1082,8 +1091,9 @@ class SCDPRegressor(_SeveralSizes, Regressor):
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
-        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
-            "k_means", "renyi" or "uniform".
+        candidate_method: how candidates are chosen: "k_center" (rows far from each other, as in
+            Karsmakers 2011), "k_means" (cluster means), or rows by "renyi" entropy or
+            "uniform".
         subset: number of random candidates examined for each prototype (SCDPP); None for all.
         size_tolerance: choose the smallest size whose error is within this many standard errors
             of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the
@@ -1135,8 +1145,9 @@ class SpSVMClassifier(_SeveralSizes, Classifier):
         candidates: number of candidates; or "all" for every row with weight; or a table of
             points in raw units, shape `M d`. By default the number of rows, at most 1000,
             rounded down so that tables of similar size share programs.
-        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
-            "k_means", "renyi" or "uniform".
+        candidate_method: how candidates are chosen: "k_center" (rows far from each other, as in
+            Karsmakers 2011), "k_means" (cluster means), or rows by "renyi" entropy or
+            "uniform".
         subset: number of random candidates examined for each prototype; None for 59.
         size_tolerance: choose the smallest size whose error is within this many standard errors
             of the smallest error. 0.1 is the choice of Karsmakers 2011, Section 4.5; 1 is the

@@ -46,8 +46,8 @@ class Candidates(Method):
         candidates: number of candidates; or "all" for every row with weight; or a table of points
             in raw units, shape `M d`. By default the number of rows, at most 1000, rounded down so
             that tables of similar size share programs.
-        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011), "k_means",
-            "renyi" or "uniform".
+        candidate_method: how candidates are chosen: "k_center" (rows far from each other, as in
+            Karsmakers 2011), "k_means" (cluster means), or rows by "renyi" entropy or "uniform".
         subset: number of random candidates examined for each prototype; "auto" for 59, the number
             of Karsmakers 2011, Section 3.5.2; None for the default of the method.
         size_tolerance: choose the smallest size whose error is within this many standard errors of
@@ -122,7 +122,9 @@ class Candidates(Method):
         return replaced(self, max_prototypes=k, candidates=candidates, subset=subset)
 
     def resolved_subset(self, M: int) -> int | None:
-        """Return the number of candidates examined for each prototype; None for all `M`.
+        """Return how many of the `M` candidates are examined for each prototype.
+
+        None stands for the default of the method: all candidates, or 59 for `SpSVM`.
 
         Raises:
             ValueError: if `subset` exceeds `M`.
@@ -165,7 +167,7 @@ class Candidates(Method):
         return np.where(status == PRECISION_LOST, COMPLETED, status).astype(np.int32)
 
     def limited(self, n_prototypes: int) -> "Candidates":
-        """See `Method.limited`."""
+        """See `Method.limited`; a method keeps at least its smallest size."""
         return self.shortened(max(1, sum(size <= n_prototypes for size in self.fit_sizes)))
 
     def shortened(self, n_sizes: int) -> "Candidates":
@@ -220,13 +222,13 @@ class CandidatesFromSums(Candidates, FromSums):
     def fit_in_memory(
         self, kernel: Kernel, points: Float[Array, "M d"], C: CLike, rows: Rows, key: Key | None
     ) -> Family:
-        """Fit to rows in memory on one device; arguments as for `fit`."""
+        """Return the machines fitted to rows in memory on one device; arguments as for `fit`."""
 
     def fit_and_sum(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
         sums: Sums | None = None,
     ) -> tuple[Family, Sums | None]:  # fmt: skip
-        """See `Method.fit_and_sum`: fit from sums only if the rows are spread over a mesh."""
+        """See `Method.fit_and_sum`: without a mesh, fit from the rows, and return no sums."""
         if rows.mesh is not None:
             return super().fit_and_sum(kernel, points, C, rows, key, sums)
         assert points is not None

@@ -83,14 +83,14 @@ def check_choice(name: str, value: Any, literal: Any) -> None:
 
 
 def penalty_or_none(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] | None:
-    """Return the penalty as an array, or None for the Python number 0: a simpler program."""
+    """Return a penalty in the dtype of `X`; None for the Python number 0, a simpler program."""
     if isinstance(intercept_penalty, int | float) and intercept_penalty == 0:
         return None
     return like(intercept_penalty, X)
 
 
 def check_penalty(feature_map: FeatureMap) -> None:
-    """Raise a `ValueError` unless the penalty of the feature map is the squared norm."""
+    """Raise a `ValueError` unless this is a `FeatureMap` whose penalty is the squared norm."""
     if not isinstance(feature_map, FeatureMap):
         raise ValueError(
             "feature_map: expected a map such as jsparse.features.Nystroem(kernel, prototypes), "
@@ -104,9 +104,9 @@ def check_penalty(feature_map: FeatureMap) -> None:
 
 
 def check_labels(labels: Array, k: int) -> None:
-    """Raise a `ValueError` unless there are labels, all of them class numbers 0..k-1.
+    """Raise a `ValueError` unless `labels` is a vector of class numbers 0..k-1, at least one.
 
-    Traced values are not checked, see `nan_for_wrong_labels`.
+    Labels that JAX traces are checked for shape and dtype only, see `nan_for_wrong_labels`.
     """
     if labels.ndim != 1 or not jnp.issubdtype(labels.dtype, jnp.integer):
         raise ValueError(
@@ -124,7 +124,7 @@ def check_labels(labels: Array, k: int) -> None:
 
 
 def nan_for_wrong_labels(values: Float[Array, "*s"], labels: Array, k: int) -> Float[Array, "*s"]:
-    """Return `values`, or NaN if a traced label is not a class number 0..k-1.
+    """Return `values`, all NaN if JAX traces the labels and one is not a class number 0..k-1.
 
     JAX clips or drops an index out of range, so a wrong label would go unnoticed under `jit`.
     """
@@ -146,7 +146,8 @@ def check_problem(
     """Raise a `ValueError` for shapes or dtypes that do not fit, or values out of range.
 
     A kernel that is stated by its name is refused too, as only `train` knows the names. Traced
-    values are not checked. Shapes: prototypes `m d`, `C` any, `X` `n d`, `y` `n ..`, weights `n`.
+    values are not checked. Shapes: prototypes `m d` with `m <= n`, `C` any, `X` `n d`, `y` `n ..`,
+    weights `n`.
     """
     check_runtime()
     if isinstance(kernel, str):
@@ -180,7 +181,7 @@ def check_problem(
 
 
 def check_weights(weights: Array | None) -> None:
-    """Raise a `ValueError` for weights that are negative, infinite or all zero."""
+    """Raise a `ValueError` for weights that are negative, not finite or all zero."""
     if weights is not None and is_concrete(weights):
         _check_not_negative(weights)
         if not np.any(np.asarray(weights) > 0):
@@ -188,7 +189,7 @@ def check_weights(weights: Array | None) -> None:
 
 
 def _check_not_negative(weights: Array) -> None:
-    """Raise a `ValueError` for a negative or infinite weight."""
+    """Raise a `ValueError` for a weight that is negative, infinite or NaN."""
     if is_concrete(weights):
         w = np.asarray(weights)
         if not np.all((w >= 0) & np.isfinite(w)):
@@ -196,7 +197,7 @@ def _check_not_negative(weights: Array) -> None:
 
 
 def check_penalties(C: ScalarLike | Array, intercept_penalty: ScalarLike) -> None:
-    """Raise a `ValueError` unless `C` is positive and the intercept's penalty not negative."""
+    """Raise a `ValueError` unless `C` is positive and finite, and the penalty at least 0."""
     if is_concrete(C) and not (np.all(np.isfinite(np.asarray(C))) and np.all(np.asarray(C) > 0)):
         raise ValueError(f"C: expected a positive number, got {C}")
     if is_concrete(intercept_penalty) and not np.asarray(intercept_penalty) >= 0:

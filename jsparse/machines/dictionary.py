@@ -24,7 +24,7 @@ class DictionaryColumns(FeatureMap):
     Attributes:
         kernel: kernel of two points, or a `Mixture` for a dictionary of several.
         prototypes: shape `m d`.
-        shift: the constants, shape `p`.
+        shift: the constant of each of the `p` atoms; `p` is `m` times the number of kernels.
     """
 
     kernel: Kernel
@@ -32,7 +32,7 @@ class DictionaryColumns(FeatureMap):
     shift: Float[Array, " p"]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
-        """Return the features, the atoms of the first kernel first."""
+        """Return the features of rows; the columns of the first kernel come first."""
         return atoms(self.kernel, X, self.prototypes) - self.shift[None, :]
 
     @property
@@ -61,12 +61,15 @@ def dictionary_columns(
 
 
 class System(NamedTuple):
-    """The normal equations `(A + ridge I) w = b` of the atoms, with the intercept eliminated."""
+    """The normal equations `(A + ridge I) w = b` of `p` atoms for `c` targets.
+
+    The intercept, if any, is eliminated.
+    """
 
     A: Float[Array, "p p"]
     b: Float[Array, "p c"]
     rounded: Float[Array, " p"]  # diagonal of A before centring, whose rounding A inherits
-    ridge: Float[Array, ""]
+    ridge: Float[Array, ""]  # the method's `ridge` times the sum of the row weights
 
     __repr__ = short_repr
 
@@ -98,9 +101,9 @@ def design_of(
 
 
 def of_unit_length(system: System) -> tuple[System, Float[Array, " p"]]:
-    """Return the system of atoms scaled to unit length, and the factor that scaled each atom.
+    """Return the system of atoms scaled to unit length, and the factor that scales each atom.
 
-    The factor is 0 for atoms whose values are rounding noise.
+    The returned `A` includes the ridge. The factor is 0 for atoms whose values are rounding noise.
     """
     diagonal = jnp.diagonal(system.A)
     nonzero = diagonal > conjugate.NOISE * epsilon(diagonal.dtype) * system.rounded

@@ -82,8 +82,8 @@ def marginal(
 class State(NamedTuple):
     """A descent on `W` by L-BFGS with a line search by bisection; `step` evaluates `W` once.
 
-    `gradient`, `direction` and `slope` belong to `W / unit` as a function of `Z / spread`, so that
-    the path does not depend on the units of targets and inputs.
+    `gradient`, `direction` and `slope` belong to `W / unit` as a function of `Z / spread`. So the
+    descent does not depend on the units of targets and inputs.
     """
 
     Z: Float[Array, "m d"]  # the last accepted prototypes
@@ -134,21 +134,21 @@ def minimise(
     2013). `W` may have kinks, where the strong conditions cannot be met. Each iteration of the loop
     evaluates `W` once, so that no member of a batch waits for the line search of another.
 
-    With several starts every descent takes 20 steps, and only the descent with the lowest finite
-    `W` goes on: one start alone may end in a poor local minimum.
+    With several starts every descent takes up to 20 steps. Then only the descent with the lowest
+    finite `W` goes on: one start alone may end in a poor local minimum.
 
     Args:
         problem: an inner problem.
         start: prototypes to start from, shape `m d`; or several starts, shape `s m d`.
         tolerance: the descent has converged when the last ten steps have lowered `W` by at most
             `tolerance` times `problem.magnitude(W)`, which by default is `|W|`.
-        max_iterations: limit of steps; also the length of the history (static).
+        max_iterations: limit of steps; the history has one entry more (static).
 
     Returns:
-        `Minimum`. Its status is the worse status of the descent and of the last inner problem. A
-        descent ends with `EXHAUSTED` at the limit of steps, with `PRECISION_LOST` if the line
-        search finds no lower `W` although the derivative predicts one, and with `NOT_FINITE` if `W`
-        is not finite at the start.
+        `Minimum`. Its status is the worse status of the descent and of the last inner problem. At
+        the limit of steps a descent ends with `EXHAUSTED`. If the line search finds no lower `W`,
+        although the derivative predicts one, it ends with `PRECISION_LOST`. If `W` is not finite at
+        the start, it ends with `NOT_FINITE`.
 
     The units of targets, and of inputs with lengthscales, affect the path by rounding only. `W`
     has the unit of squared targets. If the dtype cannot hold squared targets, `solved.value` and
@@ -174,6 +174,7 @@ def _minimise(
     tolerance: Float[Array, ""],
     max_iterations: int,
 ) -> Minimum:
+    """Minimise `W` from `s` starts, see `minimise`."""
     scaled, exponent = problem.scaled()  # W of tiny or huge targets could underflow or overflow
 
     def descend(state: State, max_steps: Int[Array, ""] | int) -> State:
@@ -184,7 +185,10 @@ def _minimise(
         )
 
     def next_descent(k: Int[Array, ""], best: State) -> State:
-        """Take the first steps from start `k`; after all starts, the other steps of the best."""
+        """Descend some steps from start `k`, and return the better descent.
+
+        A `k` beyond the last start takes all remaining steps of the best descent.
+        """
         no_start_left = k == len(starts)
         start = starts[jnp.minimum(k, len(starts) - 1)]
         state = _where(no_start_left, best, init(scaled, start, max_iterations))
@@ -292,7 +296,10 @@ def _status(
     max_iterations: int,
     accepted: Bool[Array, ""],
 ) -> Int[Array, ""]:
-    """Return the stop code of a descent; `RUNNING` if it goes on."""
+    """Return the stop code of a descent after a trial of the line search; `RUNNING` if it goes on.
+
+    Decreases of `W` count relative to `magnitude`. `accepted` is whether the trial became a step.
+    """
     bound = tolerance * magnitude
     gain = -state.slope / 2 * state.unit  # predicted decrease of W, if W is quadratic
     before = state.history[jnp.maximum(state.steps - _WINDOW, 0)]

@@ -208,17 +208,19 @@ def _largest_C(
 
 @compiled
 def _row_sums(kernel: Kernel, X: Float[Array, "n d"], w: Float[Array, " n"]) -> Float[Array, " r"]:
-    some = jnp.linspace(0, len(X) - 1, min(256, len(X))).astype(jnp.int32)
+    """Return the sum of `|W^(1/2) K W^(1/2)|` in each of `r` rows of the matrix, at most 256."""
+    sampled = jnp.linspace(0, len(X) - 1, min(256, len(X))).astype(jnp.int32)
     root_weights = jnp.sqrt(w)
-    magnitudes = jnp.abs(kernel.cross_gram(X[some], X))
-    return root_weights[some] * dot(magnitudes, root_weights[:, None])[:, 0]
+    magnitudes = jnp.abs(kernel.cross_gram(X[sampled], X))
+    return root_weights[sampled] * dot(magnitudes, root_weights[:, None])[:, 0]
 
 
 class DualFit(NamedTuple):
     """A fitted LS-SVM, with diagnostics of the solution of its system."""
 
     expansion: KernelExpansion  # prototypes are the rows, coefficients the multipliers alpha
-    relative_residual: Float[Array, ""]  # |(K + W^(-1)/C) alpha + b - y| / |y|, worst output
+    # |D ((K + W^(-1)/C) alpha + b - y)| / |D y| with D = W^(1/2), worst output
+    relative_residual: Float[Array, ""]
     steps: Int[Array, ""]  # steps of conjugate gradients; 0 with Cholesky
     status: Int[Array, ""]
 
@@ -261,7 +263,8 @@ def fit(
             square root of the dtype's epsilon.
         max_iterations: limit of conjugate gradient steps.
         landmarks: number of rows in the preconditioner (static).
-        block_rows: rows of the kernel matrix in memory at a time, for conjugate gradients (static).
+        block_rows: rows of the kernel matrix in memory at a time, for conjugate gradients; the
+            default depends on the device (static).
 
     Returns:
         The expansion over all rows with its diagnostics. The status is `PRECISION_LOST` if `1/C` is
@@ -272,8 +275,8 @@ def fit(
 
     Pure; works under `jit` and `vmap`, and nothing compiles again when numbers change.
     Differentiable in all floating arguments, in both modes. At a weight of 0 the derivative is the
-    change of the fit as the row enters, unless the row is further from the other rows than
-    `eps**-0.25` times the distances among them.
+    change of the fit as the row enters. This does not hold for a row that is further from the other
+    rows than `eps**-0.25` times the distances among them.
 
     Raises:
         ValueError: for shapes that do not fit, if `max_iterations` is not a whole number of at
@@ -358,6 +361,7 @@ def _by_cholesky(
     y: Float[Array, " n *c"],
     w: Float[Array, " n"],
 ) -> DualFit:
+    """Fit by a Cholesky factor of the kernel matrix of all rows."""
     X, y = present_rows(X, w), present_targets(y, w)
     K, root_weights = kernel.gram(X), jnp.sqrt(w)[:, None]
     factor = jax.lax.stop_gradient(factorise(root_weights * K * root_weights.T, 1 / C))
@@ -385,8 +389,8 @@ def _by_conjugate_gradients(
 ) -> DualFit:
     """Fit by conjugate gradients, without the kernel matrix.
 
-    The preconditioner is the Nystroem approximation by so many `landmarks`, rows evenly spaced in
-    the table. The steps are those of the slowest column, and the status is the worst one.
+    The preconditioner is the Nystroem approximation by `landmarks` rows, evenly spaced in the
+    table. The result has the steps of the slowest column, and the worst status of all columns.
     """
     X, y = present_rows(X, w), present_targets(y, w)
     root_weights = jax.lax.stop_gradient(jnp.sqrt(w)[:, None])
@@ -430,7 +434,7 @@ def _result(
     steps: Int[Array, ""],
     status: Int[Array, ""],
 ) -> DualFit:
-    """Return the fit, given multipliers and residuals for the right-hand sides `[1, y]`."""
+    """Return the fit, given the results of `solve_weighted` for the right-hand sides `[1, y]`."""
     b = intercept_of(alpha)
     alpha, residual, b = without_intercept(alpha, b), without_intercept(residual, b), b[0]
     root_weights = jnp.sqrt(jax.lax.stop_gradient(w))[:, None]

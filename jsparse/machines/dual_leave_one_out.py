@@ -37,8 +37,8 @@ def leave_one_out(
     are as for `dual.fit`.
 
     Returns:
-        Predictions, and a stop code for each `C`: `PRECISION_LOST` if rounding, not the data,
-        decides a prediction.
+        The predictions of each row for each `C`, and a stop code for each `C`: `PRECISION_LOST` if
+        rounding, not the data, decides a prediction.
 
     Memory `n x n`. Pure; differentiable in all floating arguments, in both modes. At a weight of 0
     the derivative is as for `dual.fit`.
@@ -95,7 +95,8 @@ def leave_one_out_by_cholesky(
     """Return the result of `leave_one_out` by a Cholesky factor for each `C`.
 
     Each `C` takes `2/3 n^3` operations at the speed of matrix products. Memory holds the kernel
-    matrix, one factor and its inverse. Arguments and derivatives are as for `leave_one_out`.
+    matrix, one factor and its inverse. Arguments are as for `leave_one_out`, and derivatives too,
+    except in weights that are 0, where they are not finite.
     """
     n = X.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
@@ -105,6 +106,7 @@ def leave_one_out_by_cholesky(
     rhs = root * right_sides(X, y)
 
     def predict(C: Float[Array, ""]) -> tuple[Float[Array, "n c"], Int[Array, ""]]:
+        """Return the predictions of all rows, and the stop code, for one `C`."""
         factor = factorise(root * K * root.T, 1 / C)
         inverse = inverse_by_blocks(factor.lower)
         g = dot(inverse.T, dot(inverse, rhs))
@@ -134,9 +136,9 @@ def leave_one_out_by_cholesky(
 def leave_one_out_of(
     kernel: Kernel, C: Float[Array, " s"], rows: Rows
 ) -> tuple[Float[Array, "n s l"], Int[Array, " s"]]:
-    """Return the predictions of `leave_one_out` for each output, and a stop code for each `C`.
+    """Return leave-one-out predictions by row, `C` and output, and a stop code for each `C`.
 
-    If some problems of a code leave out rows, there is one decomposition for each problem.
+    If some problems of a code leave out rows, the predictions of each problem are computed apart.
     """
     targets, weights = rows.target_columns, rows.problem_weights
     few = len(C) <= FEW_C and len(rows) >= MANY_ROWS
@@ -158,12 +160,12 @@ def machines_without_each(
     rows: Rows,
     left_out: Int[np.ndarray, " v"],
 ) -> KernelExpansion:
-    """Return the machines fitted without each of `v` rows, as one expansion; on the host.
+    """Return the machines fitted without each of the `v` rows numbered `left_out`; on the host.
 
     The solution without row `i` is the solution of all rows less column `i` of `A^(-1)` times the
-    residual of `leave_one_out`, `alpha_i / [A^(-1)]_ii`. The prototypes are the rows with weight.
-    There is a column for each row left out and each output, row by row. Leaving out a row of weight
-    0 changes nothing.
+    residual of `leave_one_out`, `alpha_i / [A^(-1)]_ii`. The machines are one expansion, with a
+    column for each row left out and each output, row by row. Its prototypes are the rows with
+    weight. Leaving out a row of weight 0 changes nothing.
 
     Raises:
         NumericalError: if `1 / C` is below the rounding of the kernel matrix.
@@ -205,7 +207,11 @@ def _matrices(
 
 
 def _inverse(K: Float[np.ndarray, "n n"], w: Float[np.ndarray, " n"], C: Any) -> np.ndarray:
-    """Return `(K + W^(-1) / C)^(-1)`, with 0 for rows of weight 0."""
+    """Return `(K + W^(-1) / C)^(-1)`, with 0 for rows of weight 0.
+
+    Raises:
+        NumericalError: if `1 / C` is below the rounding of `K`.
+    """
     from scipy.linalg import cho_factor, cho_solve  # imported late, as it is slow to import
 
     root, one = np.sqrt(w), np.eye(len(K), dtype=K.dtype)
@@ -226,7 +232,7 @@ def _solve(
     C: Float[Array, " s"],
     rhs: Float[Array, "s n k"],
 ) -> tuple[Float[Array, "s n k"], Float[Array, "s n k"]]:
-    """Return the `alpha` and `e` of `solve_weighted`, by the spectrum of `D K D`."""
+    """Return `alpha` and `e` of `solve_weighted` for each `C`; `spec` is of `W^(1/2) K W^(1/2)`."""
     spec, shifts = jax.lax.stop_gradient((spec, 1 / C))
 
     def inverse(b: Float[Array, "s n k"]) -> tuple[Float[Array, "s n k"], None]:
@@ -237,9 +243,9 @@ def _solve(
 
 
 def _diagonal(arguments: tuple[Spectrum, Array, Array, Array]) -> Float[Array, "s n"]:
-    """Return the diagonal of `(I + C K W)^(-1)` for every `C`.
+    """Return the diagonal of `(I + C K W)^(-1)` for every `C`; `arguments` are `spec, K, w, C`.
 
-    It is the diagonal of `(W^(1/2) K W^(1/2) + I/C)^(-1)`, which `spec` decomposes, over `C`.
+    It is the diagonal of `(W^(1/2) K W^(1/2) + I/C)^(-1)`, which `spec` decomposes, divided by `C`.
     """
     spec, _, w, C = arguments
     return jnp.where(w[None] > 0, spec.inverse_diagonal(1 / C) / C[:, None], 1)

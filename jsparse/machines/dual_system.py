@@ -32,18 +32,20 @@ def solve_weighted(
     Args:
         product: returns `K v` for a table `v`.
         inverse: returns `(D K D + I/C)^(-1) v` for a table `v`, and diagnostics.
-        w: row weights.
+        w: row weights, in a column.
         C: weight of the data-fit term.
-        rhs: right-hand sides, one for each column.
+        rhs: `k` right-hand sides, one in each column.
 
     Returns:
-        `alpha`; `e`; and the pair of the residual of the system for `g` and the diagnostics.
+        `alpha`, `e`, and a pair: the residual of the system for `g`, and what `inverse` returned as
+        diagnostics.
     """
     fixed_w, fixed_C = jax.lax.stop_gradient((w, C))
     root = jnp.sqrt(fixed_w)
     present = root > 0
 
     def solve(_: object, b: Float[Array, "2 *s n k"]) -> tuple[Array, tuple[Array, T]]:
+        """Solve with right-hand sides `r` of the first equation and `q` of the second."""
         r, q = b
         # q is 0 except when a derivative is computed.
         r = jax.lax.cond(jnp.any(q != 0), lambda: r - product(q), lambda: r)

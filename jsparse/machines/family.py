@@ -30,8 +30,9 @@ class Family(eqx.Module):
         kernel: kernel of two points, or a `Mixture` for a dictionary of several.
         points: candidates or prototypes, shape `M d`.
         support: atoms of each group in the order of selection, -1 for none, shape `g q`; or None.
-        coefficients: shape `g k q c`.
-        intercepts: shape `g k c`.
+        coefficients: by group, size, atom (in the order of the `support`, if there is one) and
+            output, shape `g k q c`.
+        intercepts: by group, size and output, shape `g k c`.
         sizes: number of prototypes of each machine, increasing, shape `k`.
         statuses: stop code of each machine, shape `k`.
         info: diagnostics by name, in the units of the targets that were fitted.
@@ -100,13 +101,14 @@ class Family(eqx.Module):
     def active_points(self, size: int | None = None) -> Int[np.ndarray, " m"]:
         """Return the indices in `points` of a machine's prototypes; on the host.
 
-        A `size` of None stands for the largest.
+        A `size` of None stands for the largest. Errors are as for `place_of`. A point with atoms of
+        two kernels is listed twice.
         """
         index = self.n_sizes - 1 if size is None else self.place_of(size)
         return self._active_atoms(index) % len(self.points)
 
     def values(self, X: Float[Array, "n d"]) -> Float[Array, "n k l"]:
-        """Return the values of all machines at the rows of `X`.
+        """Return the values at the rows of `X`, by row, size and output.
 
         Differentiable in both modes in `X` and in every floating leaf.
         """
@@ -157,6 +159,7 @@ class Family(eqx.Module):
         return dataclasses.replace(self, info=info, **jax.device_put(changed))
 
     def _machine(self, index: int) -> KernelExpansion:
+        """Return the machine of `sizes[index]`; outside `jit` unused atoms are dropped."""
         if not all(map(is_concrete, jax.tree.leaves(self))):
             return self._traced_machine(index)
         active, M, kernel = self._active_atoms(index), len(self.points), self.kernel
@@ -178,7 +181,7 @@ class Family(eqx.Module):
         return KernelExpansion(kernel, *jax.device_put(arrays))
 
     def _traced_machine(self, index: int) -> KernelExpansion:
-        """Return a machine with all atoms of all groups, as none can be dropped under `jit`."""
+        """Return the machine of `sizes[index]` with all atoms: `jit` allows no dropping."""
         g, _, q, _ = self.coefficients.shape
         intercept = self.intercepts[:, index].reshape(self.outputs)
         if self.support is None:
@@ -190,12 +193,12 @@ class Family(eqx.Module):
         return KernelExpansion(self.kernel, Z, blocks.reshape(g * q, *self.outputs), intercept)
 
     def _slots(self, support: Int[np.ndarray, " q"], index: int) -> Int[np.ndarray, " m"]:
-        """Return the indices in a group's support that a machine uses; index 0 if it uses none."""
+        """Return the indices in a `support` that machine `index` uses; index 0 if it uses none."""
         used = np.flatnonzero(support[: int(np.asarray(self.sizes)[index])] >= 0)
         return used if len(used) else np.zeros(1, int)
 
     def _active_atoms(self, index: int) -> Int[np.ndarray, " m"]:
-        """Return the numbers of the atoms that a machine uses; atom 0 if it uses none."""
+        """Return the numbers of the atoms that machine `index` uses; atom 0 if it uses none."""
         if self.support is None:
             coefficients = np.asarray(self.coefficients)[0, index]
             used = np.flatnonzero(np.any(coefficients != 0, axis=1))
@@ -222,7 +225,7 @@ def atoms(kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Flo
 
 
 def every_atom(kernel: Kernel, Z: Float[Array, "m d"]) -> tuple[Kernel, Float[Array, "p d"]]:
-    """Return the kernel and the prototypes of an expansion that has every atom."""
+    """Return the kernel and the `p` prototypes of an expansion that has every atom on `Z`."""
     if not is_dictionary(kernel):
         return kernel, Z
     kernels, m = kernels_of(kernel), len(Z)
@@ -250,8 +253,8 @@ def single(
 ) -> Family:
     """Return the family of one machine, with its stop code and its diagnostics by name.
 
-    The `count` is the number of prototypes with a coefficient other than 0, if all others are to be
-    dropped; None to keep all prototypes.
+    If `count` is None, the machine keeps all prototypes. Else it drops those whose coefficients are
+    0, and `count` is the number of the others.
     """
     m, outputs = expansion.prototypes.shape[0], expansion.intercept.shape
     known = all(map(is_concrete, jax.tree.leaves((expansion, status, count))))

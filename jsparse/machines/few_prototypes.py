@@ -94,6 +94,7 @@ class FewPrototypes(Sized):
         )
 
     def _one_set(self, key: Key, selection: str, rows: TrainingRows) -> Points:
+        """Return cluster means, or rows by `selection`, in which copies are chosen last."""
         X, weights, m = np.asarray(rows.X), np.array(rows.weights), self.largest
         present = np.flatnonzero(weights)
         if selection == "k_means":
@@ -156,6 +157,7 @@ def _fit(
     C: Float[Array, "*k"],
     rows: Rows,
 ) -> Family:
+    """Fit to `points`: the method's `starts` sets one after another, or a single set."""
     sets = method.starts
     if method.n_features is None or len(points) != sets * method.largest:  # points are one set
         sets = 1
@@ -167,7 +169,7 @@ def _fit(
 def fit_arrays(
     method: FewPrototypes, name: str, kernel: Kernel, *arrays: Any, several: bool = False
 ) -> Any:
-    """Check the arguments of a pure fit function, and call `method.fit_targets`.
+    """Check the arguments of a pure fit function, and return the fit by `method.fit_targets`.
 
     Args:
         method: the settings.
@@ -196,8 +198,8 @@ class DirectMethod(FewPrototypes):
     """The settings of methods that optimise their prototypes by L-BFGS, see `direct`.
 
     The descent minimises `W(Z)`, the minimum of a convex `InnerProblem` over the coefficients for
-    given prototypes `Z`. As a descent for every kernel, `C` and fold would take long, the kernel is
-    tuned for a cheaper machine on the points from which the descent starts, and only then `C`.
+    given prototypes `Z`. A descent for every kernel, `C` and fold would take long. So the kernel is
+    tuned for a cheaper machine on the points from which the descent starts, and then only `C`.
 
     Args:
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
@@ -225,7 +227,7 @@ class DirectMethod(FewPrototypes):
     def _sets(self, key: Key, rows: TrainingRows) -> Points:
         """Return the sets of points; copies of a point are moved apart.
 
-        The objective has no derivative where prototypes coincide: their span grows as they part.
+        Where prototypes coincide the objective has no derivative, as they span more once apart.
         """
         points = super()._sets(key, rows)
         X = np.asarray(points.X)
@@ -285,8 +287,8 @@ def copies_apart(
 ) -> Float[np.ndarray, "m d"]:
     """Return the points, with copies of earlier points moved apart; on the host.
 
-    The copies of a point move along one column after another, by multiples of the column's
-    distance. Columns with distance 0 are skipped.
+    The copies of a point move along one column after another, by multiples of the column's entry
+    of `distance`. Columns with distance 0 are skipped.
     """
     columns = np.flatnonzero(distance > 0)
     moved, copies = Z.copy(), dict[bytes, int]()

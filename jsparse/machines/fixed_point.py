@@ -24,7 +24,7 @@ class State(NamedTuple):
     fraction: Float[Array, " t"]  # fraction of the fixed-point step to try next
     value: Float[Array, " t"]  # squared projection of the residual on `phi(z)`
     steps: Int[Array, ""]
-    running: Bool[Array, ""]
+    running: Bool[Array, ""]  # whether to take another step
 
     __repr__ = short_repr
 
@@ -55,6 +55,7 @@ def fixed_points(
     scores = log_mass[None, :] + jax.random.gumbel(key, (m, n), dtype)
 
     def add_prototype(j: Int[Array, ""], reduced: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Return prototypes and coefficients with prototype `j` added."""
         Z, beta = reduced
         starts = X[jax.lax.top_k(scores[j], min(_TRIES, n))[1]]
         residual = jnp.concatenate([X, Z]), jnp.concatenate([A, -beta])
@@ -81,11 +82,13 @@ def _fixed_point(
     """
 
     def squared_projection(z: Float[Array, "t d"]) -> tuple[Array, Array]:
+        """Return the squared projections, shape `t`, and the factors `g_i`, shape `t p`."""
         columns = kernel.cross_gram(z, X)
         inner = dot(columns, A)
         return jnp.sum(jnp.square(inner), axis=1), columns * dot(inner, A.T)
 
     def step(state: State) -> State:
+        """Take one step from each point; reject a step that lowers its squared projection."""
         value, g = squared_projection(state.z)
         total = jnp.sum(g, axis=1)
         # `total` equals `value` up to rounding, so it is not negative.

@@ -89,7 +89,7 @@ class FixedSize(Prototypes, Ridge):
 
     @property
     def nested(self) -> bool:
-        """See `Prototypes.nested`."""
+        """See `Prototypes.nested`: also true if fewer prototypes tune the kernel."""
         return super().nested or self.tuned_with is not None or self._uses_conjugate_gradients
 
     @property
@@ -128,7 +128,7 @@ class FixedSize(Prototypes, Ridge):
         return self._surrogate() is None
 
     def check_movable(self) -> None:
-        """See `Method.check_movable`: allowed for one size, unless `tuned_with` is smaller."""
+        """See `Method.check_movable`: allowed for one size, unless fewer prototypes tune."""
         if self._several_numbers or self._surrogate() is not None:
             super().check_movable()
 
@@ -178,7 +178,7 @@ class FixedSize(Prototypes, Ridge):
         return replaced(super().capped(shape), tuned_with=at_most(self.tuned_with, shape.n))
 
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
-        """See `FromSums.features`: `feature_map`, or with `tuned_with` triangular features."""
+        """See `FromSums.features`: triangular features if fewer prototypes tune the kernel."""
         if self._surrogate() is not None and not isinstance(kernel, Linear):
             return _triangular(kernel, points)
         return feature_map(kernel, points)
@@ -194,7 +194,7 @@ class FixedSize(Prototypes, Ridge):
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
         sums: Any = None,
     ) -> tuple[Family, Sums | None]:  # fmt: skip
-        """See `Method.fit_and_sum`; conjugate gradients start from a `Start`."""
+        """See `Method.fit_and_sum`; for conjugate gradients `sums` is a `Start` or None."""
         if not self._uses_conjugate_gradients:
             return super().fit_and_sum(kernel, points, C, rows, key, sums)
         assert points is not None
@@ -293,7 +293,7 @@ class FixedSize(Prototypes, Ridge):
         return Chosen(last.with_theta(first.tuning.theta))
 
     def _surrogate(self) -> "FixedSize | None":
-        """Return the method of fewer prototypes for which the kernel is tuned; None for `self`."""
+        """Return the method of fewer prototypes that tunes the kernel; None if all tune it."""
         if self._uses_conjugate_gradients:
             m = TUNED_WITH if self.tuned_with is None else self.tuned_with
             few = m if self.n_prototypes is None else min(m, self.largest)
@@ -484,6 +484,7 @@ def _fit_kernel(
     mesh: Mesh | None,
     block_rows: int | None,
 ) -> FixedSizeFit:
+    """Fit in Nystroem features, which are not centred if the intercept is penalised."""
     phi = Nystroem(kernel, prototypes)
     # A penalised intercept belongs to the uncentred features of eq. 5.
     if intercept_penalty is not None:
@@ -519,6 +520,7 @@ def _solve(
     code: Code | None,
     intercept_penalty: Float[Array, ""] | None,
 ) -> FixedSizeFit:
+    """Fit from sums over rows, see `solve`; None is an intercept penalty of 0."""
     if code is None:
         solution = equations.solve(C[None], intercept_penalty)
     else:

@@ -14,8 +14,8 @@ from ..kernels import Kernel, Mixture
 def join_machines(machines: Sequence[KernelExpansion]) -> KernelExpansion:
     """Join machines into one expansion on the union of their prototypes; on the host.
 
-    The machines must share the kernel and the number of outputs. The columns are in the order of
-    the machines.
+    The machines must share the kernel and the number of outputs. The expansion has a column for
+    each output of each machine, machine by machine.
     """
     kernel, outputs = machines[0].kernel, machines[0].intercept.size
     atoms = [_atoms(machine) for machine in machines]

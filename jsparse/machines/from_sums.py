@@ -50,13 +50,13 @@ class FromSums(Method):
 
     @abc.abstractmethod
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
-        """Return the feature map whose products are summed, for some points."""
+        """Return the feature map of the points. The sums are of its features' products."""
 
     @abc.abstractmethod
     def solve(
         self, sums: Sums, C: CLike, code: Code | None = None, key: Key | None = None
     ) -> Family:
-        """Fit machines to the rows that were summed; other arguments are as for `fit`."""
+        """Return the machines fitted to the rows in the `sums`; other arguments as for `fit`."""
 
     def sum_rows(self, kernel: Kernel, points: PointTable, rows: Rows) -> Sums:
         """Return the sums over rows, which may be on several devices; arguments as for `fit`."""
@@ -150,7 +150,7 @@ def rows_by_number(X: Array, y: Array, numbers: Int[Array, " r"]) -> tuple[Array
 
 
 def accumulate_rows(features: FeatureMap, rows: Rows) -> NormalEquations:
-    """Return the sums over rows, for each class if some problems of a code leave out rows."""
+    """Return the sums over rows: one for each class if some problems of a code leave out rows."""
     if rows.code is None:
         return accumulate(features, rows.X, rows.y, rows.weights, mesh=rows.mesh)
     return accumulate_code(rows.code, features, rows.X, rows.y, rows.weights, mesh=rows.mesh)

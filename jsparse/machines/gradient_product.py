@@ -85,6 +85,7 @@ def _agop(
     d = X.shape[1]
 
     def of_block(X: Float[Array, "r d"], w: Float[Array, " r"]) -> Float[Array, "d *d"]:
+        """Return the weighted sum over a block of rows, not yet divided by the sum of weights."""
         values, pull_back = jax.vjp(lambda X: expansion(X).reshape(len(X), -1), X)
         identity = jnp.eye(values.shape[1], dtype=X.dtype)
         (slopes,) = jax.vmap(lambda c: pull_back(jnp.broadcast_to(c, values.shape)))(identity)

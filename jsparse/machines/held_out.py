@@ -46,7 +46,7 @@ class OnFold(Protocol):
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: MachineIndex
     ) -> tuple[PyTree, PyTree]:
-        """Reduce the predictions of `q` machines with `l` outputs at `r` rows of one fold.
+        """Reduce the predictions of the `q` machines `which`, of `l` outputs, at a fold's `r` rows.
 
         Returns:
             Two pytrees, of which the second may be None. The first holds sums over the rows, such
@@ -126,6 +126,7 @@ def each_fold(
     def all_folds(
         shared: PyTree, arrays: tuple[Array, Array, Array], per_fold: PyTree
     ) -> tuple[PyTree, PyTree, Array]:
+        """Return the results of all folds, from the rows on one device."""
         shared, code, on_fold, which = shared
 
         def one_fold(fold: tuple[tuple[Array, Array, Array], PyTree]) -> tuple[PyTree, ...]:
@@ -171,7 +172,7 @@ def each_fold_and_C(
     parts: Rows,
     on_fold: OnFold,
 ) -> HeldOut:
-    """Predict every fold for every `C`, by one fit for each; on a CPU one fit after another.
+    """Predict every fold for every `C`, by one fit for each pair; on a CPU one after another.
 
     The function `fit` of one `C` and the number of a fold returns the machines fitted without this
     fold. Other arguments are as for `each_fold`.
@@ -192,7 +193,7 @@ def where_wanted(
     function: Callable[[tuple[Array, Array]], PyTree],
     wanted: Bool[Array, "s v"] | Bool[np.ndarray, "s v"] | None,
 ) -> Callable[[tuple[Array, Array]], PyTree]:
-    """Return the function of a pair of `C_and_folds`, with zeros for pairs that are not wanted.
+    """Change a function of a pair of `C_and_folds` to return zeros for pairs that are not wanted.
 
     A loop over pairs skips pairs that are not wanted; a batch of pairs computes all.
     """
@@ -209,7 +210,10 @@ def where_wanted(
 
 
 def C_and_folds(s: int, v: int) -> tuple[Int[Array, " sv"], Int[Array, " sv"]]:
-    """Return all pairs of an index in `C` and the number of a fold, or of a group of folds."""
+    """Return all pairs of one of `s` values of `C` and one of `v` folds, or groups of folds.
+
+    The first array has the indices of `C`, the second the numbers of the folds.
+    """
     C_index, fold = jnp.indices((s, v), dtype=jnp.int32).reshape(2, -1)
     return C_index, fold
 

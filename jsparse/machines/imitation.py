@@ -1,4 +1,4 @@
-"""Imitation of a large machine: move few prototypes until their machine has its values."""
+"""Imitation of a large machine: move few prototypes until a machine on them has its values."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ class MovedPrototypes(FixedSize):
         return f"1 of {super().validation_text(folds)} held out"
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """See `Method.choose_points`: the given prototypes."""
+        """See `Method.choose_points`: the setting `prototypes`, in scaled units."""
         return Points(rows.scaling.apply(as_array(self.prototypes, rows.X.dtype)), None)
 
 
@@ -68,9 +68,9 @@ def imitate(
 
     The direct method (Wu et al. 2006, Section 2) minimises the squared difference between both
     machines, summed over rows and over points between a row and one of its nearest rows. Ridge
-    regression gives the coefficients for given prototypes. A step takes so many random rows that it
-    computes at most `KERNEL_VALUES` kernel values. Codes of categories are neither interpolated nor
-    moved.
+    regression gives the coefficients for given prototypes. One random sample of the rows serves all
+    steps. It is so small that evaluating the objective takes at most `KERNEL_VALUES` kernel values.
+    Codes of categories are neither interpolated nor moved.
 
     Args:
         teacher: the large machine, without a scaling.
@@ -102,6 +102,10 @@ def _imitate(
     fractions: Float[Array, "n d"],
     weights: Float[Array, " p"],  # an argument, as XLA would fold a constant of this size
 ) -> direct.Minimum:
+    """Imitate at the rows `X` and at points between each row and its neighbour of a given rank.
+
+    `fractions` are the parts of the way to the neighbour, in each column.
+    """
     neighbours = jnp.take_along_axis(_nearest(teacher.kernel, X), ranks[:, None], axis=1)[:, 0]
     points = jnp.concatenate([X, X + fractions * (X[neighbours] - X)])
     problem = LeastSquares(teacher.kernel, points, teacher(points), like(C, X), weights)

@@ -68,7 +68,7 @@ class InnerProblem(eqx.Module):
         """Return the Lagrangian, a function of `Z` and the fields, at a fixed solution."""
 
     def spread(self) -> ScalarLike | Float[Array, " d"]:
-        """Return the length by which a descent scales its steps in each input column."""
+        """Return the unit of a descent's steps in each input column."""
         return 1.0
 
     def magnitude(self, value: Float[Array, ""]) -> Float[Array, ""]:
@@ -164,7 +164,7 @@ class LargeMargin(Supervised):
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
         """Solve by `interior_point.solve`.
 
-        The features are `T' psi_z(x)` of eq. 41, or `psi_z(x)` with the penalty "coefficients".
+        The features are `T' k(Z, x)` (eq. 41), or `k(Z, x)` with the penalty "coefficients".
         """
         Phi, T = self.kernel.cross_gram(self.X, Z), None
         if self.penalty == "norm":
@@ -328,11 +328,11 @@ class OneClass(Supervised):
 
     @property
     def nu(self) -> Float[Array, ""]:
-        """The field `C`."""
+        """Upper limit of the weighted fraction of rows with negative values: the field `C`."""
         return self.C
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """Solve on the features `T' psi_z(x)` of eq. 41 by `interior_point.solve_one_class`."""
+        """Solve on the features `T' k(Z, x)` (eq. 41) by `interior_point.solve_one_class`."""
         T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
         svm = interior_point.solve_one_class(
@@ -367,7 +367,7 @@ def whitener(kernel: Kernel, Z: Float[Array, "m d"]) -> Float[Array, "m m"]:
 def norm_squared(
     kernel: Kernel, Z: Float[Array, "m d"], coefficients: Float[Array, " m *c"]
 ) -> Float[Array, ""]:
-    """Return `|w|^2`, added up over outputs, with the shifted matrix `K(Z, Z)`."""
+    """Return the squared norm `|w|^2` of a machine, summed over outputs; see `shifted_gram`."""
     gram = kernel.gram(Z)
     norm = jnp.sum(coefficients * dot(gram, coefficients))
     return norm + _shift(gram) * jnp.sum(jnp.square(coefficients))
@@ -390,13 +390,16 @@ def _gap_tolerance(Phi: Float[Array, "n m"]) -> float | None:
 
 
 def _worst_status(svm: interior_point.Solution) -> Int[Array, ""]:
-    """Return the worst stop code over targets; a gap below `_SMALL_GAP` counts as convergence."""
+    """Return the worst stop code over targets.
+
+    PRECISION_LOST counts as CONVERGED if the duality gap is at most `_SMALL_GAP` of the objective.
+    """
     small = svm.gap <= _SMALL_GAP * jnp.abs(svm.objective)
     return jnp.max(jnp.where(small & (svm.status == PRECISION_LOST), CONVERGED, svm.status))
 
 
 def _or_one(total: Float[Array, ""]) -> Float[Array, ""]:
-    """Return the total, or 1 if it is not positive, so that it can be a divisor."""
+    """Return the total, or 1 if the total is not positive, for use as a divisor."""
     return jnp.where(total > 0, total, 1)
 
 

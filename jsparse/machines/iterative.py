@@ -58,8 +58,8 @@ class IterativeFit(NamedTuple):
 def default_tolerance(dtype: Any) -> float:
     """Return the relative residual at which the iteration stops: 1e-2 in float32, 4e-7 in float64.
 
-    It changes the test error by about its square. With 4,000 prototypes and C = 100, rounding in
-    float32 leaves a residual of 3e-3.
+    A residual of this size changes the test error by about its square. With 4,000 prototypes and
+    C = 100, rounding in float32 leaves a residual of 3e-3.
     """
     return 30 * epsilon(dtype) ** 0.5
 
@@ -114,9 +114,10 @@ def fit(
     Pure; works under `jit`, and nothing compiles again when numbers change. Not differentiable.
 
     Raises:
-        ValueError: for shapes that do not fit, a `start` of another dtype, if `max_iterations` is
-            not a whole number of at least 1, or (outside `jit`) for values that are not finite, `C`
-            not positive, or negative weights.
+        ValueError: for a shape of `X`, `y`, `weights` or `start` that does not fit, a `start` of
+            another dtype, or a `max_iterations` that is not a whole number of at least 1. Outside
+            `jit` also for values of `X`, `y` or `start` that are not finite, `C` not positive, or
+            negative weights. The prototypes are not checked.
     """
     X, y, weights = in_one_dtype(X, y, weights)
     prototypes = as_float(prototypes).astype(X.dtype)
@@ -172,6 +173,7 @@ def _fit(
     limits: tuple[Float[Array, ""], Int[Array, ""]],
     block_rows: int | None,
 ) -> IterativeFit:
+    """Fit to `rows`: inputs, targets, weights. `limits` are the tolerance and limit of steps."""
     outputs = rows[1].shape[1:]
     system = system_of(kernel, prototypes, lower_factor(kernel, prototypes), *rows, block_rows)
     solved = solve(system, C, start, *limits)
@@ -204,6 +206,7 @@ def held_out(
     lower, tolerance = lower_factor(kernel, prototypes), default_tolerance(rows.dtype)
 
     def one_fold(fold: Int[Array, ""]) -> tuple[PyTree, PyTree, Array, Array]:
+        """Return both results of `on_fold`, the stop code of each `C`, and the last machine."""
         training, part = rows.without_fold(folds, fold), parts.fold(fold)
         system = system_of(kernel, prototypes, lower, rows.X, rows.targets, training.weights)
 
@@ -337,8 +340,8 @@ def solve(
 
     The unknown is `x = A' w`, where `A A'` approximates `Phi' W Phi + I/C`. The matrix of the
     system in `x` is then near the identity, so residuals measure errors. Each round of conjugate
-    gradients starts from a residual computed as `Phi' W (y - Phi w)`, whose rounding error is far
-    smaller than the rounding error of the difference of its two terms.
+    gradients starts from a residual computed as `Phi' W (y - Phi w)`. Its rounding error is far
+    smaller than that of the difference `Phi' W y - Phi' W Phi w`.
     """
     L, A = system.lower, _preconditioner(system, C)
 
@@ -366,6 +369,7 @@ def solve(
         return jnp.any(above) & (jnp.max(state.steps) < max_iterations) & (state.rounds < ROUNDS)
 
     def next_round(state: _Round) -> _Round:
+        """Correct `x` by conjugate gradients, and compute its residual from the rows."""
         size = jnp.linalg.norm(state.residual, axis=0)
         limit = max_iterations - jnp.max(state.steps)
         final = jax.lax.while_loop(

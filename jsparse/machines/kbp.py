@@ -19,7 +19,7 @@ from .pursuits import Pursuit, Selected, statuses
 
 
 class KBP(Pursuit):
-    """Kernel basis pursuit (Guigue et al. 2005): least angle regression stopped after K steps.
+    """Kernel basis pursuit (Guigue et al. 2005): least angle regression, an atom in each step.
 
     The atoms are scaled to unit length, and selected atoms are never removed. The coefficients are
     shrunk towards 0. Each target or binary problem has separate prototypes. The path is computed
@@ -43,6 +43,7 @@ class KBP(Pursuit):
         diagonal, zero = jnp.diagonal(unit.A)[None], jnp.zeros((), unit.A.dtype)
 
         def one(b: Float[Array, " p"]) -> Selected:
+            """Return the machines of all sizes for the target with right-hand side `b`."""
             columns, targets, squares, scale = scaled(Columns(unit.A), b[None, :, None], diagonal)
             target, limits = targets[0, :, 0], {"max_atoms": k, "max_iterations": k}
             path = least_angle.run(columns, target, squares[0], zero, **limits, lasso=False)

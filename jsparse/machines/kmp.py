@@ -57,7 +57,7 @@ class KMP(Pursuit):
         return self._selected(self._path(system, key), len(system.A), on_rows=False)
 
     def _path(self, system: System, key: Key | None) -> Path:
-        """Return the path of unit-length atoms, with coefficients for the unscaled atoms."""
+        """Return each target's path of unit-length atoms, with coefficients of unscaled atoms."""
         unit, factor = of_unit_length(system)
         b, k, c = unit.b.T[:, :, None], self.largest_size, unit.b.shape[1]
         subset = cast(int | None, self.subset)
@@ -111,6 +111,7 @@ def _with_coefficients_from_rows(path: Path, design: Design, ridge: Array) -> Pa
     root = jnp.where(ridge > 0, jnp.sqrt(jnp.where(ridge > 0, ridge, 1)), 0)
 
     def factors(machine: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Return `R` and `Q'y`, with `QR` the selected atoms above the roots of the ridge."""
         support, y = machine
         inside = support >= 0
         atoms = jnp.where(inside[None, :], design.D[:, jnp.maximum(support, 0)], 0)

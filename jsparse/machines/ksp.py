@@ -41,10 +41,11 @@ class KSP(Pursuit):
     `Pursuit` describes the settings that are not listed.
 
     Args:
-        max_prototypes: the largest default K; None for 100.
+        max_prototypes: the largest default K; None for 100, or fewer if there are fewer candidates
+            or training rows.
         subset: must be None: every iteration examines all candidates.
         n_prototypes: K, or several numbers from which cross-validation chooses; None or "auto" for
-            ten numbers up to `max_prototypes`.
+            at most ten numbers up to `max_prototypes`.
         max_iterations: limit of the exchanges for one K, the paper's l_max.
         formed: whether fits to rows in memory use the normal equations.
     """
@@ -65,7 +66,7 @@ class KSP(Pursuit):
             raise ValueError("subset: expected None with KSP, which examines all candidates")
 
     def default_sizes(self, largest: int) -> tuple[int, ...]:
-        """See `Pursuit.default_sizes`: ten sizes in geometric progression."""
+        """See `Pursuit.default_sizes`: at most ten sizes in geometric progression."""
         sizes = np.unique(np.round(np.geomspace(1, largest, SIZES)).astype(int))
         return tuple(sizes.tolist())
 
@@ -85,7 +86,10 @@ class KSP(Pursuit):
     def _pursue(
         self, pursuit: Callable[..., Subspace], matrix: Array, targets: Array, ridge: Array
     ) -> Selected:
-        """Run a pursuit for each target, and return the coefficients of all atoms."""
+        """Return the machines of each target by a `pursuit` on a `matrix`: the Gram matrix or rows.
+
+        `targets` has a column for each target: a right-hand side, or values at the rows.
+        """
 
         def one(target: Float[Array, " r"]) -> Selected:
             result = pursuit(
