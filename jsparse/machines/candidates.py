@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._arguments import check_finite, finite_table, real, whole_number
+from .._arguments import finite_table, real, whole_number
 from .._blocks import rounded_down
 from .._numerics import as_array
 from .._status import COMPLETED, PRECISION_LOST
@@ -240,12 +240,3 @@ class _CandidateTable:
 
     def __init__(self, points: Any) -> None:
         self.X = finite_table(points, "candidates")
-
-
-def check_candidates(candidates: Array, d: int) -> None:
-    """Raise a `ValueError` unless the candidates are finite points of `d` columns, shape `M d`."""
-    if candidates.ndim != 2 or candidates.shape[1] != d or len(candidates) == 0:
-        raise ValueError(
-            f"candidates: expected shape (M, {d}) with M at least 1, got {candidates.shape}"
-        )
-    check_finite("candidates", candidates)

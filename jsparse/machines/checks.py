@@ -180,6 +180,13 @@ def check_problem(
     check_weights(weights)
 
 
+def check_points(name: str, points: Array, d: int) -> None:
+    """Raise a `ValueError` unless the argument `name` holds finite points, shape `m d`."""
+    if points.ndim != 2 or points.shape[1] != d or len(points) == 0:
+        raise ValueError(f"{name}: expected shape (m, {d}) with m at least 1, got {points.shape}")
+    check_finite(name, points)
+
+
 def check_weights(weights: Array | None) -> None:
     """Raise a `ValueError` for weights that are negative, not finite or all zero."""
     if weights is not None and is_concrete(weights):

@@ -30,7 +30,7 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..solvers import conjugate_gradients
 from ..solvers.definite import factorise
-from .checks import check_problem, in_one_dtype
+from .checks import check_points, check_problem, in_one_dtype
 from .family import Family, diagnostics, single
 from .held_out import HeldOut, OnFold, Start, each_C, with_size_axis
 from .rows import FoldLayout, Rows
@@ -114,14 +114,14 @@ def fit(
     Pure; works under `jit`, and nothing compiles again when numbers change. Not differentiable.
 
     Raises:
-        ValueError: for a shape of `X`, `y`, `weights` or `start` that does not fit, a `start` of
-            another dtype, or a `max_iterations` that is not a whole number of at least 1. Outside
-            `jit` also for values of `X`, `y` or `start` that are not finite, `C` not positive, or
-            negative weights. The prototypes are not checked.
+        ValueError: for shapes that do not fit, a kernel given by name, a `start` of another dtype,
+            or a `max_iterations` that is not a whole number of at least 1. Outside `jit` also for
+            values that are not finite, `C` not positive, or negative weights.
     """
     X, y, weights = in_one_dtype(X, y, weights)
     prototypes = as_float(prototypes).astype(X.dtype)
-    check_problem(None, C, X, y, weights)
+    check_problem(None, C, X, y, weights, kernel=kernel)
+    check_points("prototypes", prototypes, X.shape[1])
     if is_concrete(max_iterations):
         whole_number("max_iterations", max_iterations, 1)
     if start is not None:

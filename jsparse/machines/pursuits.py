@@ -20,8 +20,8 @@ from ..kernels import Kernel, Mixture
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate
 from ..pursuit.on_atoms import least_squares
-from .candidates import CandidatesFromSums, check_candidates
-from .checks import check_problem, in_one_dtype, penalty_or_none
+from .candidates import CandidatesFromSums
+from .checks import check_points, check_problem, in_one_dtype, penalty_or_none
 from .dictionary import Design, DictionaryColumns, System, design_of, dictionary_columns
 from .family import Family, is_dictionary, kernels_of
 from .held_out import Sums
@@ -196,7 +196,7 @@ def fit(
     X, candidates = as_float(X), as_float(candidates)
     X, y, weights = in_one_dtype(X, as_array(y), weights)
     check_problem(None, 1.0, X, y, weights, kernel=kernel)
-    check_candidates(candidates, X.shape[1])
+    check_points("candidates", candidates, X.shape[1])
     if not isinstance(kernel, Kernel):
         if not kernel or not all(isinstance(one, Kernel) for one in kernel):
             raise ValueError(f"kernel: expected a Kernel or several, got {kernel!r}")
@@ -252,7 +252,7 @@ def refit(
     X, prototypes = as_float(X), as_float(prototypes)
     X, y, weights = in_one_dtype(X, as_array(y), weights)
     check_problem(None, 1.0, X, y, weights, kernel=kernel)
-    check_candidates(prototypes, X.shape[1])
+    check_points("prototypes", prototypes, X.shape[1])
     check_number("ridge", ridge, 0.0)
     columns = dictionary_columns(kernel, prototypes, intercept=intercept)
     w = jnp.ones(len(X), X.dtype) if weights is None else weights

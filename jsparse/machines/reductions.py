@@ -21,8 +21,7 @@ from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate
 from ..solvers.reweighted import Rule
 from . import dual
-from .candidates import check_candidates
-from .checks import check_problem, in_one_dtype
+from .checks import check_points, check_problem, in_one_dtype
 from .family import Family, diagnostics, single
 from .fixed_size import FixedSize
 from .from_sums import FromSums
@@ -281,7 +280,7 @@ def fit(
     prototypes = as_float(prototypes)
     X, y, weights = in_one_dtype(X, y, weights)
     check_problem(None, C, X, y, weights, kernel=kernel)
-    check_candidates(prototypes, X.shape[1])
+    check_points("prototypes", prototypes, X.shape[1])
     variant = Variant(initialization, start, loss, rule)
     variant.check()
     w = as_array(np.ones(len(X), X.dtype)) if weights is None else weights

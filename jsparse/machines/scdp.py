@@ -22,8 +22,8 @@ from ..normal_equations import NormalEquations, accumulate
 from ..pursuit.path import Path
 from ..pursuit.system import check_atoms
 from . import scdp_rows
-from .candidates import CandidatesFromSums, check_candidates
-from .checks import check_choice, check_problem, in_one_dtype
+from .candidates import CandidatesFromSums
+from .checks import check_choice, check_points, check_problem, in_one_dtype
 from .family import Family
 from .held_out import C_and_folds, HeldOut, OnFold, Sums, each_size, over_C_and_folds, where_wanted
 from .method import FEW_C, Task, check_number, setting
@@ -263,7 +263,7 @@ def fit(
     X, candidates = as_float(X), as_float(candidates)
     X, y, weights = in_one_dtype(X, as_array(y), weights)
     check_problem(None, C, X, y, weights, nu, kernel=kernel)
-    check_candidates(candidates, X.shape[1])
+    check_points("candidates", candidates, X.shape[1])
     M, what = len(candidates), "candidates"
     max_prototypes = check_atoms(max_prototypes, M, "max_prototypes", what)
     if (subset is None) != (key is None):

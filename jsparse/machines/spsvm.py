@@ -18,8 +18,8 @@ from ..kernels import Kernel
 from ..pursuit.probabilistic import SUBSET
 from ..pursuit.system import check_atoms
 from . import spsvm_path
-from .candidates import Candidates, check_candidates
-from .checks import check_problem, in_one_dtype
+from .candidates import Candidates
+from .checks import check_points, check_problem, in_one_dtype
 from .family import Family
 from .method import Task, check_number
 from .nested import nested_family, with_sizes
@@ -149,7 +149,7 @@ def fit(
     X, candidates = as_float(X), as_float(candidates)
     X, y, weights = in_one_dtype(X, as_array(y), weights)
     check_problem(None, C, X, y, weights, kernel=kernel)
-    check_candidates(candidates, X.shape[1])
+    check_points("candidates", candidates, X.shape[1])
     if y.ndim > 2:
         raise ValueError(f"y: expected shape (n,) or (n, l), got {y.shape}")
     _check_classes(y, weights)

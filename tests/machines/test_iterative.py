@@ -137,6 +137,11 @@ def test_a_start_that_does_not_fit_is_refused(as_users_call):
     ):
         with pytest.raises(ValueError, match=message):
             iterative.fit(RBF(SCALE), Z, 10.0, X, y, w, start=bad)
+    for bad, message in ((Z[:, :-1], "shape"), (Z[:0], "m at least 1"), (Z * np.nan, "finite")):
+        with pytest.raises(ValueError, match=f"prototypes: expected .*{message}"):
+            iterative.fit(RBF(SCALE), bad, 10.0, X, y, w)
+    with pytest.raises(ValueError, match="kernel: expected a kernel, such as"):
+        iterative.fit("rbf", Z, 10.0, X, y, w)
 
 
 def test_the_preconditioner_saves_steps():

@@ -270,7 +270,7 @@ def test_what_makes_no_sense(as_users_call, monkeypatch):
             "start: expected 'coefficients' with",
         ),
         ({"Z": Z + 1.0}, {"initialization": "dual"}, r"rows of X .* none of them is"),
-        ({"Z": Z[:, :1]}, {}, r"candidates: expected shape \(M, 2\)"),
+        ({"Z": Z[:, :1]}, {}, r"prototypes: expected shape \(m, 2\)"),
         ({"C": jnp.ones(2)}, {}, "C: expected one number, as all outputs"),
     ):
         arguments = {"Z": Z, "C": 1.0, **changes}
