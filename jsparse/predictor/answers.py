@@ -26,7 +26,7 @@ class Answers(abc.ABC):
     @property
     @abc.abstractmethod
     def classes(self) -> np.ndarray | None:
-        """Return the labels in sorted order."""
+        """The labels in sorted order; None for a regression."""
 
     # These functions are static. `equinox` wraps a method in a pytree each time the method is read
     # from a module, which takes as long as a prediction.
@@ -36,22 +36,22 @@ class Answers(abc.ABC):
     def _answer(
         model: Any, X: Any, answer: Callable[[Any, Any], Any], *, by_fold: bool = False
     ) -> Any:
-        """Return `answer(scores, xp)` for rows or one row; `xp` is the scores' array library.
+        """Return `answer(scores, xp)` for the scores of `X`; `xp` is `numpy` or `jax.numpy`.
 
-        With `by_fold` the scores come from the machines of the folds, if the model has any, and
-        have an axis of machines after the axis of rows.
+        If `X` is one row, the result has no axis of rows. With `by_fold`, the scores come from the
+        machines of the folds, if any, and have an axis of machines after the axis of rows.
         """
 
     @staticmethod
     def _labels_in(xp: Any, classes: np.ndarray) -> Any:
-        """Return the labels as an array of `xp`."""
+        """Return the labels `classes` as an array of `xp`, which is `numpy` or `jax.numpy`."""
         return classes
 
     @staticmethod
     def _map_blocks_in(xp: Any) -> Callable[..., Any]:
-        """Return the function that maps blocks of rows for the array namespace `xp`.
+        """Return `map_blocks(function, rows, step)`, which applies a function to blocks of rows.
 
-        `xp` is `numpy` or `jax.numpy`. The function is called as `map_blocks(function, rows)`.
+        The blocks have `step` rows. The rows are an array of `xp`: `numpy` or `jax.numpy`.
         """
         return in_blocks
 
@@ -66,7 +66,8 @@ class Answers(abc.ABC):
 
         Returns:
             For two classes shape `n`, positive for the second class. For more classes shape `n k`,
-            the negative distances from the classes' codes. For one row without the axis of rows.
+            the negative distances from the classes' codes. For a regression shape `n` or, with
+            several targets or quantiles, `n c`. For one row without the axis of rows.
 
         Raises:
             ValueError: for inputs that are not finite, or that have other columns.
@@ -78,7 +79,9 @@ class Answers(abc.ABC):
         return self._answer(self, X, lambda scores, xp: scores)
 
     def predict(self, X: Any) -> Any:
-        """Return predicted labels or values; see `decision_function` for the arguments.
+        """Return predicted labels, shape `n`, or the values of a regression, `n` or `n c`.
+
+        Arguments and further errors are as for `decision_function`.
 
         Raises:
             ValueError: under JAX's transformations, for labels that JAX's arrays cannot hold.
@@ -95,10 +98,10 @@ class Answers(abc.ABC):
     def predict_proba(self, X: Any) -> Any:
         """Return the probabilities of the classes in their order, shape `n k`.
 
-        They are the softmax of the scores times a slope. The slope depends on the predicted class
-        and is fitted to the held-out scores of cross-validation. The predicted class is the most
-        probable class. See `decision_function` for the arguments. Differentiable in `X` where the
-        decision does not change.
+        They are the softmax of the scores times an inverse temperature, which depends on the
+        predicted class and is fitted to the held-out scores of cross-validation. The predicted
+        class is the most probable class. See `decision_function` for the arguments. Differentiable
+        in `X` where the decision does not change.
 
         Raises:
             ValueError: for a regression, or a model without out-of-fold scores.
@@ -133,8 +136,8 @@ class Answers(abc.ABC):
 
         The model keeps some hundred quantiles of the errors. If `1 - coverage` has at most two
         significant digits, as for 0.9, 0.95 and 0.999, these quantiles give the intervals that all
-        errors would give (with machines of the folds, for up to 99 rows each). Other coverages get
-        the intervals of the next larger such coverage, so they are never too short.
+        errors would give (with machines of the folds, if no fold has more than 99 rows). Any other
+        coverage gets the intervals of the next larger such coverage, which are never too short.
 
         Args:
             X: raw inputs or a table, see `decision_function`.
@@ -191,10 +194,10 @@ class Answers(abc.ABC):
 
 
 def known_errors(conformal: Any, what: str) -> Any:
-    """Return the errors on held-out rows.
+    """Return `conformal`, the errors of a model on held-out rows, unless it is None.
 
     Raises:
-        ValueError: if the model has no such errors; the message begins with the method `what`.
+        ValueError: if it is None. The message begins with `what`, the method or argument at fault.
     """
     if conformal is None:
         raise ValueError(

@@ -33,10 +33,11 @@ class UnseenCategoryWarning(UserWarning):
 
 
 def real(name: str, value: Any, least: float, *, above: bool = False, finite: bool = True) -> float:
-    """Return a real number of at least `least`, or above `least` if `above` is True.
+    """Return `value` as a float; it must be at least `least`, or above `least` if `above` is True.
 
     Raises:
         ValueError: for other values, NaN and bools; also for infinity, unless `finite` is False.
+            The message begins with `name`.
     """
     number = math.nan
     if isinstance(value, int | float | np.number) or hasattr(value, "__array__"):
@@ -50,7 +51,7 @@ def real(name: str, value: Any, least: float, *, above: bool = False, finite: bo
 
 
 def check_finite(name: str, array: np.ndarray) -> None:
-    """Raise ValueError naming the first NaN or infinity."""
+    """Raise ValueError if an array has a NaN or infinity; the message has `name` and its index."""
     finite = np.isfinite(array)
     if not finite.all():
         index = tuple(int(i) for i in np.argwhere(~finite)[0])
@@ -63,7 +64,7 @@ _WRAPPERS = ("equinox", "jaxtyping", "beartype")
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:
-    """Warn at the line outside of this package from which its code is called.
+    """Issue a warning that points at the user's line of code, which called this package.
 
     The package is jsparse, or the folder of a copy of `predictor`.
     """
@@ -88,7 +89,7 @@ def refuse_path(name: str, X: Any) -> None:
 
 
 def _as_array(X: Any, name: str) -> np.ndarray:
-    """Return rows as an array of any dtype and shape."""
+    """Return rows as an array of any dtype and shape; refuse a path and ragged lists."""
     refuse_path(name, X)
     try:
         return np.asarray(X)
@@ -109,7 +110,7 @@ def _not_numbers(table: np.ndarray) -> str:
 
 
 def finite_rows(X: Any, name: str = "X", widest: Any = np.float64) -> np.ndarray:
-    """Return a table of finite numbers as an array of floats, at most as precise as `widest`.
+    """Return rows of finite numbers, shape `n d`, as floats at most as precise as `widest`.
 
     Raises:
         ValueError: for other shapes and types, NaN, infinity, and numbers too large for the dtype.
@@ -132,7 +133,7 @@ def finite_rows(X: Any, name: str = "X", widest: Any = np.float64) -> np.ndarray
 
 
 def rows_of(X: Any, d: int, widest: Any) -> tuple[np.ndarray, bool]:
-    """Return finite rows of `d` columns, given a table or one row, and whether it was one row.
+    """Return finite rows, shape `n d`, at most as precise as `widest`; and whether `X` was one row.
 
     Raises:
         ValueError: for other shapes, types and numbers of columns, and for NaN and infinity.
@@ -148,8 +149,8 @@ def rows_of(X: Any, d: int, widest: Any) -> tuple[np.ndarray, bool]:
 def check_scores(scores: np.ndarray, *, name_row: NameRow = row_index) -> None:
     """Raise NumericalError naming the first row with a score that is not finite.
 
-    The scores have shape `n` or `n ..`. The check covers the machine's values too: if a value is
-    not finite, neither are its distances from the code.
+    The scores have `n` rows and any further axes. The check covers the machine's values too: if a
+    value is not finite, neither are its distances from the code.
     """
     finite = np.isfinite(scores)
     if not finite.all():

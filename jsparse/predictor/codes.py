@@ -7,7 +7,7 @@ import numpy as np
 
 
 def check_code(matrix: np.ndarray, k: int) -> np.ndarray:
-    """Return a matrix of codes for `k` classes; raise ValueError unless it is a valid code."""
+    """Return `matrix`, an output code of shape `k l` for `k` classes; raise ValueError if invalid."""
     if matrix.ndim != 2 or len(matrix) != k or matrix.shape[1] < 1:
         raise ValueError(f"code: expected shape ({k}, problems), got {matrix.shape}")
     if not np.isin(matrix, (-1, 0, 1)).all():
@@ -30,17 +30,17 @@ def distances(
 ) -> Any:
     """Return the distance of the values from each class's code, smallest for the best class.
 
-    - "hamming": the number of problems whose sign disagrees. A problem that leaves the class out
-      counts one half. Among classes with equal numbers, the smaller "loss" counts as nearer.
-    - "loss": mean squared error `(1 - matrix f)^2` over problems (Allwein et al. 2000), which is
-      the loss of the LS-SVM. A problem that leaves the class out counts 1, the loss at 0.
+    - "hamming": the number of problems whose value has another sign than the code. A problem that
+      leaves the class out counts one half. At a tie the class of the smaller "loss" is nearer.
+    - "loss": mean of `(1 - code value)^2` over problems (Allwein et al. 2000), which is the loss of
+      the LS-SVM. A problem that leaves the class out counts 1, the loss at 0.
 
     Differentiable in `values` for "loss".
 
     Args:
-        matrix: the code, shape `k l`.
-        values: values of the problems, shape `*n l`.
-        decoding: name of the distance.
+        matrix: the output code of `k` classes as `l` binary problems, shape `k l`.
+        values: values of the machine for the problems, shape `*n l`.
+        decoding: "hamming" or "loss".
         xp: `numpy` or `jax.numpy`.
         dot: the matrix product.
 
@@ -59,15 +59,16 @@ def distances(
         wrong = (problems - dot(signs, matrix.T)) / 2
         # The maximum is selected by index, because the derivative of `jnp.max` compares numbers
         # that fusions may round differently.
-        place = xp.argmax(loss, axis=1, keepdims=True)
-        loss = wrong + 0.25 * loss / (1 + xp.take_along_axis(loss, place, axis=1))
+        farthest = xp.argmax(loss, axis=1, keepdims=True)
+        loss = wrong + 0.25 * loss / (1 + xp.take_along_axis(loss, farthest, axis=1))
     return loss.reshape(*lead, k)
 
 
 def decisions(scores: Any) -> Any:
-    """Return class numbers: the largest score, the first at a tie. For two classes `f >= 0`.
+    """Return the number of each row's predicted class, shape `n`.
 
-    `scores` has shape `n` for two classes, positive for the second, else `n k`; of NumPy or JAX.
+    Scores of shape `n` are for two classes: class 1 is predicted where the score is at least 0. For
+    scores of shape `n k` it is the class of the largest score, the first of them at a tie.
     """
     return (scores >= 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
 
@@ -77,25 +78,28 @@ def probabilities(scores: Any, inverse_temperatures: Any, xp: Any = np) -> Any:
 
     Args:
         scores: shape `n` for two classes, positive for the second, else `n k`.
-        inverse_temperatures: a slope for each predicted class, shape `k`.
+        inverse_temperatures: factor of a row's scores for each predicted class, shape `k`.
         xp: `numpy`, which computes in float64, or `jax.numpy`, which computes in the scores' dtype
             and is differentiable in scores and inverse temperatures. Derivatives jump where the
-            decision changes, because the slope changes.
+            decision changes, because the inverse temperature changes.
     """
     scores = scores.astype(float) if xp is np else scores
     with np.errstate(over="ignore"):  # for huge scores the odds are 0
-        gaps, decided = gaps_and_decisions(scores, xp)
-        slope = xp.asarray(inverse_temperatures, dtype=gaps.dtype)[decided]
+        gaps, predicted = gaps_and_decisions(scores, xp)
+        slope = xp.asarray(inverse_temperatures, dtype=gaps.dtype)[predicted]
         odds = xp.exp(slope[:, None] * gaps)
     # At a tie the predicted class leads by a few units of rounding.
     odds = xp.minimum(odds, 1 - 4 * float(xp.finfo(odds.dtype).eps))
-    odds = xp.where(xp.arange(gaps.shape[1])[None] == decided[:, None], 1, odds)
+    odds = xp.where(xp.arange(gaps.shape[1])[None] == predicted[:, None], 1, odds)
     return odds / odds.sum(axis=1, keepdims=True)
 
 
 def gaps_and_decisions(scores: Any, xp: Any = np) -> tuple[Any, Any]:
-    """Return scores less the predicted class's score, at most 0, and the decisions."""
-    decided = decisions(scores)
+    """Return each class's score less the predicted class's, shape `n k`, and `decisions(scores)`.
+
+    For two classes, scores of shape `n`, class 0 counts as having the score 0.
+    """
+    predicted = decisions(scores)
     two_classes = scores.ndim == 1
     columns = xp.stack([xp.zeros_like(scores), scores], axis=1) if two_classes else scores
-    return columns - xp.take_along_axis(columns, decided[:, None], axis=1), decided
+    return columns - xp.take_along_axis(columns, predicted[:, None], axis=1), predicted

@@ -29,10 +29,10 @@ class ConformalScores:
             shape `q`, negative inside; for classes the `margin_deficit` of the row's class, shape
             `q`.
         counts: number of rows that each error represents, shape `q`.
-        fold: number of the machine in `machines` that gave the error, shape `q`; None without
+        fold: index of the fold in `machines` whose machine gave the error, shape `q`; None without
             machines.
-        machines: one for each fold, as a machine with a column for each fold and each output of
-            the model, fold by fold. Its inputs are raw.
+        machines: the machines of all folds as one machine of raw inputs. Its outputs are the
+            model's outputs for the first fold, then for the second fold, and so on.
         held_out: whether the model was fitted without the rows.
     """
 
@@ -51,7 +51,7 @@ class ConformalScores:
 def margin_deficit(scores: Any, xp: Any = np) -> Any:
     """Return for each class the best score of the other classes less the score of the class.
 
-    It is negative for the predicted class.
+    The result has shape `n k`. It is at most 0 for the predicted class.
 
     Args:
         scores: shape `n` for two classes, positive for the second, else `n k`.
@@ -77,7 +77,7 @@ def outermost(values: Any, ndim: int) -> tuple[Any, Any]:
 
 
 def rank_of(coverage: Any, n: int) -> int:
-    """Return `ceil(coverage (n + 1))`, the rank of the error that gives this coverage.
+    """Return `ceil(coverage (n + 1))`, the rank of the error among `n` that gives this coverage.
 
     Raises:
         ValueError: for a coverage that is not between 0 and 1, or that needs more rows.
@@ -95,7 +95,10 @@ def rank_of(coverage: Any, n: int) -> int:
 
 
 def error_at(conformal: ConformalScores, coverage: float) -> np.ndarray:
-    """Return the error of `rank_of`, shape `*c`; for a model without machines of the folds.
+    """Return the held-out error whose rank gives `coverage`, shape `*c` with an axis for targets.
+
+    It is the half-width of all intervals of a model without machines of the folds, or the largest
+    margin deficit of the classes in its prediction sets.
 
     Raises:
         ValueError: as `rank_of`.
@@ -158,7 +161,7 @@ def sets(
         deficits: `margin_deficit` of the scores of `t` rows and `k` classes by the machines of `v`
             folds, shape `t v k`. Without machines of the folds, `v` is 1 and the scores are the
             model's.
-        conformal: the errors.
+        conformal: the errors on held-out rows.
         coverage: share of new rows whose class is in their prediction set.
         xp: `numpy` or `jax.numpy`.
         map_blocks: `in_blocks`, or a function like it for JAX.
@@ -187,8 +190,11 @@ def _counts(conformal: Any, xp: Any) -> Any:
 
 
 def _quantile(values: Any, counts: Any, rank: int, xp: Any) -> Any:
-    """Return the `rank`-th smallest value along axis 1, where each value has a count."""
+    """Return the `rank`-th smallest of values `(t, q, *c)` along axis 1, shape `t *c`.
+
+    The value number `i` along the axis occurs `counts[i]` times.
+    """
     order = xp.argsort(values, axis=1)
     reached = xp.cumsum(counts[order], axis=1) >= rank
-    place = xp.take_along_axis(order, xp.argmax(reached, axis=1)[:, None], axis=1)
-    return xp.take_along_axis(values, place, axis=1)[:, 0]
+    index = xp.take_along_axis(order, xp.argmax(reached, axis=1)[:, None], axis=1)
+    return xp.take_along_axis(values, index, axis=1)[:, 0]

@@ -49,9 +49,9 @@ _SCALINGS = {
 
 
 def load(path: PathLike) -> Predictor:
-    """Read the predictor of a model that `jsparse.save` or `jsparse fit` has written.
+    """Return the predictor of a model file that `jsparse.save` or `jsparse fit` has written.
 
-    It computes in the dtype of the file. Machines of other sizes in the file are not read.
+    It computes in the dtype of the file. Machines of other sizes in the file are ignored.
 
     Raises:
         ModelFileError: if the file is missing, empty, cut, altered, not a jsparse model, of a newer
@@ -64,7 +64,9 @@ def load(path: PathLike) -> Predictor:
 
 
 def load_machine(path: PathLike) -> tuple[Machine, dict[str, Any], dict[str, np.ndarray]]:
-    """Return the machine of a model file, its metadata, and its other arrays by name.
+    """Return the machine of a model file, its metadata, and its other arrays.
+
+    The names of the other arrays lack the prefix `part.` that they have in the file.
 
     Raises:
         ModelFileError: if the file is missing, damaged or no model.
@@ -106,7 +108,10 @@ def complete(path: PathLike) -> Iterator[None]:
 
 
 def machine_arrays(machine: Machine) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays of a machine by their names in a file, and its kernel's description."""
+    """Return a machine's arrays by their names in a file, and its kernel as JSON values.
+
+    If the arrays do not fit together, raise ValueError.
+    """
     arrays = {name: getattr(machine, name) for name in _MACHINE_ARRAYS}
     if machine.scaling is not None:
         for field in dataclasses.fields(machine.scaling):
@@ -117,51 +122,52 @@ def machine_arrays(machine: Machine) -> tuple[dict[str, np.ndarray], dict[str, A
     return arrays | leaves, description
 
 
-def _describe(kernel: Kernel, place: str, leaves: dict[str, np.ndarray]) -> dict[str, Any]:
+def _describe(kernel: Kernel, prefix: str, leaves: dict[str, np.ndarray]) -> dict[str, Any]:
     """Return a kernel's class name and static fields as JSON values; put its arrays into `leaves`.
 
-    `place` is the name of the kernel in the file, such as "kernel.left".
+    `prefix` is the name of the kernel in the file, such as "kernel.left".
     """
     description: dict[str, Any] = {"class": type(kernel).__name__}
     for field in dataclasses.fields(kernel):
-        value, field_place = getattr(kernel, field.name), f"{place}.{field.name}"
+        value, full_name = getattr(kernel, field.name), f"{prefix}.{field.name}"
         if isinstance(value, np.ndarray):
-            leaves[field_place] = value
+            leaves[full_name] = value
         elif isinstance(value, Kernel):
-            description[field.name] = _describe(value, field_place, leaves)
+            description[field.name] = _describe(value, full_name, leaves)
         elif field.name == "kernels":
             parts = enumerate(value)
             description[field.name] = [
-                _describe(part, f"{field_place}.{i}", leaves) for i, part in parts
+                _describe(part, f"{full_name}.{i}", leaves) for i, part in parts
             ]
         else:
             description[field.name] = value
     return description
 
 
-def _kernel(description: Any, place: str, leaves: dict[str, np.ndarray]) -> Kernel:
-    """Return the kernel that `_describe` described; remove its arrays from `leaves`."""
+def _kernel(description: Any, prefix: str, leaves: dict[str, np.ndarray]) -> Kernel:
+    """Return the kernel from the result of `_describe`; take its arrays out of `leaves`.
+
+    If the description or the arrays are invalid, raise ValueError.
+    """
     name = description.get("class") if isinstance(description, dict) else None
     if not isinstance(name, str) or name not in KERNELS:
-        raise ValueError(f"{place}: class {shown(name)} is none of {', '.join(KERNELS)}")
+        raise ValueError(f"{prefix}: class {shown(name)} is none of {', '.join(KERNELS)}")
     fields = {field.name: field.type for field in dataclasses.fields(KERNELS[name])}
     described = {field for field, kind in fields.items() if kind is not np.ndarray}
     check_keys(place, description, {"class"} | described)
     values: dict[str, Any] = {}
     for field, kind in fields.items():
-        value, field_place = description.get(field), f"{place}.{field}"
+        value, full_name = description.get(field), f"{prefix}.{field}"
         if kind is np.ndarray:
-            if field_place not in leaves:
-                raise ValueError(f"{field_place}: missing")
-            value = leaves.pop(field_place)
+            if full_name not in leaves:
+                raise ValueError(f"{full_name}: missing")
+            value = leaves.pop(full_name)
         elif kind is Kernel:
-            value = _kernel(value, field_place, leaves)
+            value = _kernel(value, full_name, leaves)
         elif field == "kernels":
             if not isinstance(value, list):
-                raise ValueError(f"{field_place}: expected several kernels, got {shown(value)}")
-            value = tuple(
-                _kernel(part, f"{field_place}.{i}", leaves) for i, part in enumerate(value)
-            )
+                raise ValueError(f"{full_name}: expected several kernels, got {shown(value)}")
+            value = tuple(_kernel(part, f"{full_name}.{i}", leaves) for i, part in enumerate(value))
         elif isinstance(value, list):
             value = tuple(value)
         values[field] = value
@@ -171,7 +177,7 @@ def _kernel(description: Any, place: str, leaves: dict[str, np.ndarray]) -> Kern
 def check_machine_arrays(
     arrays: Mapping[str, np.ndarray], leaves: Mapping[str, np.ndarray]
 ) -> None:
-    """Raise a `ValueError` unless the arrays of a machine and of its kernel fit together."""
+    """Raise ValueError unless a machine's arrays and its kernel's arrays `leaves` fit together."""
     scaling = next((fields for name, fields in _SCALINGS.items() if name in arrays), {})
     dtype = arrays["prototypes"].dtype if "prototypes" in arrays else np.dtype("float64")
     if dtype not in (np.float32, np.float64):
@@ -205,10 +211,11 @@ _DOCUMENT = {
 def predictor_of(
     machine: Machine, document: Mapping[str, Any], parts: Mapping[str, np.ndarray]
 ) -> Predictor:
-    """Return the predictor that a file's machine, metadata and other arrays describe.
+    """Return the predictor of a file's machine, metadata `document` and other arrays `parts`.
 
     A predictor does not need the machines of other sizes or the calibration of novelty. So arrays
-    whose names begin with `path.` or `novelty.` are left unchecked.
+    whose names begin with `path.` or `novelty.` are left unchecked. For other contents that are
+    invalid, raise ValueError.
     """
     check_keys("metadata", document, _DOCUMENT)
     decoding, about, label_dtype = (document[n] for n in ("decoding", "about", "class_dtype"))
@@ -337,8 +344,8 @@ def _held_out_errors(
         raise ValueError("conformal.counts: expected numbers of rows of at least 1")
     if not with_machines:
         return ConformalScores(errors, counts, held_out=held_out)
-    fold, (n_machines, rest) = arrays["fold"], divmod(lengths["v"], intercept.size)
-    if rest or fold.min() < 0 or fold.max() >= n_machines:
+    fold, (n_machines, remainder) = arrays["fold"], divmod(lengths["v"], intercept.size)
+    if remainder or fold.min() < 0 or fold.max() >= n_machines:
         raise ValueError(
             f"conformal.fold: expected numbers of machines with {intercept.size} outputs each, got "
             f"{lengths['v']} outputs and {shown(fold.tolist())}"
@@ -353,7 +360,10 @@ LONGEST_LABEL = 2**16  # most bytes of a label
 
 
 def _labels(labels: Any, dtype: Any) -> tuple[Any, ...]:
-    """Return the labels in a file's metadata; raise unless they are sorted, distinct `dtype`s."""
+    """Return the labels in a file's metadata; raise unless they are sorted and distinct.
+
+    There must be at least two labels, which NumPy's type named `dtype` holds exactly.
+    """
     if not isinstance(labels, list) or len(labels) < 2:
         raise ValueError(f"classes: expected at least two labels, got {shown(labels)}")
     if not isinstance(dtype, str) or len({type(label) for label in labels}) != 1:

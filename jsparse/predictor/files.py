@@ -46,7 +46,7 @@ class ModelFileError(ValueError):
 def load_state(
     path: PathLike, *, kind: str = "state"
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays, bit for bit, and the document of a file that `save_state` wrote.
+    """Return the arrays, bit for bit, and the JSON document of a file that `save_state` wrote.
 
     Raises:
         ModelFileError: if the file is missing, empty, cut, altered, of another kind or origin,
@@ -86,7 +86,7 @@ def _bytes_of(path: str, wanted: str) -> bytes:
     return data
 
 
-class _Place(NamedTuple):
+class _ArrayInfo(NamedTuple):
     """The dtype and shape of an array, its first byte in the file, and the byte after its last."""
 
     dtype: str
@@ -98,19 +98,22 @@ class _Place(NamedTuple):
 def _read_arrays(
     data: bytes, kind: str, wanted: str
 ) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Return the metadata and the arrays of a safetensors file of jsparse."""
+    """Return the metadata and the arrays, by name, of a safetensors file with the bytes `data`.
+
+    If jsparse did not write it as a file of this kind, raise `ModelFileError` that begins `wanted`.
+    """
     try:
-        metadata, places = _header(data)
+        metadata, infos = _header(data)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(
             f"{wanted}; it is cut, damaged or of another kind ({reason_of(error)})"
         ) from error
     _check_header(metadata, kind, wanted)
-    return metadata, {name: _array(data, name, place, wanted) for name, place in places.items()}
+    return metadata, {name: _array(data, name, info, wanted) for name, info in infos.items()}
 
 
-def _header(data: bytes) -> tuple[dict[str, str], dict[str, _Place]]:
-    """Return the metadata and the places of the arrays; raise ValueError if they are invalid."""
+def _header(data: bytes) -> tuple[dict[str, str], dict[str, _ArrayInfo]]:
+    """Return a file's metadata, and each array's dtype and extent; raise ValueError if invalid."""
     start = 8 + int.from_bytes(data[:8], "little")
     if not 8 < start <= len(data):
         raise ValueError(f"a header of {start - 8} bytes in a file of {len(data)}")
@@ -120,15 +123,15 @@ def _header(data: bytes) -> tuple[dict[str, str], dict[str, _Place]]:
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError("the metadata are no texts by name")
-    places = {name: _place(name, described, start) for name, described in header.items()}
+    infos = {name: _array_info(name, described, start) for name, described in header.items()}
     end = start
-    for name, place in sorted(places.items(), key=lambda item: item[1][2:]):
-        if place.begin != end:
-            raise ValueError(f"array {shown(name)} begins at {place.begin}, expected {end}")
-        end = place.end
+    for name, info in sorted(infos.items(), key=lambda item: item[1][2:]):
+        if info.begin != end:
+            raise ValueError(f"array {shown(name)} begins at {info.begin}, expected {end}")
+        end = info.end
     if end != len(data):
         raise ValueError(f"the arrays end at {end} in a file of {len(data)} bytes")
-    return metadata, places
+    return metadata, infos
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -139,36 +142,42 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return names
 
 
-def _place(name: str, described: Any, start: int) -> _Place:
-    """Return where an array is, given its entry in the header and the first byte of all arrays."""
+def _array_info(name: str, described: Any, start: int) -> _ArrayInfo:
+    """Return an array's entry `described` in the header, with offsets from the file's first byte.
+
+    `start` is the offset of the first array. If the entry is invalid, raise ValueError.
+    """
     check_keys(f"array {shown(name)}", described, ("dtype", "shape", "data_offsets"))
     dtype, shape, offsets = described["dtype"], described["shape"], described["data_offsets"]
-    lists = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
-    if not isinstance(dtype, str) or not lists or not all(map(_is_size, [*shape, *offsets])):
+    are_lists = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
+    if not isinstance(dtype, str) or not are_lists or not all(map(_is_size, [*shape, *offsets])):
         raise ValueError(f"array {shown(name)}: dtype, shape or place is invalid")
     begin, end = offsets
     if dtype in DTYPES and end - begin != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
         raise ValueError(f"array {shown(name)}: {end - begin} bytes do not suit its shape")
-    return _Place(dtype, tuple(shape), start + begin, start + end)
+    return _ArrayInfo(dtype, tuple(shape), start + begin, start + end)
 
 
 def _is_size(value: Any) -> bool:
-    """Return whether a value is a whole number that may be a size or a place in a file."""
+    """Return whether a value is a whole number that may be a size or an offset in a file."""
     return type(value) is int and 0 <= value < 2**63
 
 
-def _array(data: bytes, name: str, place: _Place, wanted: str) -> np.ndarray:
-    """Return an array of the file; raise `ModelFileError` for a dtype or shape that NumPy lacks."""
+def _array(data: bytes, name: str, info: _ArrayInfo, wanted: str) -> np.ndarray:
+    """Return an array of the file with the bytes `data`.
+
+    For a dtype or shape that NumPy lacks, raise `ModelFileError`; its message begins with `wanted`.
+    """
     refusal = f"{wanted}; its array {shown(name)}"
-    if place.dtype not in DTYPES:
+    if info.dtype not in DTYPES:
         known = ", ".join(DTYPES.values())
-        raise ModelFileError(f"{refusal} is of dtype {place.dtype}; expected {known}")
-    dtype = np.dtype(DTYPES[place.dtype])
+        raise ModelFileError(f"{refusal} is of dtype {info.dtype}; expected {known}")
+    dtype = np.dtype(DTYPES[info.dtype])
     try:
-        little = np.frombuffer(data[place.begin : place.end], dtype.newbyteorder("<"))
-        return little.astype(dtype).reshape(place.shape)
+        little = np.frombuffer(data[info.begin : info.end], dtype.newbyteorder("<"))
+        return little.astype(dtype).reshape(info.shape)
     except ValueError as error:  # more axes than NumPy allows, or a longer axis in an empty array
-        shape = shown(list(place.shape))
+        shape = shown(list(info.shape))
         raise ModelFileError(f"{refusal} is of shape {shape}; expected another") from error
 
 
@@ -221,42 +230,45 @@ def check_arrays(
     known = dict(lengths)
     for name, described in schema.items():
         dtype, *axes = described.split()
-        array, place = arrays[name], f"{prefix}.{name}" if prefix else name
+        array, full_name = arrays[name], f"{prefix}.{name}" if prefix else name
         wanted = ("float32", "float64") if dtype == "floating" else (str(known.get(dtype, dtype)),)
         if array.dtype.name not in wanted:
-            raise ValueError(f"{place}: expected {' or '.join(wanted)}, got {array.dtype}")
+            raise ValueError(f"{full_name}: expected {' or '.join(wanted)}, got {array.dtype}")
         if not _matches(array.shape, axes, known):
             sizes = {axis: known[axis.strip("*")] for axis in axes if axis.strip("*") in known}
             raise ValueError(
-                f"{place}: expected shape {' '.join(axes) or '()'}, where {sizes}, got "
+                f"{full_name}: expected shape {' '.join(axes) or '()'}, where {sizes}, got "
                 f"{shown(array.shape)}"
             )
         if array.dtype.kind == "f" and not np.all(np.isfinite(np.asarray(array))):
-            raise ValueError(f"{place}: expected finite numbers")
+            raise ValueError(f"{full_name}: expected finite numbers")
     return known
 
 
 def _matches(shape: tuple[int, ...], axes: list[str], known: dict[str, Any]) -> bool:
-    """Return whether a shape has the axes; add the lengths of axes that are not in `known`."""
+    """Return whether a shape has axes of these names, whose lengths by name are in `known`.
+
+    The lengths of axes that are not in `known` are added to it.
+    """
     starred = bool(axes) and axes[-1].startswith("*")
     plain = axes[:-1] if starred else axes
     rest = shape[len(plain) :]
     if len(shape) < len(plain) or (rest and not starred) or 0 in shape[: len(plain)]:
         return False
-    same = all(
+    matches = all(
         known.setdefault(axis, length) == length for axis, length in zip(plain, shape, strict=False)
     )
-    return same and (not starred or known.setdefault(axes[-1][1:], rest) == rest)
+    return matches and (not starred or known.setdefault(axes[-1][1:], rest) == rest)
 
 
 def checked_path(path: PathLike, refusal: type[ValueError]) -> str:
-    """Return a path as text; raise `refusal` if no file can have such a path."""
+    """Return a path as text; raise the error class `refusal` if no file can have such a path."""
     text = os.fsdecode(path)
     try:
-        sound = text and b"\0" not in os.fsencode(text)
+        is_valid = text and b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:  # for half of a surrogate pair
-        sound = False
-    if not sound:
+        is_valid = False
+    if not is_valid:
         raise refusal(f"{text!r}: expected a path, of characters that file names have")
     return text
 
@@ -269,7 +281,7 @@ def _absence(path: PathLike) -> str:
 
 
 def _check_header(header: Mapping[str, str], kind: str, wanted: str) -> None:
-    """Raise `ModelFileError` unless the header says that jsparse wrote a file of this kind.
+    """Raise `ModelFileError` unless the metadata say that jsparse wrote a file of this kind.
 
     The message begins with `wanted`.
     """
