@@ -7,7 +7,7 @@ import numpy as np
 
 
 def check_code(matrix: np.ndarray, k: int) -> np.ndarray:
-    """Return `matrix`, an output code of shape `k l` for `k` classes; raise ValueError if invalid."""
+    """Return an output code for `k` classes, shape `k l`; raise ValueError if it is invalid."""
     if matrix.ndim != 2 or len(matrix) != k or matrix.shape[1] < 1:
         raise ValueError(f"code: expected shape ({k}, problems), got {matrix.shape}")
     if not np.isin(matrix, (-1, 0, 1)).all():

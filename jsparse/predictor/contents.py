@@ -154,7 +154,7 @@ def _kernel(description: Any, prefix: str, leaves: dict[str, np.ndarray]) -> Ker
         raise ValueError(f"{prefix}: class {shown(name)} is none of {', '.join(KERNELS)}")
     fields = {field.name: field.type for field in dataclasses.fields(KERNELS[name])}
     described = {field for field, kind in fields.items() if kind is not np.ndarray}
-    check_keys(place, description, {"class"} | described)
+    check_keys(prefix, description, {"class"} | described)
     values: dict[str, Any] = {}
     for field, kind in fields.items():
         value, full_name = description.get(field), f"{prefix}.{field}"
