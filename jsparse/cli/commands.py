@@ -234,9 +234,21 @@ def _read_table(
     coded = options.categories == "kernel"
     columns = _columns(options) | {"drop": options.drop, "coded": coded, "csv": csv}
     schema = fit_schema(table, options.target, task=task, name_row=name_row, **columns)
-    encoded = encode(schema, table, name_row=name_row)
+    encoded = encode(schema, table, options.precision, name_row)
+    _warn_if_rounded(schema, table, options.precision)
     print_counts(encoded.imputed, "missing values filled in")
     return encoded.X, encode_target(schema, table, name_row), schema, reason
+
+
+def _warn_if_rounded(schema: "Schema", table: Any, precision: str) -> None:
+    """Warn of columns of an Arrow table that this precision rounds to few steps."""
+    from ..data.encoding import encode
+    from ..data.tables import rows_of_file
+    from ..training.inputs import warn_if_rounded
+
+    if precision == "float32":  # train checks float64
+        in_float64 = encode(schema, table, name_row=rows_of_file(range(table.num_rows))).X
+        warn_if_rounded("X", in_float64, np.dtype(precision), schema.features)
 
 
 def _fit_table(
@@ -266,7 +278,8 @@ def _fit_stream(
     columns = _columns(options)
     columns["categorical"] = [name for name in options.categorical if name not in options.drop]
     schema, reason, _ = stream_schema(file, options.target, task=options.task, **columns)
-    stream = TableStream(file, schema)
+    _warn_if_rounded(schema, next(iter(file)), options.precision)
+    stream = TableStream(file, schema, options.precision)
     trained = _train(options, stream, None, schema.task, checkpoint)
     print_counts(stream.imputed, "missing values filled in")
     return trained, schema, reason

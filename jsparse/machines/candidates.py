@@ -62,7 +62,7 @@ class Candidates(Method):
 
     max_prototypes: int | None = option(
         None,
-        "largest number of prototypes; default: 300 (rvm: 100), or fewer if there are fewer rows",
+        "largest number of prototypes; default: 300 (rvm: 100), or the number of candidates",
         kind="count",
         metavar="K",
     )

@@ -131,7 +131,7 @@ def option(
 
 def iteration_limit(default: int, **field: Any) -> Any:
     """Return the field `max_iterations` of a method that iterates; `field` is as for `option`."""
-    text = "limit of the iterations of a fit"
+    text = "limit of the iterations of a fit; default: 5 for ksp, else 200"
     return option(default, text, kind="count", metavar="N", **field)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._repr import ShortList, short_repr
-from .._status import NumericalError
+from .._status import PRECISION_LOST, NumericalError
 from .._types import Key
 from ..kernels import Kernel
 from ..validation.validate import Scoring
@@ -48,6 +48,8 @@ class Tuning(NamedTuple):
                 the least error.
         """
         best = min(scored(self.history), key=lambda evaluation: evaluation.least)
+        if not np.isfinite(best.least):
+            return self  # the caller stated the only machine
         bound = self.score + tolerance * np.nan_to_num(self.standard_error)
         close = np.flatnonzero((best.trusted <= bound) & best.is_comparable)
         place = min(close, key=lambda place: best.C[place])
@@ -70,21 +72,25 @@ def hand_over(error: BaseException, history: Sequence[Evaluation]) -> None:
 
 
 def best_of(
-    template: Template, dtype: jnp.dtype, history: list[Evaluation], stopped: Stopped
+    template: Template,
+    dtype: jnp.dtype,
+    history: list[Evaluation],
+    stopped: Stopped,
+    *,
+    is_stated: bool = False,
 ) -> Tuning:
     """Return the kernel and `C` of the lowest trusted score, with the whole history.
 
-    If the caller stated one kernel and one `C`, there is no choice, and their score need only be
-    finite. `Tuning.status` then says whether it can be trusted.
+    If the caller stated the only machine (`is_stated`), there is nothing to choose, and its score
+    may have the stop code PRECISION_LOST, which `Tuning.status` then has.
 
     Raises:
         NumericalError: if no score can be trusted.
     """
-    evaluations = scored(history)
-    best = min(evaluations, key=lambda e: e.least)
+    best = min(scored(history), key=lambda e: e.least)
     place = np.argmin(best.trusted)
-    is_stated = len(evaluations) == 1 and len(best.C) == 1
-    if not np.isfinite(best.scores[place] if is_stated else best.least):
+    is_lost = best.status[place] == PRECISION_LOST and np.isfinite(best.scores[place])
+    if not (np.isfinite(best.least) or (is_stated and is_lost)):
         raise NumericalError(
             "tuning: no kernel and C gave a cross-validation error that can be trusted in "
             f"{dtype}; use float64 or other bounds"
@@ -196,7 +202,7 @@ class Run:
         evaluation = next(e for e in scored(self.history) if np.array_equal(e.theta, theta))
         return float(evaluation.C[np.argmin(evaluation.trusted)])
 
-    def finish(self) -> Tuning:
+    def finish(self, *, is_stated: bool = False) -> Tuning:
         """Run the search until it ends, its time is up, or Ctrl-C; return the best trusted outcome.
 
         Raises:
@@ -215,7 +221,7 @@ class Run:
         if stopped != "finished":  # so that a later run can resume from all known evaluations
             self.history = self.done
         self.unused.clear()
-        return best_of(self.template, self.dtype, self.history, stopped)
+        return best_of(self.template, self.dtype, self.history, stopped, is_stated=is_stated)
 
     def _evaluate_batch(self, thetas: np.ndarray, C: np.ndarray) -> None:
         """Record the evaluations of some kernels; compute the missing ones."""

@@ -62,7 +62,7 @@ def tune(
 
     Raises:
         ValueError: for bounds or a budget out of range, or the history of another problem.
-        NumericalError: if no evaluation gave an error that can be trusted, see `run.best_of`.
+        NumericalError: if no evaluation gave an error that can be trusted.
     """
     scoring = Scoring(metric, decoding)
     grid = check_settings(scoring, C, search, max_seconds, progress)
@@ -111,7 +111,8 @@ def tune_stages(
 
     Raises:
         ValueError: if the history is of another problem.
-        NumericalError: if a stage that is not optional gave no error that can be trusted.
+        NumericalError: if a stage that is not optional gave no error that can be trusted, unless
+            the caller stated the only machine; see `run.best_of`.
     """
     runs = _StageRuns(as_key(key), history or (), same_run, max_seconds, progress, record)
     outcome: Outcome | None = None
@@ -180,7 +181,7 @@ class _StageRuns:
         )  # fmt: skip
         self.current = run
         try:
-            tuning = run.finish()
+            tuning = run.finish(is_stated=number == 0 and _is_stated(stage))
         except (NumericalError, KeyboardInterrupt) as error:
             if not stage.optional:
                 raise
@@ -210,6 +211,13 @@ class _StageRuns:
                 self.progress(count + now, planned_now, min(score, best))
 
         return report
+
+
+def _is_stated(stage: Stage) -> bool:
+    """Return whether the caller stated kernel, `C` and size, if this is the only stage."""
+    problem, C = stage.problem, stage.problem.C if stage.C is None else stage.C
+    has_choice = problem.template.size > 0 or len(C) > 1 or problem.method.fit_sizes
+    return not (has_choice or stage.planned_later)
 
 
 def check_settings(

@@ -146,4 +146,5 @@ def _tuning(problem: Problem, solved: Any, standard_errors: np.ndarray) -> Tunin
             validations.status, validations.fold_scores[..., 0], strict=True,
         )
     ]  # fmt: skip
-    return best_of(problem.template, problem.dtype, history, "finished")
+    is_stated = problem.template.size == 0 and len(C) == 1
+    return best_of(problem.template, problem.dtype, history, "finished", is_stated=is_stated)

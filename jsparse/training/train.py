@@ -144,8 +144,8 @@ def train(
         StreamError: naming the rows, for a stream that changes from pass to pass, ends early or
             holds invalid batches. No sums of such a stream are used.
         BudgetError: if no model of the method meets the budget.
-        NumericalError: if no result can be trusted. But a machine of a stated kernel and a stated
-            `C` is returned with its `statuses`.
+        NumericalError: if no result can be trusted. But a machine of a stated kernel, `C` and size
+            is returned with its `statuses`.
 
     Example:
         >>> import numpy as np

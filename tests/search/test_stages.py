@@ -326,8 +326,13 @@ def test_a_stated_machine_that_rounding_decides_has_its_stop_code():
     X = rng.uniform(size=(100, 2)).astype(np.float32)
     y = np.sin(6 * X[:, 0]) + X[:, 1]
     stated = {"method": FixedSize(40), "kernel": RBF(20.0), "search": Profile(tune_kernel=False)}
-    with pytest.raises(jsparse.NumericalError, match="no kernel and C"):
-        jsparse.train(X, y, task="regression", key=0, C=[1e9, 1e10], **stated)
+    for choice in (
+        {"C": [1e9, 1e10]},
+        {"C": 1e9, "search": Profile(max_evaluations=1)},
+        {"C": 1e9, "method": FixedSize((40, 50))},
+    ):
+        with pytest.raises(jsparse.NumericalError, match="no kernel and C"):
+            jsparse.train(X, y, task="regression", key=0, **stated | choice)
     model = jsparse.train(X, y, task="regression", key=0, C=1e9, **stated)
     assert model.statuses["cross-validation"] == PRECISION_LOST
     assert np.isfinite(model.predict(X)).all()

@@ -71,14 +71,18 @@ def test_values_that_float32_rounds_to_few_steps_are_named():
 
 @pytest.mark.usefixtures("cache_folder", "jax_in_float32")
 @pytest.mark.parametrize("stream", [[], ["--stream"]])
-def test_the_command_line_names_rounded_columns(tmp_path, stream):
+def test_the_command_line_names_rounded_columns(tmp_path, stream, capsys):
     file = tmp_path / "rows.csv"
     table = np.column_stack([1.7e9 + X[:, 0].astype(float), X[:, 1], y])
     np.savetxt(file, table, delimiter=",", header="time,x,y", comments="", fmt="%.6f")
     options = ["--method", "fixed-size", "--prototypes", "5", "--evaluations", "2", "--quiet"]
     options += ["--target", "y", "--precision", "float32", "--out", str(tmp_path / "model")]
-    with pytest.warns(PrecisionWarning, match="column (time|0) of X: float32 .* in steps of"):
+    with pytest.warns(PrecisionWarning, match="column time of X: float32 .* in steps of"):
         assert main(["fit", str(file), *options, *stream]) == 0
+    table[7, 1] = 1e39
+    np.savetxt(file, table, delimiter=",", header="time,x,y", comments="", fmt="%.6g")
+    assert main(["fit", str(file), *options, *stream]) == 2
+    assert "column 'x': expected numbers that fit float32, got 1e+39" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
