@@ -53,7 +53,7 @@ class LeftOut(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The lines of the table, and the methods without a line."""
+    """The lines of the table of methods, and the methods left out of the table."""
 
     lines: list[Line]
     left_out: list[LeftOut]

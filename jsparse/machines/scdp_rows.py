@@ -54,7 +54,7 @@ class Problem(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state of a pursuit that reads the rows and never forms the system (34).
+    """The state of a pursuit of the system (34) of Karsmakers (2011), which is never formed.
 
     An axis `n1 = n + 1` has the `n` rows, and one more row for the penalty `nu` of the intercept.
     """

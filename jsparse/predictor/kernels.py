@@ -68,7 +68,7 @@ class Stationary(Kernel):
         raise NotImplementedError
 
     def at(self, Z: np.ndarray) -> Values:
-        """Return the values by one matrix product and one elementwise pass."""
+        """Return the function of `X (n, d)` that gives `k(x_i, z_j)`, by one matrix product."""
         squares = squared_distances(Z, self.lengthscale, snap=self.cusp)
         return lambda X: self._profile(squares(X))
 
@@ -132,7 +132,7 @@ class Linear(Kernel):
     rules: ClassVar = {"offset": "not negative"}
 
     def at(self, Z: np.ndarray) -> Values:
-        """Return the inner products plus the offset."""
+        """Return the function of `X (n, d)` that gives `x_i'z_j + offset`."""
         offset = self.offset.astype(Z.dtype)
         return lambda X: X @ Z.T + offset
 
@@ -148,7 +148,7 @@ class Polynomial(Kernel):
     rules: ClassVar = {"scale": "positive", "offset": "not negative"}
 
     def at(self, Z: np.ndarray) -> Values:
-        """Return the powers of the scaled and shifted inner products."""
+        """Return the function of `X (n, d)` that gives `(scale x_i'z_j + offset)^degree`."""
         scale, offset = self.scale.astype(Z.dtype), self.offset.astype(Z.dtype)
         return lambda X: power(scale * (X @ Z.T) + offset, self.degree)
 
@@ -182,7 +182,7 @@ class Sum(Kernel):
     right: Kernel
 
     def at(self, Z: np.ndarray) -> Values:
-        """Return the sums of the values of both kernels."""
+        """Return the function of `X (n, d)` that gives `left(x_i, z_j) + right(x_i, z_j)`."""
         left, right = self.left.at(Z), self.right.at(Z)
         return lambda X: left(X) + right(X)
 
@@ -195,7 +195,7 @@ class Product(Kernel):
     right: Kernel
 
     def at(self, Z: np.ndarray) -> Values:
-        """Return the products of the values of both kernels."""
+        """Return the function of `X (n, d)` that gives `left(x_i, z_j) right(x_i, z_j)`."""
         left, right = self.left.at(Z), self.right.at(Z)
         return lambda X: left(X) * right(X)
 
@@ -210,7 +210,7 @@ class Scaled(Kernel):
     rules: ClassVar = {"variance": "positive"}
 
     def at(self, Z: np.ndarray) -> Values:
-        """Return multiples of the kernel's values."""
+        """Return the function of `X (n, d)` that gives `variance kernel(x_i, z_j)`."""
         values, variance = self.kernel.at(Z), self.variance.astype(Z.dtype)
         return lambda X: variance * values(X)
 
@@ -227,7 +227,7 @@ class Mixed(Kernel):
     columns: tuple[int, ...]
 
     def at(self, Z: np.ndarray) -> Values:
-        """Return the values by a matrix product, and a pass for each column of categories."""
+        """Return the function of `X (n, d)`; it makes a pass for each column of categories."""
         kernel = self.kernel
         assert isinstance(kernel, Stationary)
         codes = np.array(self.columns)
@@ -264,7 +264,7 @@ class Projected(Kernel):
     matrix: np.ndarray
 
     def at(self, Z: np.ndarray) -> Values:
-        """Return the kernel's values at the mapped points."""
+        """Return the function of `X (n, d)` that gives `kernel(matrix x_i, matrix z_j)`."""
         to_mapped = self.matrix.astype(Z.dtype).T
         # A shift changes no distance, and centred points lose fewer digits in the product.
         centre = np.zeros_like(Z[0])
@@ -290,7 +290,7 @@ class Mixture(Kernel):
     which: np.ndarray
 
     def at(self, Z: np.ndarray) -> Values:
-        """Return the values of each kernel at its prototypes."""
+        """Return the function of `X (n, d)` that gives each prototype's kernel at the prototype."""
         places = [np.flatnonzero(self.which == number) for number in range(len(self.kernels))]
         parts = [
             (place, kernel.at(Z[place]))

@@ -115,7 +115,10 @@ class Gram(NamedTuple):
     def loss(
         self, residual: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, ""]:
-        """Return the objective less `|y|^2`: `w'A w - 2 b'w + ridge |w|^2`."""
+        """Return `w'A w - 2 b'w + ridge |w|^2`: the objective less `|y|^2`.
+
+        `residual` is the result of `self.residual(slots, w)`, which saves the product with `A`.
+        """
         return -jnp.sum((self.target[slots] + residual[slots]) * w)
 
     def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> SmallProblem:

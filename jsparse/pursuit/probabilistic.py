@@ -38,7 +38,10 @@ class State(NamedTuple):
 
 
 def init(b: Float[Array, "v D c"], diagonal: Float[Array, "v D"], *, max_atoms: int) -> State:
-    """Return the state before the first step: no selected atoms, and `w = 0`."""
+    """Return the state before the first step, `w = 0`, of pursuits of `v` systems `A w = b`.
+
+    `diagonal` is the diagonal of each `A`. A system whose diagonal is not finite ends at once.
+    """
     v, D, c = b.shape
     start = norm(b)
     status = residual_status(start, start, jnp.zeros((), b.dtype))

@@ -47,7 +47,7 @@ class CrossEntropy(RowLoss):
     inverse_temperature: Float[Array, ""]
 
     def __call__(self, y: Float[Array, "r c"], f: Float[Array, "r c"]) -> Float[Array, " r"]:
-        """Return minus the log of the softmax of every row at the row's class."""
+        """Return `-log softmax(inverse_temperature f)` of each row, where `y` is +1."""
         logs = jax.nn.log_softmax(self.inverse_temperature * f, axis=1)
         return -jnp.sum(jnp.where(y > 0, logs, 0), axis=1)
 

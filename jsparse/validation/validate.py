@@ -190,7 +190,10 @@ class Validation(NamedTuple):
 
 
 def mean_losses(held: HeldOut) -> Validation:
-    """Return the mean losses, given sums by `FoldLosses`; predictions stay laid out by folds."""
+    """Return the weighted mean losses over all rows and in each fold, from a `FoldLosses` run.
+
+    Kept predictions have the shape `v r ..`: rows within folds, not in the order of the table.
+    """
     sums, weights = held.sums  # v s q k, v s k
     weight = weights[:, :, 0].T  # s v
     loss = jnp.moveaxis(sums, 0, 1)  # s v q k
