@@ -249,7 +249,7 @@ def _refuse_times(target: str, kind: pa.DataType) -> None:
 
 
 def _refuse_texts_like_dates(name: str, values: pa.ChunkedArray) -> None:
-    """Raise if most of the distinct texts of a column look like dates."""
+    """Raise a `TableError` if most of the distinct texts of a column look like dates."""
     texts, alike = _match_texts(values, _LIKE_DATE)
     if 2 * np.sum(alike) > len(texts):
         raise TableError(
@@ -263,7 +263,7 @@ def _refuse_texts_like_dates(name: str, values: pa.ChunkedArray) -> None:
 def _refuse_texts_like_numbers(
     name: str, values: pa.ChunkedArray, name_row: NameRow, advice: str
 ) -> None:
-    """Raise if most of the distinct texts of a column look like numbers."""
+    """Raise a `TableError` if most of the distinct texts of a column look like numbers."""
     texts, alike = _match_texts(values, _LIKE_NUMBER)
     if 2 * np.sum(alike) > len(texts):
         text = texts[int(np.argmin(alike))]  # if any, a text that does not look like a number

@@ -113,7 +113,7 @@ class Frame:
     def arrays(
         self, y: Any, task: str, rows: Int[np.ndarray, " k"] | None = None
     ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, " n *c"], Schema]:
-        """Return inputs, targets and the encoding.
+        """Return the encoded inputs, the targets, and the schema of the encoding.
 
         Args:
             y: the name of a column, or targets, shape `n`.
@@ -223,7 +223,7 @@ class EncodedFrame(Frame):
     def arrays(
         self, y: Any, task: str, rows: Int[np.ndarray, " k"] | None = None
     ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, " n *c"], Schema]:
-        """Return inputs, targets and the encoding; see `Frame.arrays`."""
+        """Return the encoded inputs, the targets and the schema; see `Frame.arrays`."""
         selected = slice(None) if rows is None else rows
         return self.inputs[selected], np.asarray(y)[selected], self.schema
 

@@ -17,7 +17,7 @@ MOST_SHARDS = 2**23  # so that the numbers of rows fit 64 bits
 
 
 class Batch(NamedTuple):
-    """Consecutive rows."""
+    """Consecutive rows of a stream."""
 
     X: Float[np.ndarray, "n d"]
     y: Shaped[np.ndarray, " n"]

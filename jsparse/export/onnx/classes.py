@@ -16,7 +16,7 @@ _LEAD = 4  # lead of the predicted class at a tie, in units of rounding
 
 
 class Classes(NamedTuple):
-    """What a classifier answers.
+    """The outputs of a classifier for `n` rows and `k` classes.
 
     Attributes:
         label: shape `n`.

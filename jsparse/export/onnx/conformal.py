@@ -15,7 +15,7 @@ from .machine import values
 def interval(
     predictor: Predictor, conformal: ConformalScores, coverage: float, X: Tensor, f: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return lower and upper ends, each of shape `n c`.
+    """Return lower and upper ends of the prediction intervals, each of shape `n c`.
 
     Args:
         predictor: a regression.
