@@ -45,7 +45,7 @@ def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
 def float_column(
     table: pa.Table, name: str, name_row: NameRow = row_index, origin: int | None = None
 ) -> Float[np.ndarray, " n"]:
-    """Return a column as finite float64, with NaN for missing values.
+    """Return a column as finite float64, with NaN for missing values; booleans are 0 and 1.
 
     Args:
         table: the table.
@@ -88,7 +88,7 @@ def microseconds(times: pa.ChunkedArray) -> pa.ChunkedArray:
 def comparable_column(
     table: pa.Table, name: str, known: Sequence[Any]
 ) -> tuple[pa.ChunkedArray, pa.Array]:
-    """Return a column and the categories that are `known` from training, cast to one type.
+    """Return a column and the categories `known` from training, both cast to one Arrow type.
 
     Raises:
         TableError: if the column's values are of another kind than the categories.
@@ -115,7 +115,7 @@ def comparable_column(
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Return whether a type is a plain number."""
+    """Return whether a type is an integer or floating-point type."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 

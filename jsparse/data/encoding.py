@@ -6,8 +6,8 @@
   a category that training did not see becomes zeros in all indicator columns. For a kernel that
   compares categories, the categories are numbered in one column instead. An unseen category then
   has the number -1, which equals no other number.
-- A column of texts is refused if most of the texts look like numbers, so that neither a stray "?"
-  nor an unexpected decimal mark turns numbers into categories.
+- A column of texts is refused if most of the texts look like numbers or dates, so that neither a
+  stray "?" nor an unexpected decimal mark turns numbers into categories.
 - Dates and times are numbers: microseconds since the column's first value in training. Times with
   a time zone are converted to UTC.
 - Binary and nested types are refused with the name of the type, and so is a target of dates.
@@ -86,8 +86,8 @@ def fit_schema(
         target: name of the column to predict; all other columns are inputs.
         task: "classification" or "regression"; by default see `infer_task`.
         impute: fill in missing inputs instead of refusing them.
-        categorical: columns of numbers that are codes, and columns of texts that look like
-            numbers.
+        categorical: columns of numbers that are codes, and columns of categories whose texts look
+            like numbers or dates.
         drop: columns to leave out.
         max_categories: upper limit of a column's categories, and of the target's classes.
         coded: number the categories of a column, for a kernel that compares categories, instead of
@@ -98,9 +98,9 @@ def fit_schema(
     Raises:
         TableError: for a missing column (the message has the nearest names), a column of a type
             that cannot be used, a column without values, a column with too many categories, or a
-            column of texts most of which look like numbers. Also for a target that lacks a value in
-            some row, has only one class or does not suit the task. `encode` finds missing and
-            infinite inputs.
+            column of texts most of which look like numbers or dates. Also for a target that lacks a
+            value in some row, has only one class or does not suit the task. `encode` finds missing
+            and infinite inputs.
     """
     if table.num_rows == 0:
         raise TableError("expected a table with at least one row; it has none")
@@ -218,6 +218,7 @@ def _fit_column(
     coded: bool,
     name_row: NameRow,
 ) -> Column:
+    """Decide how one column becomes inputs; `is_code` makes categories of any values."""
     values = plain_column(table, name)
     if values.null_count == len(values):
         raise TableError(f"column {name!r}: expected values, but all are missing; drop the column")
@@ -250,11 +251,11 @@ def _refuse_times(target: str, kind: pa.DataType) -> None:
 
 def _refuse_texts_like_dates(name: str, values: pa.ChunkedArray) -> None:
     """Raise a `TableError` if most of the distinct texts of a column look like dates."""
-    texts, alike = _match_texts(values, _LIKE_DATE)
-    if 2 * np.sum(alike) > len(texts):
+    texts, matches = _match_texts(values, _LIKE_DATE)
+    if 2 * np.sum(matches) > len(texts):
         raise TableError(
             f"column {name!r}: expected dates, as most of its texts look like dates, got texts "
-            f"such as {texts[int(np.argmax(alike))].as_py()!r:.80}; turn them into dates with "
+            f"such as {texts[int(np.argmax(matches))].as_py()!r:.80}; turn them into dates with "
             f"pandas.to_datetime or read_csv(..., parse_dates=[{name!r}]). If the texts are "
             "categories, name the column as one of codes (categorical, --categorical)"
         )
@@ -264,9 +265,9 @@ def _refuse_texts_like_numbers(
     name: str, values: pa.ChunkedArray, name_row: NameRow, advice: str
 ) -> None:
     """Raise a `TableError` if most of the distinct texts of a column look like numbers."""
-    texts, alike = _match_texts(values, _LIKE_NUMBER)
-    if 2 * np.sum(alike) > len(texts):
-        text = texts[int(np.argmin(alike))]  # if any, a text that does not look like a number
+    texts, matches = _match_texts(values, _LIKE_NUMBER)
+    if 2 * np.sum(matches) > len(texts):
+        text = texts[int(np.argmin(matches))]  # if any, a text that does not look like a number
         raise TableError(
             f"column {name!r}: expected numbers, as most of its texts look like numbers, got "
             f"{text.as_py()!r:.80} in {name_row(pc.index(values, text).as_py())}; turn "

@@ -56,7 +56,7 @@ class Frame:
 
     @property
     def dtype(self) -> np.dtype:
-        """float32 if all columns of a numeric type are at most that precise, else float64."""
+        """float32 if all columns of numbers or dates are float16 or float32, else float64."""
         from .arrow import pa
 
         schema = _arrow(self.table).schema
@@ -65,8 +65,8 @@ class Frame:
         ]
         kinds = [schema.field(name).type for name in names]
         kinds = [kind for kind in kinds if pa.types.is_primitive(kind) and kind != pa.bool_()]
-        short = bool(kinds) and all(kind in (pa.float16(), pa.float32()) for kind in kinds)
-        return np.dtype("float32" if short else "float64")
+        is_float32 = bool(kinds) and all(kind in (pa.float16(), pa.float32()) for kind in kinds)
+        return np.dtype("float32" if is_float32 else "float64")
 
     @property
     def _categorical_names(self) -> list[str]:
@@ -77,7 +77,10 @@ class Frame:
         return [*self.categorical, *(str(name) for name, kind in types if kind == "category")]
 
     def loaded(self) -> "Frame":
-        """Load the table into memory, without the columns to leave out."""
+        """Return the frame with its table in memory, without the columns of `drop`.
+
+        The new frame's `drop` keeps only the names that the table lacks.
+        """
         pandas = _is_pandas(self.table)
         table = self.table if pandas else _arrow(self.table)
         names = list(table.columns) if pandas else table.column_names
@@ -90,7 +93,7 @@ class Frame:
     __repr__ = short_repr
 
     def ordered(self, names: Sequence[str]) -> "Frame":
-        """Return the table with the columns `names` first.
+        """Return the frame with the columns `names` first, in this order, as an Arrow table.
 
         Raises:
             ValueError: if the table lacks columns of `names`; it states which.
@@ -116,9 +119,9 @@ class Frame:
         """Return the encoded inputs, the targets, and the schema of the encoding.
 
         Args:
-            y: the name of a column, or targets, shape `n`.
+            y: the name of a column, or the targets of all rows of the table, shape `n *c`.
             task: "classification" or "regression".
-            rows: numbers of the rows to encode, which also decide the encoding; by default all.
+            rows: indices of the rows to return, which also decide the encoding; by default all.
 
         Raises:
             ValueError: naming the column that cannot be encoded, and its row.
@@ -129,9 +132,9 @@ class Frame:
         table = _arrow(self.table)
         if y is None:
             raise ValueError("y: expected the name of a column of the table, or targets")
-        named = isinstance(y, str)
-        target = y if named else _free_name(table.column_names)
-        if not named:
+        is_name = isinstance(y, str)
+        target = y if is_name else _free_name(table.column_names)
+        if not is_name:
             values = on_host("y", y)
             if len(values) != table.num_rows:
                 raise ValueError(
@@ -159,7 +162,7 @@ class Frame:
             name_row=name_row,
         )
         X = encode(schema, table, name_row=name_row).X
-        if named:
+        if is_name:
             return X, encode_target(schema, table, name_row), schema
         return X, np.asarray(y) if rows is None else np.asarray(y)[rows], schema
 
@@ -176,7 +179,7 @@ class Frame:
         return EncodedFrame(self.table, inputs=inputs, schema=schema)
 
     def encode(self, schema: Schema, dtype: str) -> Float[np.ndarray, "n d"]:
-        """Return the inputs, encoded by the schema. The table's columns may have any order.
+        """Return the inputs in `dtype`, encoded by the schema. The columns may have any order.
 
         Raises:
             ValueError: naming a column that is missing or cannot be encoded.
@@ -217,19 +220,19 @@ class EncodedFrame(Frame):
         return len(self.inputs)
 
     def ordered(self, names: Sequence[str]) -> "EncodedFrame":
-        """Return the table itself, whose inputs are in the order of its schema, in float64."""
+        """Return the frame with inputs in float64; their order is the schema's, not `names`."""
         return dataclasses.replace(self, inputs=self.inputs.astype(np.float64))
 
     def arrays(
         self, y: Any, task: str, rows: Int[np.ndarray, " k"] | None = None
     ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, " n *c"], Schema]:
-        """Return the encoded inputs, the targets and the schema; see `Frame.arrays`."""
+        """Return inputs, targets and schema as `Frame.arrays`; `y` may not be a column's name."""
         selected = slice(None) if rows is None else rows
         return self.inputs[selected], np.asarray(y)[selected], self.schema
 
 
 def as_frame(X: Any) -> Frame | None:
-    """Return a table as a `Frame`; None for anything else."""
+    """Return a pandas or Arrow table, or a `Frame`, as a `Frame`; None for anything else."""
     if isinstance(X, Frame):
         return X
     if getattr(X, "ndim", 2) != 2:  # a single column or row
@@ -242,6 +245,7 @@ def _is_pandas(X: Any) -> bool:
 
 
 def _arrow(table: Any) -> Any:
+    """Return a pandas table, Arrow table or mapping as `pyarrow.Table`; ValueError for others."""
     try:
         from .arrow import pa
     except ImportError as error:

@@ -38,7 +38,7 @@ class RowStream(Protocol):
 class Located(NamedTuple):
     """Rows of positive weight of a batch, with their numbers.
 
-    Numbers of a shard begin at the shard's number times `SHARD_ROWS`.
+    Both kinds of numbers begin, in each shard, at the shard's number times `SHARD_ROWS`.
     """
 
     batch: Batch
@@ -194,7 +194,7 @@ class ReplayableStream:
         return (batch for _, batch in self._checked())
 
     def located(self) -> Iterator[Located]:
-        """Yield the batches without their rows of weight 0, with the numbers of their rows."""
+        """Yield the batches without rows of weight 0, and the numbers of the remaining rows."""
         shard, start, place = -1, 0, 0
         for number, (X, y, weights) in self._checked():
             if number != shard:
@@ -232,7 +232,10 @@ class ReplayableStream:
         self.passes += 1
 
     def _batch(self, part: Any, start: int, name: str) -> Batch:
-        """Return a batch as arrays on the host, after the checks of `__iter__`."""
+        """Return a batch as arrays on the host, after the checks of `__iter__`.
+
+        `start` is the index of its first row. `name` names the shard in messages.
+        """
         try:
             batch = Batch(*part)
         except TypeError as error:
@@ -260,6 +263,7 @@ class ReplayableStream:
     def _check_form(
         self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None, where: str
     ) -> None:
+        """Raise StreamError, beginning with `where`, for wrong shapes, dtypes or lengths."""
         if X.ndim != 2 or X.shape[1] == 0 or X.dtype.kind not in "biuf":
             raise StreamError(
                 f"{where}: X: expected numbers of shape (n, d), got {X.dtype} of shape {X.shape}"
@@ -290,6 +294,7 @@ def indices_in_words(rows: np.ndarray) -> str:
 
 
 def _missing(a: np.ndarray) -> np.ndarray | None:
+    """Return where values are missing or not finite; None for a dtype without such values."""
     if a.dtype.kind == "f":
         return ~np.isfinite(a)
     if a.dtype.kind == "O":  # None, or NaN, which differs from itself

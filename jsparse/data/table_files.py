@@ -28,7 +28,7 @@ _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd")
 def read_table(
     path: str | os.PathLike[str], *, schema: Schema | None = None, csv: CsvFormat | None = None
 ) -> pa.Table:
-    """Read a file as a table with at least one row; see `TableFile`."""
+    """Read all rows of a CSV or Parquet file or folder, at least one; see `TableFile`."""
     return TableFile(path, schema=schema, csv=csv).read()
 
 
@@ -128,7 +128,7 @@ class TableFile:
             raise TableError(f"{self.name}: expected at least one row of data; it has none")
 
     def _is_parquet(self) -> bool:
-        """Check the first bytes of a file, and return whether it is a Parquet file."""
+        """Return whether the file is Parquet; raise TableError if it is neither Parquet nor CSV."""
         try:
             with self.path.open("rb") as file:
                 start = file.read(8)
@@ -172,7 +172,7 @@ class TableFile:
 
     @functools.cached_property
     def _folder(self) -> pa_dataset.Dataset:
-        """The files as one table of the selected columns; every file must have these columns."""
+        """The Parquet files as one dataset with the columns to read, which every file must have."""
         fragments = list(pa_dataset.dataset(self.path, format="parquet").get_fragments())
         names: dict[str, None] = {}
         for fragment in fragments:
@@ -190,8 +190,8 @@ class TableFile:
                     f"{self.name}: expected the same columns in every file; {listing(absent)} are "
                     f"not in all, see {fragment.path!r}"
                 )
-        kinds = [pa.schema(map(part.physical_schema.field, selected)) for part in fragments]
-        unified = pa.unify_schemas(kinds, promote_options="permissive")
+        schemas = [pa.schema(map(part.physical_schema.field, selected)) for part in fragments]
+        unified = pa.unify_schemas(schemas, promote_options="permissive")
         return pa_dataset.dataset(self.path, format="parquet", schema=unified)
 
     def _parquet_batches(self) -> Iterator[pa.RecordBatch]:
@@ -207,6 +207,8 @@ class TableFile:
     # CSV
 
     def _read_csv(self) -> pa.Table:
+        """Read the whole CSV file; an error's message names its column and row."""
+
         def read(threads: bool) -> pa.Table:
             return pa_csv.read_csv(
                 self.path,
@@ -232,7 +234,7 @@ class TableFile:
             raise pa.ArrowInvalid(f"{self._in_words(error)}; {advice}") from error
 
     def _type(self, name: str, first_rows: pa.Schema) -> pa.DataType:
-        """Return the type that a column has in every batch."""
+        """Return the type of a column in every batch, from the schema or from the first rows."""
         known, inferred = _column_types(self.schema).get(name), first_rows.field(name).type
         if known is not None:
             return known
@@ -255,15 +257,16 @@ class TableFile:
 
     def _in_words(self, error: pa.ArrowInvalid) -> str:
         """Return Arrow's message with the names of the column and of the row."""
-        place = re.search(r"In CSV column #(\d+): (?:Row #(\d+): )?", str(error))
-        if not place:
+        match = re.search(r"In CSV column #(\d+): (?:Row #(\d+): )?", str(error))
+        if not match:
             return str(error)
-        words = f"column {self._open_csv({}).schema.names[int(place[1])]!r}: "
-        if place[2]:
-            words += f"{file_row(int(place[2]) - 2)}: "  # Arrow counts the header as row 1
-        return str(error).replace(place[0], words)
+        words = f"column {self._open_csv({}).schema.names[int(match[1])]!r}: "
+        if match[2]:
+            words += f"{file_row(int(match[2]) - 2)}: "  # Arrow counts the header as row 1
+        return str(error).replace(match[0], words)
 
     def _csv_options(self, types: dict[str, pa.DataType], **convert: Any) -> dict[str, Any]:
+        """Return pyarrow's options for cells; `types` by column, `convert` for ConvertOptions."""
         return {
             "parse_options": pa_csv.ParseOptions(
                 delimiter=self.csv.delimiter or _delimiter_of(self.path), newlines_in_values=True

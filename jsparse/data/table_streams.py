@@ -96,7 +96,7 @@ def stream_schema(
     """
     categorical, impute = column_names("categorical", categorical), boolean("impute", impute)
     rng = np.random.default_rng(0)
-    known: dict[str, set] = {}  # values seen so far, by column
+    seen_values: dict[str, set] = {}  # by column
     new_parts: list[tuple[pa.Table, np.ndarray]] = []  # rows with a new value, and their numbers
     # Rows of the random sample, their numbers, and the random keys by which they were drawn.
     sample: list[tuple[pa.Table, np.ndarray, np.ndarray]] = []
@@ -115,7 +115,7 @@ def stream_schema(
             values = plain_column(table, name)
             numeric = is_number(values.type) or pa.types.is_temporal(values.type)
             discrete = name in (target, *categorical) or not numeric
-            seen = known.setdefault(name, set())
+            seen = seen_values.setdefault(name, set())
             new |= _new_rows(values, seen, max_categories + 1 if discrete else 0)
         numbers = np.arange(n_rows, n_rows + table.num_rows)
         if new:
@@ -148,7 +148,7 @@ def stream_schema(
 
 
 def _new_rows(values: pa.ChunkedArray, seen: set, limit: int) -> set[int]:
-    """Return the rows with a value that is not in `seen`, and add these values to `seen`.
+    """Return the indices of rows with values that are not in `seen`, and add the values to it.
 
     Values are added until `seen` has more than `limit`. If `limit` is 0, only the first value and
     the first missing value of the column count as new.
@@ -172,7 +172,7 @@ def _new_rows(values: pa.ChunkedArray, seen: set, limit: int) -> set[int]:
 def _smallest_keys(
     sample: list[tuple[pa.Table, np.ndarray, np.ndarray]],
 ) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-    """Return the rows with the `SAMPLE_ROWS` smallest random keys."""
+    """Return the sampled rows with the `SAMPLE_ROWS` smallest keys, their numbers and keys."""
     tables, rows, keys = zip(*sample, strict=True)
     keys = np.concatenate(keys)
     drawn = np.argsort(keys)[:SAMPLE_ROWS]

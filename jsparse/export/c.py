@@ -23,9 +23,10 @@ def c_header(
     dtype: Literal["float32", "float64"] | None = None,
     coverage: float | None = None,
 ) -> str:
-    """Return the text of a header of C99 that predicts one row.
+    """Return the text of a header of C99 whose functions predict one row; see `Model.to_c`.
 
-    `Model.to_c` describes its functions, the arguments and the errors.
+    All names begin with `prefix`. `dtype` is by default the model's. With a `coverage`, a function
+    computes prediction intervals or sets. For invalid arguments, raise ValueError.
     """
     if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", prefix):
         raise ValueError(f"prefix: expected letters, digits and underscores, got {prefix!r}")
@@ -90,14 +91,14 @@ def _description(
 
 
 def _n_scores(model: Predictor) -> int:
-    """Return the number of scores of a row: classes with a code, else outputs of the machine."""
+    """Return the number of scores of a row: the classes of a code, else the machine's outputs."""
     if model.code is not None:
         return len(model.code)
     return model.machine.intercept.size
 
 
 def _sizes(model: Predictor, prefix: str, coverage: float | None) -> str:
-    """Return the definitions of the numbers of inputs, scores, classes, intervals and columns."""
+    """Return C macros with the numbers of inputs, scores, classes, intervals and columns."""
     sizes = {"INPUTS": model.machine.prototypes.shape[1], "SCORES": _n_scores(model)}
     if model.labels is not None:
         sizes["CLASSES"] = len(model.labels)
@@ -109,7 +110,7 @@ def _sizes(model: Predictor, prefix: str, coverage: float | None) -> str:
 
 
 def _scores(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
-    """Return the C function that checks a row and computes its scores, after the code it uses."""
+    """Return C source: a function that checks a row and computes its scores, helpers first."""
     d, real, s = model.machine.prototypes.shape[1], numbers.type, _n_scores(model)
     lines = [f"for (j = 0; j < {d}; j++) {{ if (!isfinite(x[j])) {{ return -1; }} }}"]
     parts = []
@@ -150,7 +151,7 @@ def _int8_matrix(name: str, values: np.ndarray) -> str:
 
 
 def _distances(model: Predictor, prefix: str) -> list[str]:
-    """Return C statements that set `scores` to the negative distances, see `codes.distances`."""
+    """Return C statements that set `scores` to minus the `codes.distances` of the values `f`."""
     assert model.code is not None
     k, problems = model.code.shape
     code = f"{prefix}_code[i][j]"
@@ -176,9 +177,9 @@ def _distances(model: Predictor, prefix: str) -> list[str]:
 def _answers(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
     """Return the C functions that predict a value, or a class and its probabilities."""
     real, s = numbers.type, _n_scores(model)
-    checked = [f"{real} scores[{s}];", f"if ({prefix}_scores(x, scores) != 0) {{ return %s; }}"]
+    scoring = [f"{real} scores[{s}];", f"if ({prefix}_scores(x, scores) != 0) {{ return %s; }}"]
     if model.labels is None:
-        lines = [checked[0], checked[1] % f"({real})NAN", "return scores[0];"]
+        lines = [scoring[0], scoring[1] % f"({real})NAN", "return scores[0];"]
         return [c_function(f"{real} {prefix}_predict(const {real} *x)", lines, numbers)]
     best = ["return scores[0] >= 0.0;"]
     if s > 1:
@@ -186,7 +187,7 @@ def _answers(model: Predictor, prefix: str, numbers: Numbers) -> list[str]:
             f"for (j = 0, i = 1; i < {s}; i++) {{ if (scores[i] > scores[j]) {{ j = i; }} }}",
             "return j;",
         ]
-    lines = [checked[0], checked[1] % "-1", f"return {prefix}_best(scores);"]
+    lines = [scoring[0], scoring[1] % "-1", f"return {prefix}_best(scores);"]
     parts = [
         _labels(model.labels, prefix),
         c_function(f"int {prefix}_best(const {real} *scores)", best, numbers),
@@ -212,7 +213,10 @@ def _labels(labels: tuple[Any, ...], prefix: str) -> str:
 
 
 def _probabilities(model: Predictor, prefix: str, numbers: Numbers, scores: list[str]) -> list[str]:
-    """Return the C array of inverse temperatures, and the C function of the probabilities."""
+    """Return the C array of inverse temperatures, and the C function of the probabilities.
+
+    `scores` are the C statements that compute a row's scores.
+    """
     temperatures, real, k = model.inverse_temperatures, numbers.type, len(model.labels or ())
     assert temperatures is not None
     score = "scores[i]" if _n_scores(model) > 1 else "(i == 0 ? 0.0 : scores[0])"

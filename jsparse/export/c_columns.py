@@ -31,7 +31,7 @@ def encoder(schema: Schema, prefix: str, numbers: Numbers) -> str:
 
 
 def _encoded(column: Column, i: int, offset: int, numbers: Numbers, *, impute: bool) -> list[str]:
-    """Return statements that encode column `i` of a table as inputs from number `offset` on."""
+    """Return C statements that encode column `i` of a table as the inputs from `offset` on."""
     value, width = f"columns[{i}]", len(column.features)
     if column.categories is None:
         if column.origin is not None:

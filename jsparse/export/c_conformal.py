@@ -52,7 +52,7 @@ def n_intervals(model: Predictor) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Writer:
-    """Writes the C functions for one coverage; `c_header` describes the other fields."""
+    """Writes the C functions of a model for one coverage, whose names begin with `prefix`."""
 
     model: Predictor
     conformal: ConformalScores
@@ -147,7 +147,7 @@ class _Writer:
         return c_function(head, lines, self.numbers)
 
     def _fold_arrays(self, errors: np.ndarray) -> list[str]:
-        """Return C arrays and functions: the machines of the folds, and the errors."""
+        """Return C source: the folds' machines, and arrays of errors, their counts and folds."""
         conformal, prefix = self.conformal, self.prefix
         assert conformal.machines is not None
         assert conformal.fold is not None
@@ -204,7 +204,7 @@ class _Writer:
         return [*self._fold_arrays(errors), self._ranked(q), self._interval_function(lines)]
 
     def _ranked(self, q: int) -> str:
-        """Return the C function that sorts values, and returns the value at the conformal rank."""
+        """Return the C function that sorts `q` values and returns the one at the conformal rank."""
         lines = [  # Shell's sort
             f"int counts[{q}], gap, count;",
             f"for (i = 0; i < {q}; i++) {{ counts[i] = {self.prefix}_counts[i]; }}",

@@ -41,7 +41,10 @@ class KernelWriter:
     _n_names: int = 0
 
     def value(self, kernel: Kernel, Z: np.ndarray) -> tuple[list[str], str]:
-        """Return the statements that evaluate a kernel at prototype `i`, and the result's name."""
+        """Return C statements that evaluate a kernel at prototype `i`, and the result's variable.
+
+        `Z` are the prototypes, shape `m d`. The call also fills `arrays` and `maps`.
+        """
         self._points.append(Z)
         lines, name = self._node(kernel, 0)
         for space in sorted(self._used_spaces):
@@ -49,7 +52,7 @@ class KernelWriter:
         return lines, name
 
     def _node(self, kernel: Kernel, space: int) -> tuple[list[str], str]:
-        """Return `value` of a part of the kernel, which is evaluated in a space."""
+        """Return statements and result variable of a node of the kernel, evaluated in a space."""
         match kernel:
             case kernels.Sum() | kernels.Product():
                 left, a = self._node(kernel.left, space)
@@ -73,7 +76,7 @@ class KernelWriter:
         raise ValueError(f"kernel: expected a kernel that C knows, got {type(kernel).__name__}")
 
     def _result(self, lines: list[str], expression: str) -> tuple[list[str], str]:
-        """Return the lines, with an expression declared as a constant, and the constant's name."""
+        """Return `lines` and a constant's declaration with value `expression`, and its name."""
         self._n_names += 1
         name = f"k{self._n_names}"
         return [*lines, f"const {self.numbers.type} {name} = {expression};"], name
@@ -92,7 +95,10 @@ class KernelWriter:
     def _stationary(
         self, kernel: kernels.Stationary, space: int, codes: tuple[int, ...]
     ) -> tuple[list[str], str]:
-        """Return `value` of a kernel of the distance; `codes` are the columns of categories."""
+        """Return statements and result variable of a stationary kernel.
+
+        `codes` are the columns that hold numbers of categories.
+        """
         d = self._points[space].shape[1]
         rates = np.broadcast_to(1 / np.square(np.asarray(kernel.lengthscale, float)), d)
         self._n_names += 1
@@ -124,7 +130,7 @@ class KernelWriter:
     def _inner_product(
         self, kernel: kernels.Linear | kernels.Polynomial, space: int
     ) -> tuple[list[str], str]:
-        """Return `value` of a kernel of the inner product."""
+        """Return statements and result variable of a kernel of the inner product."""
         body = f"t += u{space}[j] * {self.prefix}_z{space}[i][j];"
         lines, offset = ["t = 0.0;", self._loop(space, body)], self.numbers.literal(kernel.offset)
         if isinstance(kernel, kernels.Linear):
@@ -134,7 +140,7 @@ class KernelWriter:
         return self._result(lines, "t")
 
     def _mixture(self, kernel: kernels.Mixture, space: int) -> tuple[list[str], str]:
-        """Return `value` of a mixture: a branch for each of its kernels."""
+        """Return statements, a branch for each kernel of a mixture, and the result variable."""
         self.arrays.append(int_array(f"{self.prefix}_which", kernel.which.tolist()))
         self._n_names += 1
         name = f"k{self._n_names}"
@@ -147,7 +153,7 @@ class KernelWriter:
         return lines, name
 
     def _projected(self, kernel: kernels.Projected, space: int) -> int:
-        """Add the space of a projection; return its number."""
+        """Add a space with the projected prototypes and inputs; return its number."""
         Z, P = np.asarray(self._points[space], float), np.asarray(kernel.matrix, float)
         centre = np.zeros(Z.shape[1])
         # A shift changes no distance, and centred points lose fewer digits.

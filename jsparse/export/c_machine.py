@@ -6,7 +6,7 @@ from .c_numbers import Numbers, c_function
 
 
 def values(machine: Machine, prefix: str, numbers: Numbers) -> str:
-    """Return a machine's arrays, and the function that writes its values at `x` to `f`."""
+    """Return C source: a machine's arrays, and a function that writes its values at `x` to `f`."""
     m = len(machine.prototypes)
     kernel = KernelWriter(numbers, prefix)
     at_prototype, value = kernel.value(machine.kernel, machine.prototypes)
@@ -34,7 +34,7 @@ def values(machine: Machine, prefix: str, numbers: Numbers) -> str:
 def _scaling(
     machine: Machine, prefix: str, numbers: Numbers
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return arrays, functions and statements that turn raw inputs `x` into scaled inputs `u0`."""
+    """Return C arrays, functions and statements that scale raw inputs `x` to inputs `u0`."""
     d, scaling, real = machine.prototypes.shape[1], machine.scaling, numbers.type
     if scaling is None:
         return [], [], [f"const {real} *const u0 = x;"]
@@ -51,7 +51,7 @@ def _scaling(
 
 
 def _interpolation(prefix: str, numbers: Numbers) -> str:
-    """Return the function that interpolates linearly, constant beyond the outer of `n` knots."""
+    """Return the C function that interpolates at `a` between `n` knots, constant beyond them."""
     real = numbers.type
     head = f"{real} {prefix}_between({real} a, const {real} *x, const {real} *y, int n)"
     body = [

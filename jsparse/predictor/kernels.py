@@ -160,9 +160,9 @@ class Polynomial(Kernel):
 
 
 def power(base: Any, degree: int) -> Any:
-    """Return a power by repeated squaring; from degree 3 on, 20 times faster than NumPy's power.
+    """Return `base` to the power `degree`; from degree 3 on, 20 times faster than NumPy's power.
 
-    `base` is an array, or any other value that can be multiplied.
+    `base` is an array, or any other value that can be multiplied. The degree is at least 1.
     """
     result = None
     while degree:
@@ -219,15 +219,15 @@ class Scaled(Kernel):
 class Mixed(Kernel):
     """`profile(sum_j (x_j - z_j)^2 / l_j^2 + sum_c 2 [x_c != z_c] / l_c^2)`.
 
-    The second sum is over the numbers of categories in `columns`, which increase. `kernel` gives
-    profile and lengthscales.
+    The second sum is over `columns`, the increasing indices of the columns that hold numbers of
+    categories; the first is over the other columns. `kernel` gives profile and lengthscales.
     """
 
     kernel: Kernel
     columns: tuple[int, ...]
 
     def at(self, Z: np.ndarray) -> Values:
-        """Return the function of `X (n, d)`; it makes a pass for each column of categories."""
+        """Return the function of `X (n, d)` that gives the profile of both sums together."""
         kernel = self.kernel
         assert isinstance(kernel, Stationary)
         codes = np.array(self.columns)
@@ -291,17 +291,17 @@ class Mixture(Kernel):
 
     def at(self, Z: np.ndarray) -> Values:
         """Return the function of `X (n, d)` that gives each prototype's kernel at the prototype."""
-        places = [np.flatnonzero(self.which == number) for number in range(len(self.kernels))]
+        groups = [np.flatnonzero(self.which == number) for number in range(len(self.kernels))]
         parts = [
-            (place, kernel.at(Z[place]))
-            for place, kernel in zip(places, self.kernels, strict=True)
-            if len(place)
+            (prototypes, kernel.at(Z[prototypes]))
+            for prototypes, kernel in zip(groups, self.kernels, strict=True)
+            if len(prototypes)
         ]
 
         def values(X: np.ndarray) -> np.ndarray:
             out = np.empty((len(X), len(Z)), X.dtype)
-            for place, part in parts:
-                out[:, place] = part(X)
+            for prototypes, part in parts:
+                out[:, prototypes] = part(X)
             return out
 
         return values

@@ -20,25 +20,25 @@ class Standardization:
     scale: np.ndarray
 
     def map_in(self, dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the function that maps raw rows to scaled units, in a dtype."""
+        """Return the function that maps raw rows to rows of `dtype` in scaled units."""
         shift, scale = self.shift.astype(dtype), self.scale.astype(dtype)
         return lambda X: (X - shift) / scale
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NormalScores:
-    """Maps of the columns: non-decreasing, piecewise linear, constant beyond the outer knots.
+    """A map for each column: non-decreasing, piecewise linear, constant beyond the outer knots.
 
     Attributes:
-        knots: values of each column in increasing order, shape `k d`. The last may be repeated.
-        scores: scores of the knots, shape `k d`.
+        knots: raw values of each column, increasing, shape `k d`. The last may be repeated.
+        scores: scaled values at the knots, shape `k d`.
     """
 
     knots: np.ndarray
     scores: np.ndarray
 
     def map_in(self, dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the function that maps raw rows to scaled units, in a dtype."""
+        """Return the function that maps raw rows to rows of `dtype` in scaled units."""
         knots, scores = (np.ascontiguousarray(a.T) for a in (self.knots, self.scores))
 
         def mapped(X: np.ndarray) -> np.ndarray:

@@ -67,13 +67,13 @@ class Predictor(Answers):
         return len(self.machine.prototypes)
 
     def __call__(self, X: np.ndarray) -> np.ndarray:
-        """Return the machine's values at raw inputs, shape `n` or `n c`; without checks."""
+        """Return the values at raw inputs, shape `n` or `n c`, without checks; quantiles sorted."""
         with np.errstate(over="ignore"):
             values = self.machine(np.asarray(X, self.dtype))
         return np.sort(values, axis=-1) if self._sorts_quantiles else values
 
     def n_prototypes(self, *, by_fold: bool = False) -> int:
-        """Return the number of prototypes of the machine that `scores` evaluates."""
+        """Return the number of prototypes that `scores` evaluates; with `by_fold` of all folds."""
         return len(self._machine(by_fold).prototypes)
 
     def _machine(self, by_fold: bool) -> Machine:
@@ -85,12 +85,15 @@ class Predictor(Answers):
     def scores(
         self, inputs: np.ndarray, *, name_row: NameRow = row_index, by_fold: bool = False
     ) -> np.ndarray:
-        """Return the scores of an array of finite inputs, shape `n *k`.
+        """Return the scores of an array of finite inputs.
+
+        They have shape `n`, or `n k` for `k` classes with a code or `k` outputs of a regression.
 
         Args:
             inputs: raw inputs, shape `n d`.
             name_row: names a row in error messages, given its index; by default "row index 4".
-            by_fold: return the scores of each fold's machine, shape `n v *k`, if there are any.
+            by_fold: return the scores of the `v` folds' machines, if there are any. Their shape is
+                `n v` or `n v k`.
 
         Raises:
             NumericalError: if a score is not finite; the message names the row.
@@ -118,7 +121,7 @@ class Predictor(Answers):
         return result[0, ...] if single else result
 
     def inputs(self, X: Any) -> tuple[np.ndarray, bool]:
-        """Return the rows of an input as an array, and whether the input was one row.
+        """Return the rows of an array or a table as an array, and whether `X` was one row.
 
         Raises:
             ValueError: as `decision_function`.

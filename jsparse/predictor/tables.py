@@ -50,12 +50,12 @@ class Encoded(NamedTuple):
             UnseenCategoryWarning: at the line that called this package.
         """
         if self.unseen:
-            places = [
+            phrases = [
                 f"column {name!r}: {listing(self.unseen_values[name], 5)} (rows: {count})"
                 for name, count in self.unseen.items()
             ]
             message = (
-                f"categories that training did not see: {'; '.join(places)}; each is predicted as "
+                f"categories that training did not see: {'; '.join(phrases)}; each is predicted as "
                 "different from all known categories. Correct the spelling, or train with rows of "
                 "these categories; to predict them in silence, ignore UnseenCategoryWarning"
             )
@@ -90,7 +90,7 @@ class Columns(abc.ABC):
 
 
 def encode_columns(schema: Schema, table: Columns, dtype: Any = "float64") -> Encoded:
-    """Return the inputs of a table, encoded by the schema.
+    """Return the inputs of a table as an array of `dtype`, encoded by the schema, with counts.
 
     The columns of the table may have any order. Columns that the schema does not know are ignored,
     and the target column may be absent.
@@ -135,17 +135,19 @@ def encode_columns(schema: Schema, table: Columns, dtype: Any = "float64") -> En
             n_missing[name] = int(missing.sum())
             first_missing[name] = table.name_row(int(np.argmax(missing)))
     if n_missing and not schema.impute:
-        places = [
+        phrases = [
             f"column {name!r} has {n_missing[name]} in {len(X)} rows, the first in {row}"
             for name, row in list(first_missing.items())[:5]
         ]
         more = f"; and {len(n_missing) - 5} more columns" if len(n_missing) > 5 else ""
-        raise TableError(f"missing values: {'; '.join(places)}{more}: {_IMPUTE}")
+        raise TableError(f"missing values: {'; '.join(phrases)}{more}: {_IMPUTE}")
     return Encoded(X, unseen, n_missing, unseen_values)
 
 
 def check_names(names: Sequence[str], wanted: Iterable[str], what: str) -> None:
     """Check that a table with columns of these `names` has the columns `wanted`.
+
+    The message of the error calls the wanted columns `what`, such as "the columns to drop".
 
     Raises:
         TableError: if columns are missing. The message has their names, and the most similar names
@@ -165,7 +167,7 @@ def check_names(names: Sequence[str], wanted: Iterable[str], what: str) -> None:
 
 
 def listing(values: Iterable[Any], most: int = 10) -> str:
-    """Return the first `most` values, cut to 80 characters, and the number of the others."""
+    """Return as text the first `most` values, each cut to 80 characters, and how many follow."""
     values = list(values)
     words = ", ".join(f"{value!r:.80}" for value in values[:most])
     return words if len(values) <= most else f"{words} and {len(values) - most} more"
@@ -318,12 +320,12 @@ class TableInMemory(Columns):
         return np.where(missing, number_of.get(None, -1), np.array(codes, int)), missing
 
     def values(self, column: Column, rows: np.ndarray) -> list[Any]:
-        """See `Columns.values`."""
+        """Return a column's values in some rows, given by their indices, for messages."""
         return _array(self._columns[column.name])[rows].tolist()
 
 
 def _as_text(value: Any) -> str:
-    """Return a number or boolean as Arrow writes it."""
+    """Return a number or boolean as the text that Arrow makes of it, such as "true" or "1"."""
     return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
 
 
@@ -373,7 +375,7 @@ def _array(column: Any) -> np.ndarray:
 
 
 def _objects(name: str, array: np.ndarray) -> _Values:
-    """Convert a column of Python objects to the type that its values share."""
+    """Convert a column of Python objects to the type that its values share; else TableError."""
     missing = np.array([_is_missing(value) for value in array.tolist()], bool)
     present = array[~missing].tolist()
     if not present:

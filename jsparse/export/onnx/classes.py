@@ -34,7 +34,7 @@ class Classes(NamedTuple):
 def of_two_classes(
     f: Tensor, labels: np.ndarray, inverse_temperatures: np.ndarray | None
 ) -> Classes:
-    """Return the answers for two classes: the second where the values `f (n, 1)` are at least 0."""
+    """Return the outputs for two classes: the second is predicted where `f (n, 1)` is >= 0."""
     graph = f.graph
     scores = graph.op("Squeeze", f, np.array([1]))
     is_second = graph.op("GreaterOrEqual", scores, 0.0)
@@ -58,7 +58,7 @@ def of_two_classes(
 def of_several_classes(
     scores: Tensor, labels: np.ndarray, inverse_temperatures: np.ndarray | None
 ) -> Classes:
-    """Return the answers for scores `(n, k)`: the class with the largest, the first at a tie."""
+    """Return the outputs for scores `(n, k)`: the largest is predicted, the first at a tie."""
     graph = scores.graph
     number = graph.op("ArgMax", scores, axis=1, keepdims=1)
     label = graph.op("Gather", labels, graph.op("Squeeze", number, np.array([1])))
@@ -76,7 +76,10 @@ def of_several_classes(
 
 
 def class_scores(f: Tensor, matrix: np.ndarray, decoding: str) -> Tensor:
-    """Return minus the distances of values `f (n, l)` from the classes' codes, shape `n k`."""
+    """Return minus the distances of values `f (n, l)` from the code's rows, shape `n k`.
+
+    `matrix` is the output code, shape `k l`. `decoding` is "hamming" or "loss".
+    """
     graph, problems = f.graph, float(matrix.shape[1])
     code = graph.constant(matrix.astype(np.int8)).cast()
     products = graph.op("Gemm", f, code, transB=1)

@@ -15,11 +15,11 @@ from .machine import values
 def interval(
     predictor: Predictor, conformal: ConformalScores, coverage: float, X: Tensor, f: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return lower and upper ends of the prediction intervals, each of shape `n c`.
+    """Return lower and upper ends of intervals, each of shape `n c`, or `n 1` for quantiles.
 
     Args:
         predictor: a regression.
-        conformal: its errors.
+        conformal: its errors on held-out rows.
         coverage: share of new rows whose target is inside their interval.
         X: raw inputs, shape `n d`.
         f: the values of the model, shape `n c`; sorted if they are several quantiles.
@@ -71,7 +71,7 @@ def prediction_set(
 
 
 def _margin_deficit(predictor: Predictor, f: Tensor) -> Tensor:
-    """Return `predictor.conformal.margin_deficit` for values `f (n, l)`, shape `n k`."""
+    """Return each class's margin deficit, shape `n k`, for values `f (n, l)` of the machine."""
     graph = f.graph
     if predictor.code is None:
         return f * np.array([[1, -1]], graph.dtype)
@@ -92,5 +92,5 @@ def _ranked(values: Tensor, counts: np.ndarray, rank: int) -> Tensor:
     ordered_counts = graph.op("Gather", counts.astype(np.int32), order)
     totals = graph.op("CumSum", ordered_counts, np.array(1))
     reached = graph.op("GreaterOrEqual", totals, np.array(rank, np.int32)).cast(np.int32)
-    place = graph.op("ArgMax", reached, axis=1, keepdims=1)
-    return graph.op("Squeeze", graph.op("GatherElements", ascending, place, axis=1), np.array([1]))
+    index = graph.op("ArgMax", reached, axis=1, keepdims=1)
+    return graph.op("Squeeze", graph.op("GatherElements", ascending, index, axis=1), np.array([1]))

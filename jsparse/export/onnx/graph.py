@@ -48,7 +48,7 @@ class Graph:
     def several(
         self, kind: str, count: int, *operands: Operand, domain: str = "", **attributes: Any
     ) -> list["Tensor"]:
-        """Append a node with `count` outputs; return them. See `op`."""
+        """Append a node of the operator `kind` with `count` outputs; return the outputs."""
         inputs = [self.constant(operand).name for operand in operands]
         stem = f"{kind.lower()}_{len(self.nodes)}"
         stems = [stem, *(f"{stem}_{number}" for number in range(1, count))]
@@ -80,7 +80,7 @@ class Graph:
         return tensors[0] if len(tensors) == 1 else self.op("Concat", *tensors, axis=1)
 
     def keep(self, tensors: Iterable["Tensor"]) -> None:
-        """Remove the nodes and constants on which none of the tensors depends."""
+        """Keep only the nodes and constants on which one of the tensors depends."""
         needed, nodes = {tensor.name for tensor in tensors}, []
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
@@ -92,9 +92,9 @@ class Graph:
     def rename(self, names: Mapping[str, str]) -> None:
         """Replace the names of tensors; `names` maps old to new names."""
         for node in self.nodes:
-            for places in (node.input, node.output):
-                for i, name in enumerate(places):
-                    places[i] = names.get(name, name)
+            for tensor_names in (node.input, node.output):
+                for i, name in enumerate(tensor_names):
+                    tensor_names[i] = names.get(name, name)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,11 +147,11 @@ class Tensor:
         return self.graph.op("Gather", self, np.asarray(numbers, np.int32), axis=0)
 
     def reduced(self, kind: str, axis: int, *, keep: bool = False) -> "Tensor":
-        """Return a reduction over one axis, such as "ReduceSum"."""
+        """Return the reduction `kind`, such as "ReduceSum", over an axis; `keep` it as length 1."""
         return self.graph.op(kind, self, np.array([axis]), keepdims=int(keep))
 
     def with_axis(self, axis: int) -> "Tensor":
-        """Return the tensor with a new axis of length 1."""
+        """Return the tensor with a new axis of length 1 at position `axis`."""
         return self.graph.op("Unsqueeze", self, np.array([axis]))
 
 

@@ -85,13 +85,13 @@ def _(kernel: kernels.Projected, X: Rows, Z: Points) -> Tensor:
 
 @cross_gram.register
 def _(kernel: kernels.Mixture, X: Rows, Z: Points) -> Tensor:
-    places = [np.flatnonzero(kernel.which == number) for number in range(len(kernel.kernels))]
+    groups = [np.flatnonzero(kernel.which == number) for number in range(len(kernel.kernels))]
     parts = [
-        cross_gram(part, X, Z.rows(place))
-        for part, place in zip(kernel.kernels, places, strict=True)
-        if len(place)
+        cross_gram(part, X, Z.rows(prototypes))
+        for part, prototypes in zip(kernel.kernels, groups, strict=True)
+        if len(prototypes)
     ]
-    return X.raw.graph.concatenated(parts).columns(np.argsort(np.concatenate(places)))
+    return X.raw.graph.concatenated(parts).columns(np.argsort(np.concatenate(groups)))
 
 
 def _unit(kernel: kernels.Stationary, d: int) -> np.ndarray:
@@ -100,7 +100,7 @@ def _unit(kernel: kernels.Stationary, d: int) -> np.ndarray:
 
 
 def _factor(kernel: kernels.Stationary) -> float:
-    """Return `a` for a kernel whose profile is a function of `a s`, `s` the squared distance."""
+    """Return `a` if the kernel's profile is a function of `a s`, `s` the squared distance."""
     if isinstance(kernel, kernels.RationalQuadratic):
         return 0.5 / float(kernel.alpha)
     return {kernels.RBF: 0.5, kernels.Laplacian: 1.0, kernels.Matern32: 3.0}.get(type(kernel), 5.0)
@@ -152,7 +152,7 @@ def _root(q: Tensor) -> Tensor:
 
 
 def _products(X: Tensor, Z: Tensor) -> Tensor:
-    """Return the inner products of all rows, shape `n m`."""
+    """Return the inner products of the rows of `X (n, d)` and of `Z (m, d)`, shape `n m`."""
     return X @ X.graph.op("Transpose", Z, perm=[1, 0])
 
 

@@ -22,7 +22,7 @@ def values(machine: Machine, X: Tensor) -> Tensor:
 
 @functools.singledispatch
 def scaled(scaling: Any, X: Tensor) -> Rows:
-    """Return inputs in the units of the prototypes."""
+    """Return raw inputs `X (n, d)` in the units of the prototypes; unscaled if scaling is None."""
     assert scaling is None
     return Rows(X)
 

@@ -37,7 +37,8 @@ def onnx_bytes(
 ) -> bytes:
     """Return the contents of an ONNX file that `onnx.checker` accepts; see `Model.to_onnx`.
 
-    Equal models give equal bytes.
+    `names` selects outputs of `answers`. With a `coverage` these include intervals or sets. Equal
+    models give equal bytes. For a name that no output has, raise ValueError.
     """
     schema, dtype = predictor.columns, predictor.dtype
     if schema is None:
@@ -83,10 +84,10 @@ def _selected(outputs: list[Output], names: Sequence[str] | Literal["all"]) -> l
 
 
 def answers(predictor: Predictor, X: Tensor, coverage: float | None = None) -> list[Output]:
-    """Return the outputs of a model. Some have the names that skl2onnx gives them.
+    """Return the outputs of a model at raw inputs `X (n, d)`; skl2onnx uses some of their names.
 
-    They are `variable` of a regression; `label`, `probabilities` if the model has them, and
-    `scores` of a classifier. With a coverage, `lower` and `upper`, or `prediction_set`, follow.
+    A regression has the output `variable`. A classifier has `label`, `probabilities` if it is
+    calibrated, and `scores`. With a coverage, `lower` and `upper`, or `prediction_set`, follow.
 
     Raises:
         ValueError: with a coverage, as `Predictor.interval` and `Predictor.predict_set`.
@@ -145,7 +146,7 @@ def ascending(f: Tensor, width: int) -> Tensor:
 def _value_info(
     name: str, dtype: np.dtype, width: int | None, contents: str = ""
 ) -> onnx.ValueInfoProto:
-    """Return ONNX's description of an input or output; `width` is as in `Output`."""
+    """Return ONNX's description of an input or output of `width` columns, None for a vector."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(object) if dtype.kind == "U" else dtype)
     shape = [ROWS] if width is None else [ROWS, width]
     return helper.make_tensor_value_info(name, kind, shape, doc_string=contents)

@@ -26,7 +26,7 @@ _TYPES = {
 
 
 def register_classifier(estimator: type, predictor_of: Callable[[Any], Predictor]) -> None:
-    """Register a class of classifiers; the outputs are the label and the probabilities.
+    """Register an estimator class with skl2onnx; the outputs are label and probabilities.
 
     `predictor_of` returns the predictor of a fitted estimator.
     """
@@ -50,7 +50,10 @@ def register_classifier(estimator: type, predictor_of: Callable[[Any], Predictor
 
 
 def register_regressor(estimator: type, predictor_of: Callable[[Any], Predictor]) -> None:
-    """Register a class of regressors; the output is the value. See `register_classifier`."""
+    """Register an estimator class of regressors with skl2onnx; the output is the value.
+
+    `predictor_of` returns the predictor of a fitted estimator.
+    """
 
     def shapes(operator: Any) -> None:
         width = predictor_of(operator.raw_operator).machine.intercept.size
@@ -67,7 +70,9 @@ def register_regressor(estimator: type, predictor_of: Callable[[Any], Predictor]
 
 
 def register_outliers(estimator: type, machine_of: Callable[[Any], tuple[Machine, float]]) -> None:
-    """Register a class of outlier detectors; the outputs are the label, -1 or +1, and the score.
+    """Register an estimator class of outlier detectors with skl2onnx.
+
+    The outputs are the label, -1 for outliers or +1, and the score, negative for outliers.
 
     `machine_of` returns the machine of a fitted estimator, and the limit up to which the size of a
     score counts as rounding. Such scores become 0.
@@ -118,16 +123,16 @@ def _number_dtype(operator: Any) -> type[np.floating]:
 
 
 def _number_type(operator: Any) -> type:
-    """Return the type of skl2onnx for tensors of `_number_dtype`."""
+    """Return the type of skl2onnx for tensors of numbers in a pipeline, as `_number_dtype`."""
     double = _number_dtype(operator) is np.float64
     return data_types.DoubleTensorType if double else data_types.FloatTensorType
 
 
 def _rows(predictor: Predictor, operator: Any, container: Any) -> tuple[Graph, Tensor]:
-    """Return a graph and the rows that enter it; see `_input`.
+    """Return a graph and the input rows of an operator, cast to the predictor's dtype.
 
     Raises:
-        ValueError: if the predictor encodes columns of a table.
+        ValueError: as `_input`, and if the predictor encodes columns of a table.
     """
     columns = () if predictor.columns is None else predictor.columns.columns
     encoded = [c.name for c in columns if (c.categories, c.origin, c.fill) != (None, None, None)]

@@ -24,7 +24,7 @@ class Rows:
 
     @functools.cached_property
     def tensor(self) -> Tensor:
-        """The inputs, in the operations of the model."""
+        """The scaled inputs, shape `n d`, by the operations that the model computes them with."""
         dtype, tensor = self.raw.graph.dtype, self.raw
         tensor = tensor if self.shift is None else tensor - self.shift.astype(dtype)
         return tensor if self.scale is None else tensor / self.scale.astype(dtype)
@@ -61,6 +61,8 @@ def centred(
 ) -> tuple[Tensor, Tensor]:
     """Return rows and prototypes less a common centre, divided by `unit`, times `matrix`.
 
+    Their shapes are `n d` and `m d`, or with a matrix `n r` and `m r`.
+
     The centre is near the mean of the prototypes, so that an offset of the data costs no digits. It
     is rounded to the graph's dtype in the units of the raw rows, and the prototypes are centred at
     the same point. So all other rounding is relative to the differences.
@@ -68,7 +70,7 @@ def centred(
     Args:
         X: `n` rows.
         Z: `m` prototypes.
-        unit: shape `d`.
+        unit: divisor of each column, in scaled units, shape `d`.
         matrix: shape `d r`; None for the identity.
     """
     dtype = X.raw.graph.dtype

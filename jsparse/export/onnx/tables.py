@@ -53,7 +53,7 @@ def encoded(schema: Schema, graph: Graph) -> Tensor:
 
 
 def _encoded_column(column: Column, values: Tensor, schema: Schema) -> Tensor:
-    """Return the encoded inputs of one column, one or one for each category."""
+    """Return the encoded inputs of one column, shape `n 1`, or `n k` for `k` indicators."""
     graph = values.graph
     fill = column.fill if schema.impute else None
     if column.origin is not None:
