@@ -341,7 +341,7 @@ def solve(
     The unknown is `x = A' w`, where `A A'` approximates `Phi' W Phi + I/C`. The matrix of the
     system in `x` is then near the identity, so residuals measure errors. Each round of conjugate
     gradients starts from a residual computed as `Phi' W (y - Phi w)`. Its rounding error is far
-    smaller than that of the difference `Phi' W y - Phi' W Phi w`.
+    smaller than the error of the difference `Phi' W y - Phi' W Phi w`.
     """
     L, A = system.lower, _preconditioner(system, C)
 

@@ -124,7 +124,7 @@ class Fit(NamedTuple):
 
 
 def _exchange(state: State, form: Rows | Gram, n_kept: Int[Array, ""], *, rule: Rule) -> State:
-    """Fit the present atoms and those of the largest scores; keep the K largest coefficients."""
+    """Fit the present atoms and the atoms of largest scores; keep the K largest coefficients."""
     k, D, factor = len(state.support), form.n_atoms, (2 if rule == "cosamp" else 1)
     filled = (jnp.arange(k, dtype=jnp.int32) < n_kept) & (state.iterations >= 0)
     present = jnp.where(filled, state.support, D)

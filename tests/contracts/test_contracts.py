@@ -247,6 +247,8 @@ def test_the_command_line_sets_the_limits_of_a_method(name):
     for field in fields_of(name) & {"max_iterations", "max_prototypes"}:
         words = ["fit", "x", "--target", "y", "--method", name, f"--{field.replace('_', '-')}", "7"]
         assert getattr(method_of(command_line().parse_args(words)), field) == 7
+    if "max_iterations" in fields_of(name):  # as the help text says
+        assert METHODS[name]().max_iterations == (5 if name == "ksp" else 200)
 
 
 # Fast tests train on streams in test_stream_training.py, and on meshes in on_eight_devices.py.
