@@ -335,6 +335,8 @@ def test_a_stated_machine_that_rounding_decides_has_its_stop_code():
             jsparse.train(X, y, task="regression", key=0, **stated | choice)
     model = jsparse.train(X, y, task="regression", key=0, C=1e9, **stated)
     assert model.statuses["cross-validation"] == PRECISION_LOST
+    many = jsparse.train_many([(X, y)], task="regression", key=0, C=1e9, **stated)
+    assert many.statuses["cross-validation"].tolist() == [PRECISION_LOST]
     assert np.isfinite(model.predict(X)).all()
 
 
