@@ -49,8 +49,9 @@ class State(NamedTuple):
 
     active: Int[Array, " k"]  # atoms in the order in which they entered, -1 in unused places
     sign: Float[Array, " k"]  # signs of the correlations of the active atoms
-    columns: Float[Array, "k D"]  # columns of A at the active atoms
-    factor: Float[Array, "k k"]  # Cholesky factor of A at the active atoms, and of I elsewhere
+    factor: Float[Array, "k k"]  # upper R with R'R = A at the active atoms; identity elsewhere
+    rows: Float[Array, "k D"]  # R'^(-1) times the rows of A at the active atoms; 0 elsewhere
+    direction: Float[Array, " k"]  # R'^(-1) sign
     inverse: Float[Array, ""]  # trace of inverse of A at the active atoms, scaled to diagonal 1
     weights: Float[Array, " k"]  # coefficients of the active atoms
     count: Int[Array, ""]  # number of active atoms
@@ -93,8 +94,9 @@ def init(
     return State(
         active=jnp.full(k, -1, jnp.int32),
         sign=jnp.zeros(k, b.dtype),
-        columns=jnp.zeros((k, D), b.dtype),
         factor=jnp.eye(k, dtype=b.dtype),
+        rows=jnp.zeros((k, D), b.dtype),
+        direction=jnp.zeros(k, b.dtype),
         inverse=jnp.zeros((), b.dtype),
         weights=jnp.zeros(k, b.dtype),
         count=jnp.zeros((), jnp.int32),
@@ -130,10 +132,8 @@ def step(
 
     # An atom in the span of the active atoms stays level with them, so it is skipped.
     atom, has_atom = jnp.maximum(state.entering, 0), state.entering >= 0
-    column = columns(atom[None])[0]
-    square, at = diagonal[atom], jnp.maximum(state.active, 0)
-    at_active = jnp.where(state.active >= 0, column[at], 0)
-    row = jax.scipy.linalg.solve_triangular(state.factor, at_active, lower=True)
+    column, square = columns(atom[None])[0], diagonal[atom]
+    row = state.rows[:, atom]  # the part of the column in the span of the active atoms
     pivot = column[atom] - jnp.sum(jnp.square(row))
     skips = has_atom & ~(pivot > NOISE * eps * square)
     # If A is positive semi-definite, |a_ij|^2 <= a_ii a_jj up to rounding.
@@ -144,22 +144,30 @@ def step(
     finite = jnp.all(jnp.isfinite(column) | ~has_atom)
     advances = finite & ~indefinite & ~full & ~exhausted
     joins = has_atom & ~skips & advances
-    new = joins & (slots == state.count)
-    root = jnp.sqrt(jnp.where(joins, pivot, 1))
-    factor = jnp.where(new[:, None], (row + jnp.where(new, root, 0))[None, :], state.factor)
-    shares = jax.scipy.linalg.solve_triangular(state.factor, row, lower=True, trans=1)
-    total = state.inverse + (square + jnp.sum(diagonal[at] * jnp.square(shares))) / jnp.square(root)
-    inverse = jnp.where(joins, total, state.inverse)
-    active_columns = jnp.where(new[:, None], column[None, :], state.columns)
-    active = jnp.where(new, atom, state.active)
-    sign = jnp.where(new, jnp.sign(state.correlation[atom]), state.sign)
-    count = state.count + joins.astype(jnp.int32)
     skipped = state.skipped | (skips & (jnp.arange(D, dtype=jnp.int32) == atom))
+
+    # One product with the rows gives all that this step needs of A.
+    coordinates = dot(state.factor, state.weights)  # A w = rows' coordinates
+    in_span, slope, fitted = dot(jnp.stack([row, state.direction, coordinates]), state.rows)
+    root = jnp.sqrt(jnp.where(joins, pivot, 1))
+    place = jnp.minimum(state.count, k - 1)
+    new_row = jnp.where(joins, (column - in_span) / root, state.rows[place])
+    rows = state.rows.at[place].set(new_row)
+    new = joins & (slots == state.count)
+    factor = jnp.where(new[None, :], (row + jnp.where(new, root, 0))[:, None], state.factor)
+    active = jnp.where(new, atom, state.active)
+    new_sign = jnp.sign(state.correlation[atom])
+    sign = jnp.where(new, new_sign, state.sign)
+    new_direction = (new_sign - jnp.sum(row * state.direction)) / root
+    direction = jnp.where(new, new_direction, state.direction)
+    slope = jnp.where(joins, slope + new_direction * new_row, slope)
+    count = state.count + joins.astype(jnp.int32)
 
     # In this direction all active correlations fall at an equal rate.
     inside, at = active >= 0, jnp.maximum(active, 0)
-    direction = jnp.where(inside, jax.scipy.linalg.cho_solve((factor, True), sign), 0)
-    slope = dot(direction, active_columns)
+    sides = jnp.stack([direction, new.astype(b.dtype)], axis=1)
+    move, last_of_inverse = jax.scipy.linalg.solve_triangular(factor, sides).T
+    inverse = state.inverse + jnp.sum(diagonal[at] * jnp.square(last_of_inverse))
     level = jnp.max(jnp.where(inside, jnp.abs(state.correlation[at]), 0))
     # The exact slope of active atoms is 1, so its deviation estimates the rounding.
     noise = jnp.max(jnp.where(inside, jnp.abs(slope[at] * sign - 1), 0), initial=16 * eps)
@@ -169,7 +177,7 @@ def step(
     speed = 1 - jnp.stack([slope, -slope])  # of atoms towards the active correlations
     approaching = inactive[None] & (speed > noise)
     entry = jnp.min(_time_to_close(level - signed, speed, approaching), axis=0)
-    shrinkage = -direction * sign  # of the magnitudes of the active coefficients
+    shrinkage = -move * sign  # of the magnitudes of the active coefficients
     departure = _time_to_close(state.weights * sign, shrinkage, inside & (shrinkage > 0))
     first = jnp.argmin(departure).astype(jnp.int32)
     step_length = jnp.min(entry, initial=level)
@@ -177,8 +185,8 @@ def step(
     entering = jnp.where(~leaves & (step_length < level), jnp.argmin(entry), -1).astype(jnp.int32)
     step_length = jnp.where(advances, jnp.where(leaves, departure[first], step_length), 0)
 
-    weights = jnp.where(leaves & (slots == first), 0, state.weights + step_length * direction)
-    correlation = b - dot(weights, active_columns)
+    weights = jnp.where(leaves & (slots == first), 0, state.weights + step_length * move)
+    correlation = b - fitted - step_length * slope
     dense = jnp.zeros(D, b.dtype).at[jnp.where(inside, active, D)].add(weights, mode="drop")
     norm, penalty = jnp.linalg.norm(correlation), level - step_length
     deviation = jnp.where(inside, jnp.abs(correlation[at] * sign - penalty), 0)
@@ -195,7 +203,10 @@ def step(
     from_corner = advances & (jnp.arange(s + 1, dtype=jnp.int32) >= corner)
     condition = jnp.maximum(count.astype(b.dtype) * inverse, 1)
     path = AnglePath(
-        coefficients=jnp.where(from_corner[:, None], dense[None], path.coefficients),
+        # `run` repeats the last corner in the rows after it.
+        coefficients=path.coefficients.at[corner].set(
+            jnp.where(advances, dense, path.coefficients[corner])
+        ),
         penalty=jnp.where(from_corner, penalty, path.penalty),
         cardinality=jnp.where(from_corner, count, path.cardinality),
         residual_norm=jnp.where(from_corner, norm, path.residual_norm),
@@ -207,8 +218,9 @@ def step(
     next_state = State(
         active=active,
         sign=sign,
-        columns=active_columns,
         factor=factor,
+        rows=rows,
+        direction=direction,
         inverse=inverse,
         weights=weights,
         count=count,
@@ -218,26 +230,53 @@ def step(
         violation=jnp.maximum(state.violation, jnp.where(advances, violation, 0)),
         path=path,
     )
-    return jax.lax.cond(leaves, _leave, lambda state, which: state, next_state, first)
+    if not lasso:
+        return next_state
+    return jax.lax.cond(
+        leaves, lambda state: _leave(state, first, diagonal), lambda state: state, next_state
+    )
 
 
-def _leave(state: State, which: Int[Array, ""]) -> State:
-    """Remove the active atom `state.active[which]`, shift later ones, and factorise again."""
-    k = state.active.shape[0]
+def _leave(state: State, which: Int[Array, ""], diagonal: Float[Array, " D"]) -> State:
+    """Remove the active atom `state.active[which]`, and shift later ones.
+
+    Without its column, R has one element below the diagonal in every later column. Rotations of
+    neighbouring rows remove these elements, and leave `factor' rows` unchanged.
+    """
+    k, last = state.active.shape[0], state.count - 1
     slots = jnp.arange(k, dtype=jnp.int32)
     source = jnp.minimum(jnp.where(slots >= which, slots + 1, slots), k - 1)
-    active = jnp.where(slots == k - 1, -1, state.active[source])
-    inside = active >= 0
-    columns = jnp.where(inside[:, None], state.columns[source], 0)
-    factor, inverse = factored(columns[:, jnp.maximum(active, 0)], inside)
+    inside = slots < last
+    active = jnp.where(inside, state.active[source], -1)
+    tables = state.factor[:, source], state.rows, state.direction[:, None]
+
+    def rotate(j: Int[Array, ""], tables: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Rotate rows `j` and `j + 1` so that element `j + 1, j` of the first table becomes 0."""
+        upper, lower = tables[0][j, j], tables[0][j + 1, j]
+        norm = jnp.hypot(upper, lower)
+        cosine, sine = upper / norm, lower / norm
+        rotation = jnp.stack([jnp.stack([cosine, sine]), jnp.stack([-sine, cosine])])
+
+        def rotated(table: Float[Array, "k _"]) -> Float[Array, "k _"]:
+            pair = jax.lax.dynamic_slice_in_dim(table, j, 2)
+            return jax.lax.dynamic_update_slice_in_dim(table, dot(rotation, pair), j, 0)
+
+        return jax.tree.map(rotated, tables)
+
+    factor, rows, direction = jax.lax.fori_loop(which, last, rotate, tables)
+    identity = jnp.eye(k, dtype=factor.dtype)
+    factor = jnp.where(inside[:, None] & inside[None, :], jnp.triu(factor), identity)
+    inverse = jax.scipy.linalg.solve_triangular(factor, identity)
+    active_diagonal = jnp.where(inside, diagonal[jnp.maximum(active, 0)], 0)
     return state._replace(
         active=active,
         sign=jnp.where(inside, state.sign[source], 0),
-        columns=columns,
         factor=factor,
-        inverse=inverse,
+        rows=jnp.where(inside[:, None], rows, 0),
+        direction=jnp.where(inside, direction[:, 0], 0),
+        inverse=jnp.sum(jnp.square(inverse) * active_diagonal[:, None]),
         weights=jnp.where(inside, state.weights[source], 0),
-        count=state.count - 1,
+        count=last,
         # skipped atoms may now be independent of the active atoms
         skipped=jnp.zeros_like(state.skipped),
     )
@@ -263,7 +302,11 @@ def run(
     path, eps = state.path, epsilon(b.dtype)
     violated = state.violation > float(np.sqrt(eps)) * path.penalty[0]
     lost = (eps * jnp.max(path.condition) > LOST) | violated
-    return path._replace(status=jnp.maximum(path.status, precision_status(lost)))
+    corners = jnp.minimum(jnp.arange(len(path.penalty), dtype=jnp.int32), path.steps)
+    return path._replace(
+        coefficients=path.coefficients[corners],
+        status=jnp.maximum(path.status, precision_status(lost)),
+    )
 
 
 def lars(
