@@ -40,15 +40,18 @@ class KBP(Pursuit):
         """See `Pursuit.select`."""
         unit, factor = of_unit_length(system)
         k, sizes = self.largest_size, np.asarray(self.fit_sizes, np.int32)
+        # The path ends before the first atom whose coefficients would be rounding noise.
+        limits = {
+            "max_atoms": k, "max_iterations": k, "largest_condition": 1 / epsilon(unit.A.dtype),
+        }  # fmt: skip
         diagonal, zero = jnp.diagonal(unit.A)[None], jnp.zeros((), unit.A.dtype)
 
         def one(b: Float[Array, " p"]) -> Selected:
             """Return the machines of all sizes for the target with right-hand side `b`."""
             columns, targets, squares, scale = scaled(Columns(unit.A), b[None, :, None], diagonal)
-            target, limits = targets[0, :, 0], {"max_atoms": k, "max_iterations": k}
+            target = targets[0, :, 0]
             path = least_angle.run(columns, target, squares[0], zero, **limits, lasso=False)
             path = scale.unscaled_single(path)
-            # The path ends before the first atom whose coefficients would be rounding noise.
             error = epsilon(b.dtype) * path.condition[1:]
             noise = error > 1
             ends = jnp.any(noise)

@@ -1,6 +1,7 @@
 """Least angle regression and the LASSO path (Efron et al. 2004; Karsmakers 2011, Section 2.2)."""
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -282,7 +283,9 @@ def _leave(state: State, which: Int[Array, ""], diagonal: Float[Array, " D"]) ->
     )
 
 
-@functools.partial(compiled, static_argnames=("max_atoms", "max_iterations", "lasso"))
+@functools.partial(
+    compiled, static_argnames=("max_atoms", "max_iterations", "lasso", "largest_condition")
+)
 def run(
     columns: Columns,
     b: Float[Array, " D"],
@@ -292,10 +295,18 @@ def run(
     max_atoms: int,
     max_iterations: int,
     lasso: bool,
+    largest_condition: float = math.inf,
 ) -> AnglePath:
-    """Return the path of `lars`, or of `lasso`, in the units of the scaled arguments."""
+    """Return the path of `lars`, or of `lasso`, in the units of the scaled arguments.
+
+    After the first corner with a larger condition than `largest_condition`, the path ends with the
+    status RUNNING.
+    """
     state = jax.lax.while_loop(
-        lambda state: state.path.status == RUNNING,
+        lambda state: (
+            (state.path.status == RUNNING)
+            & ~(state.path.condition[state.path.steps] > largest_condition)
+        ),
         lambda state: step(state, columns, b, diagonal, tolerance, lasso=lasso),
         init(b, diagonal, max_atoms=max_atoms, max_iterations=max_iterations),
     )
