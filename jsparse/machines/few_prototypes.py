@@ -1,6 +1,7 @@
 """Settings of methods with a fixed, small number of prototypes, and of the direct method."""
 
 import abc
+import functools
 from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, Literal, cast
 
@@ -149,7 +150,7 @@ def _concatenated(sets: Sequence[Points]) -> Points:
     return Points(jax.device_put(X), None, max(points.status for points in sets))
 
 
-@compiled
+@functools.partial(compiled, loop=True)
 def _fit(
     method: FewPrototypes,
     kernel: Kernel,

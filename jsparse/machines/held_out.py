@@ -180,13 +180,22 @@ def each_fold_and_C(
 
     def one(pair: tuple[Array, Array]) -> tuple[PyTree, PyTree, Int[Array, ""]]:
         i, fold = pair
-        rows, family = parts.fold(fold), fit(C[i], fold)
-        values = family.values(rows.X)
-        return *on_fold(rows, values, each_size(i, values.shape[1])), family.status
+        return on_held_out_rows(fit(C[i], fold), parts.fold(fold), on_fold, i)
 
     s, v = len(C), len(parts.weights)
     predict = where_wanted(one, on_fold.wanted)
     return over_C_and_folds(map_systems(predict, C_and_folds(s, v)), on_fold, s, v)
+
+
+def on_held_out_rows(
+    family: Family, rows: Rows, on_fold: OnFold, C_index: Int[Array, ""]
+) -> tuple[PyTree, PyTree, Int[Array, ""]]:
+    """Return what `on_fold` computes from the values of machines at a fold, and their stop code.
+
+    The machines of every size of the `family` were fitted without the rows, with one `C`.
+    """
+    values = family.values(rows.X)
+    return *on_fold(rows, values, each_size(C_index, values.shape[1])), family.status
 
 
 def where_wanted(

@@ -349,6 +349,11 @@ class Method(eqx.Module):
         """Whether each `C` and fold is fitted from `FoldSums`, which a search can then keep."""
         return False
 
+    @property
+    def fits_each_fold(self) -> bool:
+        """Whether `held_out` only calls `fit`, once for each fold and `C`."""
+        return type(self).held_out is Method.held_out
+
     @abc.abstractmethod
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return the points that may become prototypes, given the untuned kernel."""

@@ -39,6 +39,7 @@ from ..validation.validate import (
     WithPredictions,
     mean_losses,
 )
+from .fold_fits import held_out_by_fits
 from .kept import Evaluated, KeptEvaluations
 from .plan import Plan
 
@@ -120,6 +121,7 @@ class KeptSums(NamedTuple):
 
 
 HeldOutRows = RowsOfFolds | SumsOfFolds | KeptSums
+mean_of_losses = compiled(mean_losses)
 
 
 @compiled
@@ -297,8 +299,14 @@ class TrainingSource(abc.ABC):
         on_fold: OnFold,
     ) -> HeldOut:
         """See `Source`."""
-        held = hold_out(self.held_out_rows(problem, theta), C, on_fold)
+        held = self._hold_out(problem, theta, C, on_fold)
         return on_default_device(self.placed.mesh, held._replace(total=None))
+
+    def _hold_out(
+        self, problem: Problem, theta: Float[Any, " p"], C: Float[Any, " s"], on_fold: OnFold
+    ) -> HeldOut:
+        """Return the results of `on_fold` for one kernel and a vector of `C`."""
+        return hold_out(self.held_out_rows(problem, theta), C, on_fold)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -421,7 +429,10 @@ class InMemory(TrainingSource):
         validation = self.known(problem, theta, C, on_fold.scoring)
         if validation is not None:
             return validation
-        validation = super()._evaluate(problem, theta, C, on_fold)
+        if self._fits_one_by_one(problem):
+            validation = mean_of_losses(self._hold_out(problem, theta, C, on_fold))
+        else:
+            validation = super()._evaluate(problem, theta, C, on_fold)
         if on_fold.keeps_all:
             every = np.ones((len(C), self.n_folds), bool)
             wanted = every if on_fold.wanted is None else np.asarray(on_fold.wanted)
@@ -433,6 +444,18 @@ class InMemory(TrainingSource):
                 )
             )  # fmt: skip
         return validation
+
+    def _hold_out(
+        self, problem: Problem, theta: Float[Any, " p"], C: Float[Any, " s"], on_fold: OnFold
+    ) -> HeldOut:
+        """See `TrainingSource`."""
+        if self._fits_one_by_one(problem):
+            return held_out_by_fits(problem, theta, C, self.placed, self.folds, on_fold)
+        return super()._hold_out(problem, theta, C, on_fold)
+
+    def _fits_one_by_one(self, problem: Problem) -> bool:
+        """Return whether the host calls one compiled fit for each fold and `C`."""
+        return problem.method.fits_each_fold and self.every_fold(1) is not None
 
     def known(
         self, problem: Problem, theta: Float[Any, " p"], C: Float[Any, " s"], scoring: Scoring

@@ -1,0 +1,72 @@
+"""Predictions of held-out rows on the host: one call of a compiled fit for each fold and `C`.
+
+The same program then makes the last fit to all rows. A program of all folds, such as
+`source.evaluate`, would contain the fit once more, and for some methods compiling the fit takes
+longer than running it.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from .._programs import compiled
+from ..machines.family import Family
+from ..machines.held_out import HeldOut, OnFold, on_held_out_rows, over_C_and_folds
+from ..machines.rows import Rows
+from ..search.problem import Problem
+from ..validation.folds import Folds
+
+
+def held_out_by_fits(
+    problem: Problem,
+    theta: Float[np.ndarray, " p"],
+    C: Float[np.ndarray, " s"],
+    rows: Rows,
+    folds: Folds,
+    on_fold: OnFold,
+) -> HeldOut:
+    """Return the result of `Method.held_out`, for a method that fits each fold and `C` separately.
+
+    Only the folds that `on_fold.wanted` names are fitted; at least one must be.
+
+    Args:
+        problem: the method, the template, the points and the key.
+        theta: the kernel as a point of the template.
+        C: weights of the data-fit term.
+        rows: the rows, on one device.
+        folds: the folds of the rows.
+        on_fold: reduces the predictions of each fold.
+    """
+    kernel, s, v = problem.template.at(theta), len(C), len(folds.index)
+    wanted = np.ones((s, v), bool) if on_fold.wanted is None else np.asarray(on_fold.wanted)
+    index, valid, weights = (np.asarray(a) for a in (*folds, rows.weights))
+    results: dict[tuple[int, int], PyTree] = {}
+    for i, fold in np.argwhere(wanted):
+        training = weights.copy()
+        training[index[fold, valid[fold]]] = 0
+        training_rows = rows.with_weights(jax.device_put(training))
+        family = problem.method.fit(kernel, problem.points, C[i], training_rows, problem.key)
+        part = Folds(index[fold : fold + 1], valid[fold : fold + 1])
+        result = _reduce_fold(family, rows, part, on_fold, np.int32(i))
+        results[int(i), int(fold)] = jax.tree.map(np.asarray, result)
+    zeros = jax.tree.map(np.zeros_like, next(iter(results.values())))
+    pairs = [results.get(pair, zeros) for pair in np.ndindex(s, v)]
+    stacked: Any = jax.tree.map(lambda *arrays: np.stack(arrays), *pairs)
+    return _join(stacked, on_fold, np.zeros((s, v), bool))
+
+
+@compiled
+def _reduce_fold(
+    family: Family, rows: Rows, fold: Folds, on_fold: OnFold, C_index: Int[Array, ""]
+) -> tuple[PyTree, PyTree, Int[Array, ""]]:
+    """Return what `on_fold` computes from the machines' predictions of a fold, and their status."""
+    return on_held_out_rows(family, rows.by_fold(fold).fold(jnp.int32(0)), on_fold, C_index)
+
+
+@compiled
+def _join(results: tuple[PyTree, PyTree, Array], on_fold: OnFold, pairs: Array) -> HeldOut:
+    """Return the `HeldOut` of results for each `C` and fold; `pairs` has the shape `s v`."""
+    return over_C_and_folds(results, on_fold, *pairs.shape)
