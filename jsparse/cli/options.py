@@ -224,7 +224,7 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
     codes = ["one-versus-rest", "one-versus-one", "minimum-output"]
     add("--multiclass", choices=codes, default=codes[0], help="more than two classes as problems")
     add("--balanced", action="store_true", help="give all classes equal weight")
-    add("--folds", type=types.folds, metavar="V", help="default: 10")
+    add("--folds", type=types.folds, metavar="V", help="default: 5 or 10, by the method")
     searches = ["profile", "annealing", "gradient", "recursive", "auto"]
     add("--search", choices=searches, help="default: profile with --method, else by the preset")
     add(

@@ -282,7 +282,8 @@ class KernelMachineClassifier(_WithMethodParameter, Classifier):
         class_weight: weight factors by class label; "balanced" for equal total weights; None
             for 1.
         cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
+            for 10 or, with methods that take much longer for each fold, 5; at most the number
+            of rows.
         out_of_fold: whether to keep the held-out errors, which calibrate probabilities,
             intervals and sets; "machines" also keeps the machines of the folds, see
             `jsparse.train`.
@@ -370,7 +371,8 @@ class KernelMachineRegressor(_WithMethodParameter, Regressor):
             category, "kernel" compares categories in the kernel, see `jsparse.kernels.Mixed`.
         C: "auto" to tune the weight of the data-fit term, or a number.
         cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto"
-            for 10, or the number of rows if that is less.
+            for 10 or, with methods that take much longer for each fold, 5; at most the number
+            of rows.
         out_of_fold: whether to keep the held-out errors, which calibrate probabilities,
             intervals and sets; "machines" also keeps the machines of the folds, see
             `jsparse.train`.

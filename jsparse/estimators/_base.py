@@ -24,7 +24,7 @@ from ..search.gradient import Automatic, Gradient
 from ..search.recursive import Recursive
 from ..search.run import Progress, Tuning
 from ..search.strategies import Annealing, Profile, Search
-from ..training.choices import KERNELS, KernelLike, default_folds
+from ..training.choices import KERNELS, KernelLike
 from ..training.inputs import WeightedRows, check_labels, weighted_rows
 from ..training.settings import Multiclass, Resources
 from ..training.train import train
@@ -37,7 +37,7 @@ from ._declaration import (
     documentation,
     parameters_of,
 )
-from ._folds import folds_of
+from ._folds import FoldsLike, folds_of
 from ._inputs import Categories, encoded_rows, training_rows
 from ._sklearn import (
     BaseEstimator,
@@ -152,11 +152,18 @@ class Machine(BaseEstimator):
         """Return the method with the settings that the parameters state."""
         return self.method_class(**self._method_settings())
 
-    def _settings(self, shape: Shape) -> dict[str, Any]:
-        """Return the arguments of `train` for method, kernel, search and the scaling of columns."""
+    def _settings(
+        self, weighted: WeightedRows, folds: FoldsLike, d: int, classes: int | None
+    ) -> dict[str, Any]:
+        """Return the arguments of `train` for method, kernel, search and the scaling of columns.
+
+        The arguments are the weighted rows, the argument `folds` of `train`, and the numbers of
+        columns and of classes.
+        """
+        method = self.make_method()
         return {
-            "method": limited_to_rows(self.make_method(), shape),
-            "kernel": self._kernel(shape.d),
+            "method": limited_to_rows(method, _shape(method, weighted, folds, d, classes)),
+            "kernel": self._kernel(d),
             "search": self._search(),
             "columns": self.columns,
         }
@@ -189,7 +196,7 @@ class Machine(BaseEstimator):
             present = np.unique(weighted.select(y))
             check_labels(present, len(weighted.index), weighted.n)  # before any warning
             n_classes = len(present)
-        settings = self._settings(_shape(weighted, folds, X.shape[1], n_classes))
+        settings = self._settings(weighted, folds, X.shape[1], n_classes)
         C = None if isinstance(self.C, str) else np.array([real("C", self.C, 0.0, above=True)])
         with jax.enable_x64(X.dtype == np.float64):
             trained = train(
@@ -348,14 +355,14 @@ class Machine(BaseEstimator):
 
 
 def _shape(
-    weighted: WeightedRows, folds: int | Folds | Literal["auto"], d: int, classes: int | None
+    method: Method, weighted: WeightedRows, folds: FoldsLike, d: int, classes: int | None
 ) -> Shape:
     """Return the numbers of rows of positive weight, of columns and of classes, as a `Shape`."""
     n = len(weighted.index)
     if isinstance(folds, Folds):
         largest_fold = int(np.asarray(folds.valid).sum(axis=1).max())
     else:
-        largest_fold = -(-n // (default_folds(n) if isinstance(folds, str) else folds))
+        largest_fold = -(-n // (method.default_folds(n) if isinstance(folds, str) else folds))
     return Shape(n=n, n_present=n, training=n - largest_fold, d=d, classes=classes, linear=False)
 
 

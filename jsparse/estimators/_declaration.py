@@ -43,7 +43,7 @@ class SharedParameters:
             "one_versus_one", "minimum_output", or a matrix with the code of a class in each row.
         class_weight: weight factors by class label; "balanced" for equal total weights; None for 1.
         cv: number of folds, a splitter, or a list of splits that hold out each row once; "auto" for
-            10, or the number of rows if that is less.
+            10 or, with methods that take much longer for each fold, 5; at most the number of rows.
         out_of_fold: whether to keep the held-out errors, which calibrate probabilities, intervals
             and sets; "machines" also keeps the machines of the folds, see `jsparse.train`.
         search: "profile" (one lengthscale), "gradient" or "recursive" (a lengthscale for every

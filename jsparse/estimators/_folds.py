@@ -10,10 +10,10 @@ from ..predictor.checks import row_index
 from ..training.inputs import WeightedRows
 from ..validation.folds import Folds, folds_from_assignment
 
+FoldsLike = int | Folds | Literal["auto"]
 
-def folds_of(
-    cv: Any, X: np.ndarray, y: np.ndarray, weighted: WeightedRows
-) -> int | Folds | Literal["auto"]:
+
+def folds_of(cv: Any, X: np.ndarray, y: np.ndarray, weighted: WeightedRows) -> FoldsLike:
     """Return the argument `folds` of `train`; `cv` is "auto", a number, a splitter or splits.
 
     A splitter gets only the rows of positive weight. Returned `Folds` number the rows as in `X`.

@@ -28,14 +28,15 @@ from ..machines import (
     SparseRidge,
     SpSVM,
 )
-from ..machines.method import Shape
 from ..search.recursive import Recursive
 from ..search.strategies import Profile, Search
 from ..training.choices import make_kernel
+from ..training.inputs import WeightedRows
 from ..training.presets import Preset
 from ..training.trained import Trained
 from ._base import Classifier, Machine, Regressor
 from ._declaration import Parameter, SharedParameters, parameters_of
+from ._folds import FoldsLike
 from ._partial_fit import MoreRowsClassifier, MoreRowsRegressor
 from ._sklearn import SVC, check_is_fitted
 
@@ -53,11 +54,13 @@ class _WithMethodParameter(Machine):
             raise ValueError(f"method: expected one such as FixedSize(100), got {self.method!r}")
         return self.method
 
-    def _settings(self, shape: Shape) -> dict[str, Any]:
+    def _settings(
+        self, weighted: WeightedRows, folds: FoldsLike, d: int, classes: int | None
+    ) -> dict[str, Any]:
         settings = {"preset": self.preset, "n_prototypes": self.n_prototypes}
         if self.method is not None:
-            return settings | super()._settings(shape)
-        kernel, search = self._kernel(shape.d), self._search()
+            return settings | super()._settings(weighted, folds, d, classes)
+        kernel, search = self._kernel(d), self._search()
         return settings | {"kernel": kernel, "search": search, "columns": self.columns}
 
     def _search(self) -> Search | None:

@@ -62,6 +62,7 @@ class FewPrototypes(Sized):
     starts: int = setting(1)
 
     tasks: ClassVar[tuple[Task, ...]] = ("classification",)
+    usual_folds: ClassVar[int] = 5
     default_C: ClassVar[Float[np.ndarray, " s"]] = np.geomspace(0.1, 1000, 5)
     usual_prototypes: ClassVar[int] = 20
     range_of_auto: ClassVar[tuple[int, int]] = (5, 80)
@@ -188,7 +189,7 @@ def fit_arrays(
     return _fit_arrays(method, kernel, *arrays)
 
 
-@compiled
+@functools.partial(compiled, loop=True)
 def _fit_arrays(
     method: FewPrototypes, kernel: Kernel, points: Array, C: Array, X: Array, y: Array, w: Array
 ) -> Any:

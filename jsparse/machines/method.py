@@ -152,6 +152,7 @@ class Method(eqx.Module):
     title: ClassVar[str]  # name in tables of results
     max_rows: ClassVar[int | None] = None  # `compare` skips the method if there are more rows
     usual_prototypes: ClassVar[int] = 300  # upper limit of the default number of prototypes
+    usual_folds: ClassVar[int] = 10  # default number of folds, as in the source of the method
     tasks: ClassVar[tuple[Task, ...]] = ("classification", "regression")
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C  # values that tuning chooses from
     has_C: ClassVar[bool] = True  # whether the fit depends on `C`
@@ -210,6 +211,10 @@ class Method(eqx.Module):
             "move_prototypes: expected False but for FixedSize(m) with one number of prototypes, "
             f"got {self!r}"
         )
+
+    def default_folds(self, n: int) -> int:
+        """Return the default number of folds for `n` rows."""
+        return min(self.usual_folds, n)
 
     def values_of_C(self, C: ArrayLike | None) -> ArrayLike:
         """Return the values of `C` to choose from: the user's `C`, or `default_C` if it is None.

@@ -52,6 +52,7 @@ class Pursuit(CandidatesFromSums):
         ridge: a penalty: the mean squared error plus `ridge |coefficients|^2` is minimised.
     """
 
+    usual_folds: ClassVar[int] = 5
     has_C: ClassVar[bool] = False
     max_rows: ClassVar[int | None] = 20_000  # memory holds the values of the atoms at all rows
 

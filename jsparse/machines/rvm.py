@@ -85,6 +85,7 @@ class RVM(Method):
 
     name: ClassVar[str] = "rvm"
     title: ClassVar[str] = "relevance vector machine"
+    usual_folds: ClassVar[int] = 5
     has_C: ClassVar[bool] = False
     max_rows: ClassVar[int | None] = 1000
     info_powers: ClassVar[dict[str, int]] = {"noise": 2}

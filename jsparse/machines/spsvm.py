@@ -58,6 +58,7 @@ class SpSVM(Candidates):
     name: ClassVar[str] = "spsvm"
     title: ClassVar[str] = "sparse SVM"
     tasks: ClassVar[tuple[Task, ...]] = ("classification",)
+    usual_folds: ClassVar[int] = 5
     default_C: ClassVar[Float[np.ndarray, " s"]] = np.geomspace(0.1, 1000, 5)
 
     growth: ScalarLike = GROWTH

@@ -90,8 +90,3 @@ def projected(name: KernelLike, matrix: Float[np.ndarray, "r d"]) -> Kernel:
 def _with_unused_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of parameters, which it ignores, and two points."""
     return lambda _, x, z: function(x, z)
-
-
-def default_folds(n: int) -> int:
-    """Return the default number of folds for `n` rows."""
-    return min(10, n)

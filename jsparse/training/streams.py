@@ -19,7 +19,7 @@ from ..machines.method import Shape, TrainingRows
 from ..machines.rows import Rows
 from ..validation.folds import Folds
 from .checkpoint import Entry, RunState
-from .choices import default_folds, template_of
+from .choices import template_of
 from .data import TrainingData
 from .encoding import Encoding, code_of
 from .inputs import WeightedRows, check_labels, class_factors, warn_if_rounded
@@ -120,7 +120,7 @@ def _split_of(config: Config, sample_rows: int) -> Split:
         raise ValueError("folds: expected a number or a HoldOut with a stream, got Folds")
     if isinstance(folds, HoldOut):
         return Split(seed, 2, 1, folds.share)
-    n_folds = default_folds(sample_rows) if folds is None else folds
+    n_folds = config.method.default_folds(sample_rows) if folds is None else folds
     n_folds = whole_number("folds", n_folds, 2, sample_rows, "sample_rows")
     return Split(seed, n_folds, n_folds, 0.0)
 

@@ -25,7 +25,7 @@ from ..search.problem import Problem
 from ..search.template import split_kernel
 from ..validation.folds import Folds, plain_folds, stratified_folds
 from ..validation.sharding import shard
-from .choices import default_folds, template_of
+from .choices import template_of
 from .data import TrainingData
 from .encoding import Encoding, apply_scaling, check_codes, code_of, standardised, unscaled
 from .inputs import WeightedRows, check_labels, encoded_targets, row_weights
@@ -170,7 +170,7 @@ def number_of_folds(config: Config, n: int) -> int:
     """Return the number of random folds; if `n` rows are too few for it, raise a `ValueError`."""
     if n < 2:
         raise ValueError(f"X: expected at least two rows of positive weight, got {n}")
-    n_folds = default_folds(n) if config.folds is None else config.folds
+    n_folds = config.method.default_folds(n) if config.folds is None else config.folds
     return whole_number("folds", n_folds, 2, n, "the number of rows")
 
 

@@ -81,8 +81,9 @@ def train(
             for every column; `Recursive` learns a metric from the machine's derivatives;
             `Annealing` is the search of De Brabanter 2010. "auto" is `Gradient` for 100 rows or
             more on one device, else `Profile`.
-        folds: number of random folds, stratified for classification; "auto" for 10, or the number
-            of rows if that is less. Or the caller's `Folds`; for a stream a `HoldOut`. `Dual` is
+        folds: number of random folds, stratified for classification; "auto" for 10 or,
+            with `KSP`, `KMP`, `KBP`, `RVM`, `SpSVM` and the methods of Wu 2006, for 5; at most the
+            number of rows. Or the caller's `Folds`; for a stream a `HoldOut`. `Dual` is
             validated by leave-one-out, whatever the folds.
         metric: the metric to minimise and report: "misclassification", "mse", "mae", or "pinball"
             with `Robust(loss="quantile")`. The default is "misclassification" for classification
