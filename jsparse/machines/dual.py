@@ -41,7 +41,7 @@ from .dual_system import (
     without_intercept,
 )
 from .family import Family, diagnostics, single
-from .held_out import HeldOut, OnFold, Sums, each_C, with_size_axis
+from .held_out import HeldOut, OnFold, Solutions, Sums, each_C, with_size_axis
 from .method import MANY_C, Method, Points, Task, TrainingRows, option, replaced
 from .rows import FoldLayout, Rows
 from .stages import Chosen, Outcome, Stage, nearby_stages
@@ -144,8 +144,20 @@ class Dual(Method):
             machine = fit_classes(kernel, C, X, y, rows.code, weights)
         else:
             machine = fit(kernel, cast(ScalarLike, C), X, y, weights)
-        count = _count_present(weights)
-        return single(machine.expansion, machine.status, diagnostics(machine), count=count)
+        return _family(machine, weights)
+
+    def fit_and_sum(
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
+        sums: Solutions | None = None,
+    ) -> tuple[Family, Sums | None]:  # fmt: skip
+        """See `Method.fit_and_sum`: leave-one-out may have computed the machine, in `sums`."""
+        if sums is not None:
+            each_C = np.broadcast_to(np.asarray(C, rows.dtype), sums.intercepts.shape[1:])
+            same = np.asarray(sums.C)[:, None] == each_C[None]
+            if np.all(np.any(same, axis=0)):
+                places = np.argmax(same, axis=0).astype(np.int32)
+                return _family(_solution_at(kernel, sums, places, rows), rows.weights), None
+        return super().fit_and_sum(kernel, points, C, rows, key)
 
     def held_out(
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
@@ -154,7 +166,7 @@ class Dual(Method):
         """See `Method.held_out`: predict each row by `leave_one_out`."""
         n = len(rows)
         parts = rows.by_fold(self.validation_folds(folds, n))
-        values, statuses = leave_one_out_of(kernel, C, rows)
+        values, statuses, machines_of_all_rows = leave_one_out_of(kernel, C, rows)
         machines = each_C(C)
 
         # Fold i holds only row i.
@@ -162,7 +174,7 @@ class Dual(Method):
             return on_fold(parts.fold(row), values[None], machines)
 
         sums, kept_values = jax.vmap(score)(jnp.arange(n, dtype=jnp.int32), values)
-        return HeldOut(with_size_axis(sums), kept_values, statuses)
+        return HeldOut(with_size_axis(sums), kept_values, statuses, machines_of_all_rows)
 
     def validation_text(self, folds: int) -> str:
         """Return "leave-one-out", the validation in words; see `Method.validation_text`."""
@@ -348,6 +360,27 @@ def fit_classes(
     machine, *worst = jax.tree.map(lambda *problems: jnp.stack(problems, axis=-1), *fits)
     expansion = KernelExpansion(kernel, X, machine.coefficients, machine.intercept)
     return DualFit(expansion, *map(jnp.max, worst))
+
+
+@functools.partial(compiled, quickly=True)
+def _solution_at(
+    kernel: Kernel, solutions: Solutions, places: Int[Array, " l"], rows: Rows
+) -> DualFit:
+    """Return the machine whose `C` for each output has the given index in `solutions.C`."""
+    X, outputs = present_rows(rows.X, rows.weights), jnp.arange(len(places), dtype=jnp.int32)
+    coefficients = solutions.coefficients[places, :, outputs].T.reshape(len(X), *rows.outputs)
+    intercept = solutions.intercepts[places, outputs].reshape(rows.outputs)
+    return DualFit(
+        KernelExpansion(kernel, X, coefficients, intercept),
+        jnp.max(solutions.relative_residual[places]),
+        jnp.zeros((), jnp.int32),
+        jnp.max(solutions.statuses[places]),
+    )
+
+
+def _family(machine: DualFit, weights: Float[Array, " n"]) -> Family:
+    count = _count_present(weights)
+    return single(machine.expansion, machine.status, diagnostics(machine), count=count)
 
 
 _count_present = compiled(lambda weights: jnp.sum(weights > 0, dtype=jnp.int32), quickly=True)

@@ -8,7 +8,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._blocks import map_row_blocks, rows_in_block
-from .._numerics import dot, epsilon, present_rows, present_targets, rank_cutoff, with_derivative
+from .._numerics import (
+    dot,
+    epsilon,
+    present_rows,
+    present_targets,
+    rank_cutoff,
+    relative_size,
+    with_derivative,
+)
 from .._programs import compiled
 from .._status import NumericalError, status_of
 from .._types import CLike
@@ -18,6 +26,7 @@ from ..solvers.definite import factorise, inverse_by_blocks
 from ..solvers.ridge import Spectrum, shifted_inverse, spectrum
 from .dual_system import intercept_of, right_sides, solve_weighted, without_intercept
 from .fold_machines import expansion_of_folds
+from .held_out import Solutions
 from .rows import Rows
 
 
@@ -91,8 +100,8 @@ def leave_one_out_by_cholesky(
     X: Float[Array, "n d"],
     y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | None = None,
-) -> tuple[Float[Array, "s n *c"], Int[Array, " s"]]:
-    """Return the result of `leave_one_out` by a Cholesky factor for each `C`.
+) -> tuple[Float[Array, "s n *c"], Int[Array, " s"], Solutions]:
+    """Return the result of `leave_one_out`, and the machines, by a Cholesky factor for each `C`.
 
     Each `C` takes `2/3 n^3` operations at the speed of matrix products. Memory holds the kernel
     matrix, one factor and its inverse. Arguments are as for `leave_one_out`, and derivatives too,
@@ -105,14 +114,18 @@ def leave_one_out_by_cholesky(
     K = kernel.gram(X)
     rhs = root * right_sides(X, y)
 
-    def predict(C: Float[Array, ""]) -> tuple[Float[Array, "n c"], Int[Array, ""]]:
-        """Return the predictions of all rows, and the stop code, for one `C`."""
+    def predict(C: Float[Array, ""]) -> tuple[Float[Array, "n c"], Int[Array, ""], Solutions]:
+        """Return the predictions of all rows, their stop code and the machine, for one `C`."""
         factor = factorise(root * K * root.T, 1 / C)
         inverse = inverse_by_blocks(factor.lower)
         g = dot(inverse.T, dot(inverse, rhs))
-        # Multiply by K, not by `factor.matrix`, whose memory is free once the factor is computed.
-        residual = rhs - root * dot(K, root * g) - factor.shift * g
-        g = g + dot(inverse.T, dot(inverse, residual))
+
+        def residual(g: Float[Array, "n k"]) -> Float[Array, "n k"]:
+            # Multiply by K, not by `factor.matrix`, whose memory is free after the factorisation.
+            return rhs - root * dot(K, root * g) - factor.shift * g
+
+        g = g + dot(inverse.T, dot(inverse, residual(g)))
+        errors = residual(g)
         ones, total = g[:, :1], jnp.sum(root * g[:, :1])
         b = jnp.sum(root * g[:, 1:], axis=0, keepdims=True) / total
         g = g[:, 1:] - ones * b
@@ -127,31 +140,37 @@ def leave_one_out_by_cholesky(
         finite = jnp.all(jnp.isfinite(predictions))
         # `diagonal / C` is the `diagonal` of `leave_one_out`, at most 1.
         rounded = jnp.any(jnp.where(present, diagonal / C, 1) < 32 * epsilon(X.dtype))
-        return predictions, status_of(~finite, factor.lost | rounded)
+        alpha, errors = root * g, errors[:, 1:] - errors[:, :1] * b
+        machine = Solutions(
+            C, alpha, b[0], jnp.max(relative_size(errors.T, (root * targets).T), initial=0),
+            status_of(~(jnp.all(jnp.isfinite(alpha)) & jnp.all(jnp.isfinite(b))), factor.lost),
+        )  # fmt: skip
+        return predictions, status_of(~finite, factor.lost | rounded), machine
 
-    predictions, status = jax.lax.map(predict, C)
-    return predictions.reshape(len(C), n, *y.shape[1:]), status
+    predictions, status, machines = jax.lax.map(predict, C)
+    return predictions.reshape(len(C), n, *y.shape[1:]), status, machines
 
 
 def leave_one_out_of(
     kernel: Kernel, C: Float[Array, " s"], rows: Rows
-) -> tuple[Float[Array, "n s l"], Int[Array, " s"]]:
+) -> tuple[Float[Array, "n s l"], Int[Array, " s"], Solutions | None]:
     """Return leave-one-out predictions by row, `C` and output, and a stop code for each `C`.
 
-    If some problems of a code leave out rows, the predictions of each problem are computed apart.
+    Also return the machines of all rows, if they are known. If some problems of a code leave out
+    rows, the predictions of each problem are computed apart.
     """
     targets, weights = rows.target_columns, rows.problem_weights
     few = len(C) <= FEW_C and len(rows) >= MANY_ROWS
     predict = leave_one_out_by_cholesky if few else leave_one_out
     if weights.ndim == 1:
-        predictions, status = predict(kernel, C, rows.X, targets, weights)
-        return jnp.moveaxis(predictions, 0, 1), status
+        predictions, status, *machines = predict(kernel, C, rows.X, targets, weights)
+        return jnp.moveaxis(predictions, 0, 1), status, machines[0] if machines else None
 
     def predict_one(problem: tuple[Array, Array]) -> tuple[Float[Array, "s n"], Int[Array, " s"]]:
-        return predict(kernel, C, rows.X, *problem)
+        return predict(kernel, C, rows.X, *problem)[:2]
 
     predictions, status = jax.lax.map(predict_one, (targets.T, weights.T))
-    return jnp.transpose(predictions, (2, 1, 0)), jnp.max(status, axis=0)
+    return jnp.transpose(predictions, (2, 1, 0)), jnp.max(status, axis=0), None
 
 
 def machines_without_each(

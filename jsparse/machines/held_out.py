@@ -81,6 +81,22 @@ class Start(NamedTuple):
     __repr__ = short_repr
 
 
+class Solutions(NamedTuple):
+    """The machines of all rows for each of `s` values of `C`, in the dual."""
+
+    C: Float[Array, " s"]
+    coefficients: Float[Array, "s n l"]
+    intercepts: Float[Array, "s l"]
+    relative_residual: Float[Array, " s"]  # see `dual.DualFit`
+    statuses: Int[Array, " s"]
+
+    __repr__ = short_repr
+
+
+Known = Sums | Start | Solutions
+"""What validation knows of all rows, from which a fit to them can start."""
+
+
 class HeldOut(NamedTuple):
     """The results of `on_fold` for `v` folds of `r` rows, `s` values of `C` and `k` sizes.
 
@@ -90,7 +106,7 @@ class HeldOut(NamedTuple):
     sums: PyTree  # sums over the rows of each fold, shape `v s .. k`
     kept: PyTree  # results for each row, the second pytree of `OnFold`, shape `v r ..`
     statuses: Int[Array, " s"]  # for each `C`, the worst stop code over folds
-    total: Sums | Start | None = None  # what a fit to all rows can start from, if it is known
+    total: Known | None = None  # what a fit to all rows can start from, if it is known
 
     __repr__ = short_repr
 

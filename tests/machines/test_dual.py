@@ -127,8 +127,17 @@ def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype):
     C = np.array([0.3, 20.0], dtype)
     arguments = RBF(1.3), jnp.asarray(C), jnp.asarray(X), jnp.asarray(y), jnp.asarray(w)
     values, status = dual.leave_one_out(*arguments)
-    others, other_status = leave_one_out_by_cholesky(*arguments)
+    others, other_status, machines = leave_one_out_by_cholesky(*arguments)
     np.testing.assert_array_equal(status, other_status)
+    for i in range(2):
+        fit = dual.fit(RBF(1.3), arguments[1][i], *arguments[2:])
+        tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == "float32" else {"rtol": 1e-9}
+        np.testing.assert_allclose(
+            machines.coefficients[i], fit.expansion.coefficients, **tolerance
+        )
+        np.testing.assert_allclose(machines.intercepts[i], fit.expansion.intercept, **tolerance)
+        assert machines.relative_residual[i] < 2 * fit.relative_residual
+        assert machines.statuses[i] == fit.status
     np.testing.assert_allclose(values, others, atol=2e-3 if np.finfo(dtype).eps > 1e-10 else 1e-9)
     # Rounding that decides is told by both.
     twice = jnp.concatenate([arguments[2]] * 2), jnp.concatenate([arguments[3]] * 2)
