@@ -48,7 +48,7 @@ def held_out_by_fits(
         training = weights.copy()
         training[index[fold, valid[fold]]] = 0
         training_rows = rows.with_weights(jax.device_put(training))
-        one_C: Any = C[i]
+        one_C = jax.device_put(C[i])
         family = problem.method.fit(kernel, problem.points, one_C, training_rows, problem.key)
         part = Folds(index[fold : fold + 1], valid[fold : fold + 1])
         result = _reduce_fold(family, rows, part, on_fold, np.int32(i))

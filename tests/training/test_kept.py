@@ -35,12 +35,16 @@ def test_held_out_values_come_from_the_search(name, monkeypatch):
     """They take no evaluation, and equal the values after a search that keeps nothing."""
     method, after_search = KEPT[name], []
     X, y, task = rows(method)
-    evaluate, held_out_values = source.evaluate, source.TrainingSource.held_out_values
+    held_out_values = source.TrainingSource.held_out_values
+    evaluations = {name: getattr(source, name) for name in ("evaluate", "held_out_by_fits")}
 
     def counted(self, *arguments):
-        monkeypatch.setattr(source, "evaluate", lambda *a: after_search.append(a) or evaluate(*a))
+        for name, evaluate in evaluations.items():
+            count = lambda *a, evaluate=evaluate: after_search.append(a) or evaluate(*a)  # noqa: E731
+            monkeypatch.setattr(source, name, count)
         values = held_out_values(self, *arguments)
-        monkeypatch.setattr(source, "evaluate", evaluate)
+        for name, evaluate in evaluations.items():
+            monkeypatch.setattr(source, name, evaluate)
         return values
 
     monkeypatch.setattr(source.TrainingSource, "held_out_values", counted)
