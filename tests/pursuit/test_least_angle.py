@@ -11,7 +11,9 @@ from reference import pursuit as reference
 from sklearn.linear_model import lars_path
 
 from jsparse import pursuit
-from jsparse._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, PRECISION_LOST
+from jsparse._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, PRECISION_LOST, RUNNING
+from jsparse.pursuit import least_angle
+from jsparse.pursuit.system import Columns
 
 D = 8
 # Of one shape almost everywhere, for one compilation.
@@ -195,3 +197,21 @@ def test_debiased_is_differentiable():
         return jnp.sum(jnp.square(solution.coefficients)) + jnp.sum(solution.residual_norm)
 
     check_grads(jax.jit(last), (A, b), order=1, modes=["fwd", "rev"], rtol=1e-5)
+
+
+def test_a_path_ends_at_the_first_corner_above_the_largest_condition():
+    X, y = data("plain", 3)
+    A, b = jnp.asarray(X.T @ X), jnp.asarray(X.T @ y)
+    run = partial(
+        least_angle.run, Columns(A), b, jnp.diagonal(A), jnp.zeros(()), max_atoms=D,
+        max_iterations=D, lasso=False,
+    )  # fmt: skip
+    whole, part = run(), run(largest_condition=50.0)
+    steps = int(part.steps)
+    assert part.condition[steps] > 50 > part.condition[steps - 1]
+    assert steps < whole.steps
+    assert int(part.status) == RUNNING
+    np.testing.assert_allclose(part.coefficients[: steps + 1], whole.coefficients[: steps + 1])
+    np.testing.assert_array_equal(
+        part.coefficients[steps:], part.coefficients[steps][None].repeat(D + 1 - steps, 0)
+    )
