@@ -52,7 +52,7 @@ class State(NamedTuple):
     sign: Float[Array, " k"]  # signs of the correlations of the active atoms
     factor: Float[Array, "k k"]  # upper R with R'R = A at the active atoms; identity elsewhere
     rows: Float[Array, "k D"]  # R'^(-1) times the rows of A at the active atoms; 0 elsewhere
-    direction: Float[Array, " k"]  # R'^(-1) sign
+    reduced_sign: Float[Array, " k"]  # R'^(-1) sign
     inverse: Float[Array, ""]  # trace of inverse of A at the active atoms, scaled to diagonal 1
     weights: Float[Array, " k"]  # coefficients of the active atoms
     count: Int[Array, ""]  # number of active atoms
@@ -97,7 +97,7 @@ def init(
         sign=jnp.zeros(k, b.dtype),
         factor=jnp.eye(k, dtype=b.dtype),
         rows=jnp.zeros((k, D), b.dtype),
-        direction=jnp.zeros(k, b.dtype),
+        reduced_sign=jnp.zeros(k, b.dtype),
         inverse=jnp.zeros((), b.dtype),
         weights=jnp.zeros(k, b.dtype),
         count=jnp.zeros((), jnp.int32),
@@ -149,7 +149,7 @@ def step(
 
     # One product with the rows gives all that this step needs of A.
     coordinates = dot(state.factor, state.weights)  # A w = rows' coordinates
-    in_span, slope, fitted = dot(jnp.stack([row, state.direction, coordinates]), state.rows)
+    in_span, slope, fitted = dot(jnp.stack([row, state.reduced_sign, coordinates]), state.rows)
     root = jnp.sqrt(jnp.where(joins, pivot, 1))
     place = jnp.minimum(state.count, k - 1)
     new_row = jnp.where(joins, (column - in_span) / root, state.rows[place])
@@ -159,15 +159,15 @@ def step(
     active = jnp.where(new, atom, state.active)
     new_sign = jnp.sign(state.correlation[atom])
     sign = jnp.where(new, new_sign, state.sign)
-    new_direction = (new_sign - jnp.sum(row * state.direction)) / root
-    direction = jnp.where(new, new_direction, state.direction)
-    slope = jnp.where(joins, slope + new_direction * new_row, slope)
+    new_reduced_sign = (new_sign - jnp.sum(row * state.reduced_sign)) / root
+    reduced_sign = jnp.where(new, new_reduced_sign, state.reduced_sign)
+    slope = jnp.where(joins, slope + new_reduced_sign * new_row, slope)
     count = state.count + joins.astype(jnp.int32)
 
     # In this direction all active correlations fall at an equal rate.
     inside, at = active >= 0, jnp.maximum(active, 0)
-    sides = jnp.stack([direction, new.astype(b.dtype)], axis=1)
-    move, last_of_inverse = jax.scipy.linalg.solve_triangular(factor, sides).T
+    sides = jnp.stack([reduced_sign, new.astype(b.dtype)], axis=1)
+    direction, last_of_inverse = jax.scipy.linalg.solve_triangular(factor, sides).T
     inverse = state.inverse + jnp.sum(diagonal[at] * jnp.square(last_of_inverse))
     level = jnp.max(jnp.where(inside, jnp.abs(state.correlation[at]), 0))
     # The exact slope of active atoms is 1, so its deviation estimates the rounding.
@@ -178,7 +178,7 @@ def step(
     speed = 1 - jnp.stack([slope, -slope])  # of atoms towards the active correlations
     approaching = inactive[None] & (speed > noise)
     entry = jnp.min(_time_to_close(level - signed, speed, approaching), axis=0)
-    shrinkage = -move * sign  # of the magnitudes of the active coefficients
+    shrinkage = -direction * sign  # of the magnitudes of the active coefficients
     departure = _time_to_close(state.weights * sign, shrinkage, inside & (shrinkage > 0))
     first = jnp.argmin(departure).astype(jnp.int32)
     step_length = jnp.min(entry, initial=level)
@@ -186,7 +186,7 @@ def step(
     entering = jnp.where(~leaves & (step_length < level), jnp.argmin(entry), -1).astype(jnp.int32)
     step_length = jnp.where(advances, jnp.where(leaves, departure[first], step_length), 0)
 
-    weights = jnp.where(leaves & (slots == first), 0, state.weights + step_length * move)
+    weights = jnp.where(leaves & (slots == first), 0, state.weights + step_length * direction)
     correlation = b - fitted - step_length * slope
     dense = jnp.zeros(D, b.dtype).at[jnp.where(inside, active, D)].add(weights, mode="drop")
     norm, penalty = jnp.linalg.norm(correlation), level - step_length
@@ -221,7 +221,7 @@ def step(
         sign=sign,
         factor=factor,
         rows=rows,
-        direction=direction,
+        reduced_sign=reduced_sign,
         inverse=inverse,
         weights=weights,
         count=count,
@@ -249,7 +249,7 @@ def _leave(state: State, which: Int[Array, ""], diagonal: Float[Array, " D"]) ->
     source = jnp.minimum(jnp.where(slots >= which, slots + 1, slots), k - 1)
     inside = slots < last
     active = jnp.where(inside, state.active[source], -1)
-    tables = state.factor[:, source], state.rows, state.direction[:, None]
+    tables = state.factor[:, source], state.rows, state.reduced_sign[:, None]
 
     def rotate(j: Int[Array, ""], tables: tuple[Array, ...]) -> tuple[Array, ...]:
         """Rotate rows `j` and `j + 1` so that element `j + 1, j` of the first table becomes 0."""
@@ -264,7 +264,7 @@ def _leave(state: State, which: Int[Array, ""], diagonal: Float[Array, " D"]) ->
 
         return jax.tree.map(rotated, tables)
 
-    factor, rows, direction = jax.lax.fori_loop(which, last, rotate, tables)
+    factor, rows, reduced_sign = jax.lax.fori_loop(which, last, rotate, tables)
     identity = jnp.eye(k, dtype=factor.dtype)
     factor = jnp.where(inside[:, None] & inside[None, :], jnp.triu(factor), identity)
     inverse = jax.scipy.linalg.solve_triangular(factor, identity)
@@ -274,7 +274,7 @@ def _leave(state: State, which: Int[Array, ""], diagonal: Float[Array, " D"]) ->
         sign=jnp.where(inside, state.sign[source], 0),
         factor=factor,
         rows=jnp.where(inside[:, None], rows, 0),
-        direction=jnp.where(inside, direction[:, 0], 0),
+        reduced_sign=jnp.where(inside, reduced_sign[:, 0], 0),
         inverse=jnp.sum(jnp.square(inverse) * active_diagonal[:, None]),
         weights=jnp.where(inside, state.weights[source], 0),
         count=last,
