@@ -172,9 +172,11 @@ def compiled(
         function: a pure function.
         quickly: compile without optimisation, which takes less time. Use it for short programs
             that run once in a fit, and for programs that spend nearly all their time in LAPACK.
-        loop: compile for a loop of many small operations that takes most of the time of a fit.
+        loop: compile for a loop of many small operations that takes most of the time of a fit. The
+            number of rows then has no effect. Not together with `quickly`.
         **options: options of `jax.jit`.
     """
+    assert not (quickly and loop)
     plain = jax.jit(function, **options)
 
     def jit_for(longest: int) -> Any:

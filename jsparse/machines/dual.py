@@ -150,13 +150,16 @@ class Dual(Method):
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
         sums: Solutions | None = None,
     ) -> tuple[Family, Sums | None]:  # fmt: skip
-        """See `Method.fit_and_sum`: leave-one-out may have computed the machine, in `sums`."""
+        """See `Method.fit_and_sum`: take the machine from leave-one-out's `sums`, or fit.
+
+        The machine is fitted unless `sums` has the `C` of every output.
+        """
         if sums is not None:
-            each_C = np.broadcast_to(np.asarray(C, rows.dtype), sums.intercepts.shape[1:])
-            same = np.asarray(sums.C)[:, None] == each_C[None]
-            if np.all(np.any(same, axis=0)):
-                places = np.argmax(same, axis=0).astype(np.int32)
-                return _family(_solution_at(kernel, sums, places, rows), rows.weights), None
+            C_of_output = np.broadcast_to(np.asarray(C, rows.dtype), sums.intercepts.shape[1:])
+            is_equal = np.asarray(sums.C)[:, None] == C_of_output[None]
+            if np.all(np.any(is_equal, axis=0)):
+                C_index = np.argmax(is_equal, axis=0).astype(np.int32)
+                return _family(_solution_at(kernel, sums, C_index, rows), rows.weights), None
         return super().fit_and_sum(kernel, points, C, rows, key)
 
     def held_out(
@@ -187,7 +190,7 @@ class Dual(Method):
 
     def fold_machines(
         self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,
-        folds: Any, key: Key | None, sums: Sums | None,
+        folds: Any, key: Key | None, sums: Solutions | None,
     ) -> KernelExpansion:  # fmt: skip
         """See `Method.fold_machines`: one matrix inverse gives the machines without each row."""
         index = np.asarray(folds.index)
@@ -364,21 +367,25 @@ def fit_classes(
 
 @functools.partial(compiled, quickly=True)
 def _solution_at(
-    kernel: Kernel, solutions: Solutions, places: Int[Array, " l"], rows: Rows
+    kernel: Kernel, solutions: Solutions, C_index: Int[Array, " l"], rows: Rows
 ) -> DualFit:
-    """Return the machine whose `C` for each output has the given index in `solutions.C`."""
-    X, outputs = present_rows(rows.X, rows.weights), jnp.arange(len(places), dtype=jnp.int32)
-    coefficients = solutions.coefficients[places, :, outputs].T.reshape(len(X), *rows.outputs)
-    intercept = solutions.intercepts[places, outputs].reshape(rows.outputs)
+    """Return the machine whose `C` for each output has the given index in `solutions.C`.
+
+    Its residual and stop code are the worst over all outputs with these values of `C`.
+    """
+    X, outputs = present_rows(rows.X, rows.weights), jnp.arange(len(C_index), dtype=jnp.int32)
+    coefficients = solutions.coefficients[C_index, :, outputs].T.reshape(len(X), *rows.outputs)
+    intercept = solutions.intercepts[C_index, outputs].reshape(rows.outputs)
     return DualFit(
         KernelExpansion(kernel, X, coefficients, intercept),
-        jnp.max(solutions.relative_residual[places]),
+        jnp.max(solutions.relative_residual[C_index]),
         jnp.zeros((), jnp.int32),
-        jnp.max(solutions.statuses[places]),
+        jnp.max(solutions.statuses[C_index]),
     )
 
 
 def _family(machine: DualFit, weights: Float[Array, " n"]) -> Family:
+    """Return the family of one machine, whose size is the number of rows with weight."""
     count = _count_present(weights)
     return single(machine.expansion, machine.status, diagnostics(machine), count=count)
 

@@ -156,8 +156,8 @@ def leave_one_out_of(
 ) -> tuple[Float[Array, "n s l"], Int[Array, " s"], Solutions | None]:
     """Return leave-one-out predictions by row, `C` and output, and a stop code for each `C`.
 
-    Also return the machines of all rows, if they are known. If some problems of a code leave out
-    rows, the predictions of each problem are computed apart.
+    Also return the machines of all rows if Cholesky factors computed them, else None. If some
+    problems of a code leave out rows, the predictions of each problem are computed separately.
     """
     targets, weights = rows.target_columns, rows.problem_weights
     few = len(C) <= FEW_C and len(rows) >= MANY_ROWS

@@ -93,8 +93,8 @@ class Solutions(NamedTuple):
     __repr__ = short_repr
 
 
-Known = Sums | Start | Solutions
-"""What validation knows of all rows, from which a fit to them can start."""
+FitStart = Sums | Start | Solutions
+"""What validation may compute from which a fit to all rows can start."""
 
 
 class HeldOut(NamedTuple):
@@ -106,7 +106,7 @@ class HeldOut(NamedTuple):
     sums: PyTree  # sums over the rows of each fold, shape `v s .. k`
     kept: PyTree  # results for each row, the second pytree of `OnFold`, shape `v r ..`
     statuses: Int[Array, " s"]  # for each `C`, the worst stop code over folds
-    total: Known | None = None  # what a fit to all rows can start from, if it is known
+    total: FitStart | None = None  # what a fit to all rows can start from, if it is known
 
     __repr__ = short_repr
 

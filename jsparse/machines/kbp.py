@@ -40,7 +40,7 @@ class KBP(Pursuit):
         """See `Pursuit.select`."""
         unit, factor = of_unit_length(system)
         k, sizes = self.largest_size, np.asarray(self.fit_sizes, np.int32)
-        # The path ends before the first atom whose coefficients would be rounding noise.
+        # Later corners than the first one of noise are not used.
         limits = {
             "max_atoms": k, "max_iterations": k, "largest_condition": 1 / epsilon(unit.A.dtype),
         }  # fmt: skip
@@ -52,6 +52,7 @@ class KBP(Pursuit):
             target = targets[0, :, 0]
             path = least_angle.run(columns, target, squares[0], zero, **limits, lasso=False)
             path = scale.unscaled_single(path)
+            # Drop the first corner whose coefficients are rounding noise.
             error = epsilon(b.dtype) * path.condition[1:]
             noise = error > 1
             ends = jnp.any(noise)

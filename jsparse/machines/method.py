@@ -152,7 +152,8 @@ class Method(eqx.Module):
     title: ClassVar[str]  # name in tables of results
     max_rows: ClassVar[int | None] = None  # `compare` skips the method if there are more rows
     usual_prototypes: ClassVar[int] = 300  # upper limit of the default number of prototypes
-    usual_folds: ClassVar[int] = 10  # default number of folds, as in the source of the method
+    # Default number of folds: 5 if the method's paper takes 5, or if each fold takes a whole fit.
+    usual_folds: ClassVar[int] = 10
     tasks: ClassVar[tuple[Task, ...]] = ("classification", "regression")
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C  # values that tuning chooses from
     has_C: ClassVar[bool] = True  # whether the fit depends on `C`
@@ -356,7 +357,7 @@ class Method(eqx.Module):
 
     @property
     def fits_each_fold(self) -> bool:
-        """Whether `held_out` only calls `fit`, once for each fold and `C`."""
+        """Whether `held_out` is the default, which makes a separate fit for each fold and `C`."""
         return type(self).held_out is Method.held_out
 
     @abc.abstractmethod
@@ -384,7 +385,7 @@ class Method(eqx.Module):
         """Fit as `fit` does, and return also the sums to which later rows can be added.
 
         The returned sums are None if the method needs more than sums. The argument `sums`, from
-        `HeldOut.total`, saves passes over the rows.
+        `HeldOut.total`, saves passes over the rows, or the whole fit.
         """
         return self.fit(kernel, points, C, rows, key), None
 

@@ -147,7 +147,8 @@ def step(
     joins = has_atom & ~skips & advances
     skipped = state.skipped | (skips & (jnp.arange(D, dtype=jnp.int32) == atom))
 
-    # One product with the rows gives all that this step needs of A.
+    # One product with the rows gives all that this step needs of A. At the active atoms `factor'
+    # rows` is A; `condition` tells when rounding spoils this.
     coordinates = dot(state.factor, state.weights)  # A w = rows' coordinates
     in_span, slope, fitted = dot(jnp.stack([row, state.reduced_sign, coordinates]), state.rows)
     root = jnp.sqrt(jnp.where(joins, pivot, 1))
@@ -264,7 +265,9 @@ def _leave(state: State, which: Int[Array, ""], diagonal: Float[Array, " D"]) ->
 
         return jax.tree.map(rotated, tables)
 
-    factor, rows, reduced_sign = jax.lax.fori_loop(which, last, rotate, tables)
+    if k > 1:  # a single row has no neighbour
+        tables = jax.lax.fori_loop(which, last, rotate, tables)
+    factor, rows, reduced_sign = tables
     identity = jnp.eye(k, dtype=factor.dtype)
     factor = jnp.where(inside[:, None] & inside[None, :], jnp.triu(factor), identity)
     inverse = jax.scipy.linalg.solve_triangular(factor, identity)
@@ -299,8 +302,8 @@ def run(
 ) -> AnglePath:
     """Return the path of `lars`, or of `lasso`, in the units of the scaled arguments.
 
-    After the first corner with a larger condition than `largest_condition`, the path ends with the
-    status RUNNING.
+    The path ends at the first corner whose condition exceeds `largest_condition`. Then the status
+    stays RUNNING, unless another rule ends the path there or the precision is lost.
     """
     state = jax.lax.while_loop(
         lambda state: (

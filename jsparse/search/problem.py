@@ -16,7 +16,7 @@ from .._status import PRECISION_LOST
 from .._types import Key
 from ..kernels import Kernel
 from ..machines.family import Family
-from ..machines.held_out import HeldOut, Known, OnFold, Sums
+from ..machines.held_out import FitStart, HeldOut, OnFold, Sums
 from ..machines.method import Method, Metric, Task
 from ..multiclass import Decoding
 from ..validation.validate import Kept, Scoring, Validation
@@ -109,7 +109,7 @@ class Source(_Scored, Protocol):
         C: Float[np.ndarray, " s"],
         scoring: Scoring,
         keep: Kept,
-    ) -> tuple[Float[np.ndarray, " n *c"], Known | None]:
+    ) -> tuple[Float[np.ndarray, " n *c"], FitStart | None]:
         """Return the held-out predictions of one machine, and what its fit to all rows can reuse.
 
         Predictions are in the order of the rows that are scored. `keep` is the machine's size and

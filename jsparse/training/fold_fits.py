@@ -1,10 +1,11 @@
-"""Predictions of held-out rows on the host: one call of a compiled fit for each fold and `C`.
+"""Predictions of held-out rows, for which the host calls a compiled fit for each fold and `C`.
 
-The same program then makes the last fit to all rows. A program of all folds, such as
-`source.evaluate`, would contain the fit once more, and for some methods compiling the fit takes
-longer than running it.
+The same program then makes the last fit to all rows, unless binary problems differ in `C`. A
+program of all folds, such as `source.evaluate`, would contain the fit once more, and for some
+methods compiling the fit takes longer than running it.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -30,7 +31,8 @@ def held_out_by_fits(
 ) -> HeldOut:
     """Return the result of `Method.held_out`, for a method that fits each fold and `C` separately.
 
-    Only the folds that `on_fold.wanted` names are fitted; at least one must be.
+    Only the folds that `on_fold.wanted` names are fitted; at least one must be. The function runs
+    on the host, so no array may be traced.
 
     Args:
         problem: the method, the template, the points and the key.
@@ -54,20 +56,20 @@ def held_out_by_fits(
         result = _reduce_fold(family, rows, part, on_fold, np.int32(i))
         results[int(i), int(fold)] = jax.tree.map(np.asarray, result)
     zeros = jax.tree.map(np.zeros_like, next(iter(results.values())))
-    pairs = [results.get(pair, zeros) for pair in np.ndindex(s, v)]
-    stacked: Any = jax.tree.map(lambda *arrays: np.stack(arrays), *pairs)
-    return _join(stacked, on_fold, np.zeros((s, v), bool))
+    all_results = [results.get(pair, zeros) for pair in np.ndindex(s, v)]
+    stacked: Any = jax.tree.map(lambda *arrays: np.stack(arrays), *all_results)
+    return _join(stacked, on_fold, s, v)
 
 
 @compiled
 def _reduce_fold(
     family: Family, rows: Rows, fold: Folds, on_fold: OnFold, C_index: Int[Array, ""]
 ) -> tuple[PyTree, PyTree, Int[Array, ""]]:
-    """Return what `on_fold` computes from the machines' predictions of a fold, and their status."""
+    """Return what `on_fold` makes of the predictions of a fold, and the machines' stop code."""
     return on_held_out_rows(family, rows.by_fold(fold).fold(jnp.int32(0)), on_fold, C_index)
 
 
-@compiled
-def _join(results: tuple[PyTree, PyTree, Array], on_fold: OnFold, pairs: Array) -> HeldOut:
-    """Return the `HeldOut` of results for each `C` and fold; `pairs` has the shape `s v`."""
-    return over_C_and_folds(results, on_fold, *pairs.shape)
+@functools.partial(compiled, static_argnums=(2, 3))
+def _join(results: tuple[PyTree, PyTree, Array], on_fold: OnFold, s: int, v: int) -> HeldOut:
+    """Return the `HeldOut` of results for each of `s` values of `C` and `v` folds."""
+    return over_C_and_folds(results, on_fold, s, v)

@@ -189,7 +189,7 @@ class Config(NamedTuple):
     C: Float[np.ndarray, " s"]
     metric: Metric | None  # to minimise and report; None for the method's defaults
     search: Search
-    folds: int | Folds | HoldOut | None  # None for the default number, see `Method`
+    folds: int | Folds | HoldOut | None  # None for the default number, see `Method.default_folds`
     multiclass: Multiclass
     class_weight: ClassWeight
     out_of_fold: bool | Literal["machines"]

@@ -23,7 +23,7 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.family import Family
 from ..machines.from_sums import FoldSums, FromSums
-from ..machines.held_out import HeldOut, Known, OnFold, Sums
+from ..machines.held_out import FitStart, HeldOut, OnFold, Sums
 from ..machines.method import Method
 from ..machines.rows import Rows
 from ..multiclass import Code
@@ -252,7 +252,7 @@ class TrainingSource(abc.ABC):
         C: Float[np.ndarray, " s"],
         scoring: Scoring,
         keep: Kept,
-    ) -> tuple[Float[np.ndarray, " n *c"], Known | None]:
+    ) -> tuple[Float[np.ndarray, " n *c"], FitStart | None]:
         """See `Source`; predictions of rows in no fold are NaN."""
         used, places = np.unique(keep.C, return_inverse=True)
         validation, wanted = self.known(problem, theta, C[used], scoring), None

@@ -160,7 +160,7 @@ def predict_held_out(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, An
     """Return the held-out values of the chosen machine, shape `n *c`, in the caller's units.
 
     Also return what the fit to all rows can start from, if the validation program computes it: sums
-    over all rows, or coefficients; else None.
+    over all rows, coefficients or whole machines; else None.
     """
     problem, C = choice.problem, np.asarray(choice.C)
     grid = problem.method.C_to_validate(C, choice.outcome.C)

@@ -18,7 +18,7 @@ from .._repr import short_repr
 from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..machines.checks import check_labels, check_problem, nan_for_wrong_labels
-from ..machines.held_out import HeldOut, Known, MachineIndex
+from ..machines.held_out import FitStart, HeldOut, MachineIndex
 from ..machines.method import Method, Metric
 from ..machines.rows import FoldLayout, Rows
 from ..multiclass import Code, Decoding
@@ -134,7 +134,7 @@ class Validation(NamedTuple):
     predictions: PyTree = None  # held-out predictions of the kept machine or machines, if any
     reported: Float[Array, "s k"] | None = None  # `scores` in the reported metric, if it differs
     fold_reported: Float[Array, "s v k"] | None = None  # `fold_scores` in the reported metric
-    total: Known | None = None  # what a fit to all rows can start from, if it is known
+    total: FitStart | None = None  # what a fit to all rows can start from, if it is known
 
     __repr__ = short_repr
 

@@ -215,3 +215,30 @@ def test_a_path_ends_at_the_first_corner_above_the_largest_condition():
     np.testing.assert_array_equal(
         part.coefficients[steps:], part.coefficients[steps][None].repeat(D + 1 - steps, 0)
     )
+
+
+@pytest.mark.parametrize("n_atoms", [1, 4])
+def test_lasso_with_one_active_atom(n_atoms):
+    X, y = data("plain", 3)
+    A, b = X[:, :n_atoms].T @ X[:, :n_atoms], X[:, :n_atoms].T @ y
+    path = pursuit.lasso(A, b, max_atoms=1)
+    first = np.argmax(np.abs(b))
+    level = np.asarray(path.penalty)[int(path.steps)]
+    expected = np.zeros(n_atoms)
+    expected[first] = np.sign(b[first]) * (np.abs(b[first]) - level) / A[first, first]
+    np.testing.assert_allclose(path.coefficients[int(path.steps)], expected, rtol=1e-12)
+    assert (level == 0) == (n_atoms == 1)
+
+
+def test_correlations_stay_exact_after_many_atoms_have_left():
+    rng = np.random.default_rng(0)
+    mixed = rng.standard_normal((60, 60)) @ np.linalg.cholesky(0.9 + 0.1 * np.eye(60)).T
+    A, b = mixed.T @ mixed, mixed.T @ rng.standard_normal(60)
+    path = pursuit.lasso(A, b, max_atoms=55, max_iterations=400)
+    steps = int(path.steps)
+    left = int(np.sum(np.diff(np.asarray(path.cardinality)[: steps + 1]) < 0))
+    assert left >= 5
+    residual = np.linalg.norm(b - np.asarray(path.coefficients) @ A, axis=1)
+    atol = 1e-11 * np.linalg.norm(b)
+    np.testing.assert_allclose(path.residual_norm[: steps + 1], residual[: steps + 1], atol=atol)
+    assert violation(A, b, jax.tree.map(lambda a: a[: steps + 1] if a.ndim else a, path)) < 1e-10
