@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
@@ -427,12 +426,9 @@ class Method(eqx.Module):
         `folds` are from `validation_folds`. `sums` are the sums of all rows, from `fit_and_sum` or
         `HeldOut.total`, or None. Other arguments are as for `fit`.
         """
-        weights = np.asarray(rows.weights)
         machines = []
         for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):
-            training = weights.copy()
-            training[index[valid]] = 0
-            family = self.fit(kernel, points, C, rows.with_weights(jnp.asarray(training)), key)
+            family = self.fit(kernel, points, C, rows.without(index[valid]), key)
             machines.append(family.expansion if size is None else family.at(size))
         return join_machines(machines)
 

@@ -3,7 +3,9 @@
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
@@ -86,6 +88,12 @@ class Rows(eqx.Module):
     def with_weights(self, weights: Float[Array, "*v n"]) -> "Rows":
         """Return the rows with other weights."""
         return Rows(self.X, self.y, weights, self.code, self.mesh)
+
+    def without(self, numbers: Int[np.ndarray, " r"]) -> "Rows":
+        """Return all rows, with weight 0 for the rows with the given numbers; on the host."""
+        weights = np.array(self.weights)
+        weights[numbers] = 0
+        return self.with_weights(jax.device_put(weights))
 
     def without_fold(self, layout: FoldLayout, fold: Int[Array, ""]) -> "Rows":
         """Return all rows, with weight 0 for the rows of one fold."""

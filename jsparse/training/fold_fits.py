@@ -44,12 +44,10 @@ def held_out_by_fits(
     """
     kernel, s, v = problem.template.at(theta), len(C), len(folds.index)
     wanted = np.ones((s, v), bool) if on_fold.wanted is None else np.asarray(on_fold.wanted)
-    index, valid, weights = (np.asarray(a) for a in (*folds, rows.weights))
+    index, valid = (np.asarray(a) for a in folds)
     results: dict[tuple[int, int], PyTree] = {}
     for i, fold in np.argwhere(wanted):
-        training = weights.copy()
-        training[index[fold, valid[fold]]] = 0
-        training_rows = rows.with_weights(jax.device_put(training))
+        training_rows = rows.without(index[fold, valid[fold]])
         one_C = jax.device_put(C[i])
         family = problem.method.fit(kernel, problem.points, one_C, training_rows, problem.key)
         part = Folds(index[fold : fold + 1], valid[fold : fold + 1])

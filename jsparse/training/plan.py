@@ -117,7 +117,8 @@ def plan(
         d: number of columns.
         n_prototypes: number of prototypes `m`, or "all" for the LS-SVM in the dual. None for
             `train` without a method; `search` and `n_parameters` then have no effect.
-        folds: number of folds; 2 with a `HoldOut`.
+        folds: number of folds, which may be 5 by default (`Method.usual_folds`); 2 with a
+            `HoldOut`.
         code: output code of more than two classes, see `output_code`.
         n_C: number of values of `C`.
         dtype: dtype of the computations.

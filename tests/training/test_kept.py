@@ -38,10 +38,12 @@ def test_held_out_values_come_from_the_search(name, monkeypatch):
     held_out_values = source.TrainingSource.held_out_values
     evaluations = {name: getattr(source, name) for name in ("evaluate", "held_out_by_fits")}
 
+    def counting(evaluate):
+        return lambda *a: after_search.append(a) or evaluate(*a)
+
     def counted(self, *arguments):
         for name, evaluate in evaluations.items():
-            count = lambda *a, evaluate=evaluate: after_search.append(a) or evaluate(*a)  # noqa: E731
-            monkeypatch.setattr(source, name, count)
+            monkeypatch.setattr(source, name, counting(evaluate))
         values = held_out_values(self, *arguments)
         for name, evaluate in evaluations.items():
             monkeypatch.setattr(source, name, evaluate)
