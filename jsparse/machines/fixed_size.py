@@ -45,6 +45,10 @@ Solver = Literal["cholesky", "conjugate_gradients"]
 # Standard errors of the paired difference by which the machine of all prototypes must beat the
 # machine of `tuned_with` prototypes.
 LARGER_GAIN = 1.0
+# Kernels are first compared by machines of this many rows for each prototype, and at least of
+# LEAST_PART rows, if there are MANY times as many.
+ROWS_FOR_EACH, LEAST_PART, MANY = 12, 4096, 4
+PART_FOLDS = 2  # number of folds to validate in this comparison
 TUNED_WITH = 1000  # prototypes that tune the kernel for conjugate gradients
 
 _triangular = compiled(Triangular)
@@ -251,6 +255,8 @@ class FixedSize(Prototypes, Ridge):
             return (yield from self._iterated_stages(small, problem, search))
         if small is not None and search.tune_kernel:
             return (yield from self._rescaled_stages(small, problem, search))
+        if search.near_a_sample and search.tune_kernel and problem.rows_of_part is not None:
+            return (yield from self._stages_of_a_part(problem, search))
         best = yield from super().stages_of_one_size(problem, search)
         if not search.move_prototypes:
             return best
@@ -260,6 +266,29 @@ class FixedSize(Prototypes, Ridge):
         if moved is None or not better_by(first, moved, 0.0):
             return best
         return Chosen(moved.with_theta(first.tuning.theta), moved=True)
+
+    def rows_of_part(self, n: int, m: int) -> int | None:
+        """See `Method.rows_of_part`."""
+        rows = max(ROWS_FOR_EACH * m, LEAST_PART)
+        return rows if n >= MANY * rows else None
+
+    def _stages_of_a_part(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """Tune the kernel by machines of a part of the rows, then `C` by machines of all rows.
+
+        Kernels are compared by their squared errors, unless the user states a metric. If the second
+        stage minimises another metric, it also tries larger lengthscales, as long as they err less:
+        the share of wrong classes was least at larger lengthscales than the squared error.
+        """
+        scoring = problem.scoring
+        rescaling = search.rescaling(() if scoring.compares_as_it_scores else (1,))
+        part = problem.on_a_part(PART_FOLDS)
+        first = yield Stage(part, search, planned_later=rescaling.planned(problem))
+        assert first is not None
+        last = yield Stage(problem.with_template(first.tuning.kernel), rescaling)
+        assert last is not None
+        return Chosen(last.with_theta(problem.theta_of(last.tuning.kernel)))
 
     def _rescaled_stages(
         self, small: "FixedSize", problem: Any, search: Any
@@ -271,8 +300,7 @@ class FixedSize(Prototypes, Ridge):
         """
         smaller = problem.with_method(small).at_size(small.largest)
         rescaling = search.rescaling()
-        first = yield Stage(smaller, search, planned_later=rescaling.planned(problem))
-        assert first is not None
+        first = (yield from small.stages_of_one_size(smaller, search)).outcome
         larger = problem.with_template(first.tuning.kernel)
         near = _near(problem.C, first.tuning.C)
         last = yield Stage(larger, rescaling, near, optional=True)
@@ -285,8 +313,7 @@ class FixedSize(Prototypes, Ridge):
     ) -> Generator[Stage, Outcome | None, Chosen]:
         """Tune a machine of fewer prototypes, `small`; then retune only `C` for all prototypes."""
         smaller = problem.with_method(small).at_size(small.largest)
-        first = yield Stage(smaller, search, planned_later=1)
-        assert first is not None
+        first = (yield from small.stages_of_one_size(smaller, search)).outcome
         larger = problem.with_kernel(first.tuning.kernel)
         last = yield Stage(larger, search.of_C_alone(), _near(problem.C, first.tuning.C))
         assert last is not None

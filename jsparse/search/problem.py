@@ -102,6 +102,10 @@ class Source(_Scored, Protocol):
         """
         ...
 
+    def known(self, problem: "Problem", theta: Any, C: Any, scoring: Scoring) -> Validation | None:
+        """Return a kernel's kept errors and predictions; None unless all `C` are kept."""
+        ...
+
     def held_out_values(
         self,
         problem: "Problem",
@@ -154,6 +158,22 @@ class Source(_Scored, Protocol):
         """Return the source of some rows, given by number; a stream raises a `ValueError`."""
         ...
 
+    @property
+    def part(self) -> Any:
+        """The rows to fit and the folds to validate; None for all."""
+        ...
+
+    def divisible(self, problem: "Problem") -> bool:
+        """Whether kernels can be compared on a part of the rows, by the programs for all rows."""
+        ...
+
+    def on_a_part(self, n_rows: int, folds: int) -> "Source":
+        """Return a source whose machines are fitted to `n_rows` random rows.
+
+        Only the given number of folds are validated, each with all its rows.
+        """
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
@@ -198,7 +218,18 @@ class Problem:
     def scoring(self) -> Scoring:
         """The metric to minimise, the metric to report, and the decoding."""
         criterion = self.metric or self.method.criterion(self.task)
-        return Scoring(criterion, self.decoding, self.metric or self.method.metric(self.task))
+        # On a part of the rows the share of wrong classes is too coarse to choose among kernels.
+        divisible = self.source.part is not None or self.rows_of_part is not None
+        compared: Metric | None = "mse" if self.metric is None and divisible else None
+        reported = self.metric or self.method.metric(self.task)
+        return Scoring(criterion, self.decoding, reported, compared)
+
+    @property
+    def rows_of_part(self) -> int | None:
+        """The number of rows on which to compare kernels first; None if all rows are compared."""
+        if self.points is None or not self.source.divisible(self):
+            return None
+        return self.method.rows_of_part(self.source.n_rows, len(self.points))
 
     @property
     def bounds(self) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]]:
@@ -238,7 +269,7 @@ class Problem:
         self, thetas: Table, C: Table, scoring: Scoring, best: BestFolds | None
     ) -> tuple[Sequence[Validation], Sequence[Scores]]:
         """Return errors and scores of every kernel, after a race if there is a `best` machine."""
-        if best is None:
+        if best is None or self.source.part is not None:
             errors = self.source.errors(self, thetas, C, scoring)
             return errors, [least_of_sizes(self.method, one) for one in errors]
         wanted = first_folds(C.shape[1], self.source.fold_sizes, best.rule)
@@ -310,6 +341,15 @@ class Problem:
             order = np.append(order[np.concatenate(first)], np.delete(order, np.concatenate(first)))
         rows = np.sort(order[:n_rows]).astype(np.int32)
         return dataclasses.replace(self, points=None, source=self.source.only_rows(rows))
+
+    def on_a_part(self, folds: int) -> "Problem":
+        """Return the problem of machines fitted to `rows_of_part` rows.
+
+        The first `folds` folds are validated, see `Source.on_a_part`.
+        """
+        rows = self.rows_of_part
+        assert rows is not None
+        return dataclasses.replace(self, source=self.source.on_a_part(rows, folds))
 
     def with_template(self, kernel: Kernel) -> "Problem":
         """Return the problem with another kernel to tune, whose matrices are fixed."""
