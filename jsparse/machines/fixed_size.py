@@ -47,7 +47,7 @@ Solver = Literal["cholesky", "conjugate_gradients"]
 LARGER_GAIN = 1.0
 # Kernels are first compared by machines of this many rows for each prototype, and at least of
 # LEAST_PART rows, if there are MANY times as many.
-ROWS_FOR_EACH, LEAST_PART, MANY = 12, 4096, 4
+ROWS_FOR_EACH, LEAST_PART, MANY = 12, 4096, 2.5
 PART_FOLDS = 2  # number of folds to validate in this comparison
 TUNED_WITH = 1000  # prototypes that tune the kernel for conjugate gradients
 
