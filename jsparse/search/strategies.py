@@ -168,6 +168,8 @@ class Profile(Search):
     On a CPU, a method that takes a fit for each fold, such as `SCDP` or `KSP`, is searched by a
     race: machines that are clearly worse on the first folds skip the remaining folds. Their scores
     in `Tuning.history` are estimates, and the errors of the skipped folds are NaN.
+
+    With many rows, `FixedSize` and `Dual` first compare kernels by machines of a part of the rows.
     """
 
     race: ClassVar[Rule | None] = CLEARLY_WORSE
