@@ -61,8 +61,8 @@ class FixedSize(Prototypes, Ridge):
 
     With many rows for each prototype, and folds of over 1,000 rows, the search `Profile` first
     compares kernels by machines fitted to a part of the rows. They are validated on whole folds, by
-    their squared errors unless the user states a metric. Then `C` is tuned for all rows. This takes
-    a quarter to two thirds of the time. It is done on one CPU, with rows in memory.
+    their squared errors unless the user states a metric. Then `C` is tuned for all rows. It is done
+    on one CPU, with rows in memory. The more rows, the more time it saves.
 
     Args:
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes; then,
