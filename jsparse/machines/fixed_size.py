@@ -39,7 +39,7 @@ from .method import Shape, Task, at_most, iteration_limit, option, replaced, sum
 from .ridge import Ridge
 from .row_prototypes import Prototypes, feature_map
 from .rows import FoldLayout, Rows
-from .stages import Chosen, Outcome, Stage, better_by, better_on_folds
+from .stages import Chosen, Outcome, Stage, better_by, better_on_folds, stages_within
 
 Solver = Literal["cholesky", "conjugate_gradients"]
 # Standard errors of the paired difference by which the machine of all prototypes must beat the
@@ -305,7 +305,7 @@ class FixedSize(Prototypes, Ridge):
         """
         smaller = problem.with_method(small).at_size(small.largest)
         rescaling = search.rescaling()
-        first = (yield from small.stages_of_one_size(smaller, search)).outcome
+        first = yield from _tuned(smaller, search, rescaling.planned(problem))
         larger = problem.with_template(first.tuning.kernel)
         near = _near(problem.C, first.tuning.C)
         last = yield Stage(larger, rescaling, near, optional=True)
@@ -318,7 +318,7 @@ class FixedSize(Prototypes, Ridge):
     ) -> Generator[Stage, Outcome | None, Chosen]:
         """Tune a machine of fewer prototypes, `small`; then retune only `C` for all prototypes."""
         smaller = problem.with_method(small).at_size(small.largest)
-        first = (yield from small.stages_of_one_size(smaller, search)).outcome
+        first = yield from _tuned(smaller, search, 1)
         larger = problem.with_kernel(first.tuning.kernel)
         last = yield Stage(larger, search.of_C_alone(), _near(problem.C, first.tuning.C))
         assert last is not None
@@ -335,6 +335,16 @@ class FixedSize(Prototypes, Ridge):
         if self.n_prototypes is not None and self.tuned_with >= self.largest:
             return None
         return replaced(self, n_prototypes=self.tuned_with, tuned_with=None)
+
+
+def _tuned(
+    problem: Any, search: Any, planned_later: int
+) -> Generator[Stage, Outcome | None, Outcome]:
+    """Yield the stages of a cheaper problem; return the outcome that its method keeps."""
+    stages = problem.method.stages_of_one_size(problem, search)
+    outcome = yield from stages_within(stages, planned_later=planned_later)
+    assert outcome is not None
+    return outcome
 
 
 def _near(grid: Float[np.ndarray, " s"], C: float) -> Float[np.ndarray, " t"]:
