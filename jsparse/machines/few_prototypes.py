@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, cast
 
 import jax
@@ -35,7 +35,7 @@ from .method import (
 )
 from .rows import Rows
 from .sized import Sized
-from .stages import Chosen, Outcome, Stage, surrogate_stages
+from .stages import Stages, nearby_stages
 
 Selection = Literal["k_means", "renyi", "uniform"]
 Sharing = Literal["shared", "separate"]
@@ -112,17 +112,20 @@ class FewPrototypes(Sized):
 
     @property
     def surrogate(self) -> Method | None:
-        """The cheaper method for which the kernel is tuned; None to tune it for this method."""
+        """The cheaper method for which kernel and `C` are tuned first; None for this method."""
         return None
 
-    def stages_of_one_size(
-        self, problem: Any, search: Any
-    ) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages_of_one_size`: tune the kernel for the `surrogate`, then `C`."""
+    def stages_of_one_size(self, problem: Any, search: Any) -> Stages:
+        """See `Method.stages_of_one_size`: tune the `surrogate`, then search near its best kernel.
+
+        The kernel is tuned for the method, too: prototypes that are optimised suit a narrower
+        kernel than the points from which they start.
+        """
         surrogate = self.surrogate
         if surrogate is None:
-            return (yield from super().stages_of_one_size(problem, search))
-        return (yield from surrogate_stages(problem.with_method(surrogate), problem, search))
+            return super().stages_of_one_size(problem, search)
+        cheaper = problem.with_method(surrogate)
+        return nearby_stages(cheaper, problem, search, refine_kernel=True)
 
     @abc.abstractmethod
     def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> Any:
@@ -200,8 +203,9 @@ class DirectMethod(FewPrototypes):
     """The settings of methods that optimise their prototypes by L-BFGS, see `direct`.
 
     The descent minimises `W(Z)`, the minimum of a convex `InnerProblem` over the coefficients for
-    given prototypes `Z`. A descent for every kernel, `C` and fold would take long. So the kernel is
-    tuned for a cheaper machine on the points from which the descent starts, and then only `C`.
+    given prototypes `Z`. A descent for every kernel, `C` and fold would take long. So kernel and
+    `C` are first tuned for a cheaper machine on the points from which the descent starts. Then
+    few kernels and values of `C` near them are tried.
 
     Args:
         selection: how the start is chosen: "k_means", "renyi" or "uniform".

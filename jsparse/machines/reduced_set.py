@@ -51,7 +51,8 @@ class ReducedSet(NamedTuple):
 class ReducedSetSVM(FewPrototypes):
     """A large support vector machine, then reduced to few prototypes (Burges 1996).
 
-    The kernel is tuned for the `ReducedSVM` on the points from which the descent starts.
+    Kernel and `C` are tuned for the `ReducedSVM` on the points from which the descent starts, and
+    then near its best kernel and `C`.
     `FewPrototypes` describes the settings that are not listed.
 
     Args:

@@ -20,8 +20,9 @@ class SLMC(DirectMethod):
     """Sparse large margin classifiers: a support vector machine with optimised prototypes.
 
     A descent in the prototypes minimises the objective of the support vector machine in their span
-    (Wu et al. 2006, problem (20)-(23)). The kernel is tuned for the `ReducedSVM` on the points from
-    which the descent starts. `DirectMethod` describes the settings that are not listed.
+    (Wu et al. 2006, problem (20)-(23)). Kernel and `C` are tuned for the `ReducedSVM` on the points
+    from which the descent starts, and then near its best ones. `DirectMethod` describes the
+    settings that are not listed.
 
     Args:
         loss: "hinge" or "squared_hinge".

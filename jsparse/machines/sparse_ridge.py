@@ -19,8 +19,9 @@ from .method import FEW_C, Task
 class SparseRidge(DirectMethod):
     """Kernel ridge regression (the LS-SVM) with optimised prototypes, see `fit`.
 
-    For classification the targets are -1 and +1. The kernel is tuned for the fixed-size LS-SVM on
-    the points from which the first descent starts. `DirectMethod` describes the settings.
+    For classification the targets are -1 and +1. Kernel and `C` are tuned for the fixed-size LS-SVM
+    on the points from which the first descent starts, and then near its best ones. `DirectMethod`
+    describes the settings.
     """
 
     name: ClassVar[str] = "sparse-ridge"

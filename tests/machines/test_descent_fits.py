@@ -173,17 +173,18 @@ def test_bad_arguments_of_one_class_are_told(as_users_call):
 
 
 def test_kernels_are_tuned_for_machines_of_the_points_that_descents_start_from():
-    search = SimpleNamespace(tune_kernel=True, of_C_alone=lambda: "C alone")
-    problem = SimpleNamespace(
-        with_method=lambda method: SimpleNamespace(method=method),
-        with_kernel=lambda kernel: kernel,
+    search = SimpleNamespace(
+        tune_kernel=True,
+        nearby=lambda tuning: SimpleNamespace(start=tuning, planned=lambda problem: 20),
     )
+    problem = SimpleNamespace(with_method=lambda method: SimpleNamespace(method=method))
     for kind in (jsparse.SLMC, jsparse.SparseFisher, jsparse.ReducedSetSVM):
         stages = kind(M, "renyi", 2, loss="squared_hinge").stages(problem, search)
         surrogate = next(stages).problem.method
         assert surrogate == jsparse.ReducedSVM(M, "renyi", 2, loss="squared_hinge")
-        last = stages.send(SimpleNamespace(tuning=SimpleNamespace(kernel="tuned")))
-        assert (last.problem, last.search) == ("tuned", "C alone")
+        last = stages.send(SimpleNamespace(tuning="tuned"))
+        assert last.problem is problem
+        assert last.search.start == "tuned"
     first = next(jsparse.SparseRidge(M, starts=2).stages(problem, search)).problem.method
     assert isinstance(first, FixedSize)
     assert first.features(KERNEL, data()[3]).n_features == M  # of points for two starts
