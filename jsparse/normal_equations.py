@@ -198,10 +198,13 @@ def accumulate_folds(
     less the sums of the fold (De Brabanter 2010, eq. 20-21). On a mesh every device has a part of
     every fold.
 
-    With `first_rows`, only so many rows of each fold are summed, from its first; not on a mesh. In
-    a loop over blocks the other rows take no time, so that one program serves parts of any size.
+    With `first_rows`, only so many rows of each fold are summed, from its first. In a loop over
+    blocks the other rows take no time, so that one program serves parts of any size. A `mesh` then
+    raises a `ValueError`.
     """
     if first_rows is not None:
+        if mesh is not None:
+            raise ValueError("first_rows: expected None on a mesh, whose devices share each fold")
         is_first = jnp.arange(X.shape[1], dtype=jnp.int32) < first_rows
         weights = jnp.where(is_first, weights, 0)
         block_rows = min(rows_in_block(block_rows), PART_BLOCK)

@@ -46,8 +46,8 @@ Solver = Literal["cholesky", "conjugate_gradients"]
 # machine of `tuned_with` prototypes.
 LARGER_GAIN = 1.0
 # Kernels are first compared by machines of this many rows for each prototype, and at least of
-# LEAST_PART rows, if there are MANY times as many.
-ROWS_FOR_EACH, LEAST_PART, MANY = 12, 4096, 2.5
+# LEAST_PART rows, if there are LEAST_RATIO times as many.
+ROWS_FOR_EACH, LEAST_PART, LEAST_RATIO = 12, 4096, 2.5
 PART_FOLDS = 2  # number of folds to validate in this comparison
 TUNED_WITH = 1000  # prototypes that tune the kernel for conjugate gradients
 
@@ -61,8 +61,8 @@ class FixedSize(Prototypes, Ridge):
 
     With many rows for each prototype, and folds of over 1,000 rows, the search `Profile` first
     compares kernels by machines fitted to a part of the rows. They are validated on whole folds, by
-    their squared errors unless the user states a metric. Then `C` is tuned for all rows. It is done
-    on one CPU, with rows in memory. The more rows, the more time it saves.
+    their squared errors unless the user states a metric. Then `C` is tuned for all rows. This needs
+    a single CPU, rows in memory, and folds of similar sizes. The more rows, the more time it saves.
 
     Args:
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes; then,
@@ -210,6 +210,10 @@ class FixedSize(Prototypes, Ridge):
         C = jnp.asarray(C, rows.dtype)
         return iterative.fit_rows(kernel, points, C, rows, sums, self.max_iterations), None
 
+    def fits_from_fold_sums(self, r: int, s: int) -> bool:
+        """See `Method.fits_from_fold_sums`: not with conjugate gradients, which have no sums."""
+        return not self._uses_conjugate_gradients and super().fits_from_fold_sums(r, s)
+
     def held_out(
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
         folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
@@ -275,7 +279,7 @@ class FixedSize(Prototypes, Ridge):
     def rows_of_part(self, n: int, m: int) -> int | None:
         """See `Method.rows_of_part`."""
         rows = max(ROWS_FOR_EACH * m, LEAST_PART)
-        return rows if n >= MANY * rows else None
+        return rows if n >= LEAST_RATIO * rows else None
 
     def _stages_of_a_part(
         self, problem: Any, search: Any
@@ -291,7 +295,9 @@ class FixedSize(Prototypes, Ridge):
         part = problem.on_a_part(PART_FOLDS)
         first = yield Stage(part, search, planned_later=rescaling.planned(problem))
         assert first is not None
-        last = yield Stage(problem.with_template(first.tuning.kernel), rescaling)
+        kernel = first.tuning.kernel
+        del first, part  # with the sums and predictions that the part has kept
+        last = yield Stage(problem.with_template(kernel), rescaling)
         assert last is not None
         return Chosen(last.with_theta(problem.theta_of(last.tuning.kernel)))
 

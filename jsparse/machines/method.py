@@ -350,7 +350,7 @@ class Method(eqx.Module):
         return not self.several_sizes
 
     def fits_from_fold_sums(self, r: int, s: int) -> bool:
-        """Whether folds are fitted from `FoldSums`, which a search can then keep.
+        """Whether a search may keep `FoldSums`, and call `held_out_from_sums` for `held_out`.
 
         `r` is the number of rows in a fold, `s` the number of values of `C`.
         """

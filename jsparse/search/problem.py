@@ -164,13 +164,17 @@ class Source(_Scored, Protocol):
         ...
 
     def divisible(self, problem: "Problem") -> bool:
-        """Whether kernels can be compared on a part of the rows, by the programs for all rows."""
+        """Whether kernels can be compared on a part of the rows, by the programs for all rows.
+
+        The rows must be in memory on one CPU, and the folds large and of similar sizes.
+        """
         ...
 
     def on_a_part(self, n_rows: int, folds: int) -> "Source":
-        """Return a source whose machines are fitted to `n_rows` random rows.
+        """Return a source whose machines are fitted to about `n_rows / v` rows of each fold.
 
-        Only the given number of folds are validated, each with all its rows.
+        These rows are drawn with a fixed seed. Only the first `folds` folds are validated, with all
+        their rows.
         """
         ...
 
@@ -227,7 +231,8 @@ class Problem:
     @property
     def rows_of_part(self) -> int | None:
         """The number of rows on which to compare kernels first; None if all rows are compared."""
-        if self.points is None or not self.source.divisible(self):
+        tunes_kernel = self.template.size > 0
+        if self.points is None or not tunes_kernel or not self.source.divisible(self):
             return None
         return self.method.rows_of_part(self.source.n_rows, len(self.points))
 
@@ -328,6 +333,21 @@ class Problem:
     def on_a_sample(self, n_rows: int) -> "Problem":
         """Return the problem on a random sample of `n_rows` rows, all of them prototypes.
 
+        See `_sampled` for the draw.
+        """
+        source = self.source.only_rows(self._sampled(n_rows))
+        return dataclasses.replace(self, points=None, source=source)
+
+    def with_rows_as_points(self, m: int) -> "Problem":
+        """Return the problem with `m` random rows, or all rows, as points; see `_sampled`."""
+        rows = self._sampled(m)
+        X, _, _ = self.source.rows_in_memory()
+        points = as_array(np.asarray(X)[rows])  # indexing on the device would compile
+        return dataclasses.replace(self, points=points, point_rows=rows)
+
+    def _sampled(self, n_rows: int) -> Int[np.ndarray, " _"]:
+        """Return the numbers of `n_rows` random rows, or of all rows, in increasing order.
+
         Rows of weight 0 are not drawn. Up to five rows of every class are drawn first.
         """
         _, y, weights = self.source.rows_in_memory()
@@ -339,11 +359,10 @@ class Problem:
             classes = columns.argmax(axis=1) if columns.shape[1] > 1 else columns[:, 0] > 0
             first = [np.flatnonzero(classes == k)[:5] for k in np.unique(classes)]
             order = np.append(order[np.concatenate(first)], np.delete(order, np.concatenate(first)))
-        rows = np.sort(order[:n_rows]).astype(np.int32)
-        return dataclasses.replace(self, points=None, source=self.source.only_rows(rows))
+        return np.sort(order[:n_rows]).astype(np.int32)
 
     def on_a_part(self, folds: int) -> "Problem":
-        """Return the problem of machines fitted to `rows_of_part` rows.
+        """Return the problem of machines fitted to about `rows_of_part` rows.
 
         The first `folds` folds are validated, see `Source.on_a_part`.
         """

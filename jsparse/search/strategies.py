@@ -151,7 +151,10 @@ class Search(abc.ABC):
         return Nearby(tune_kernel=self.tune_kernel, start=tuning)
 
     def rescaling(self, signs: tuple[int, ...] = (-1, 1)) -> "Search":
-        """Return the search for one common factor of all leaves of a tuned kernel."""
+        """Return the search for one common factor of all leaves of a tuned kernel.
+
+        `signs` tells whether factors below 1 (-1), above 1 (1), both in turn, or none are tried.
+        """
         return Rescaling(signs=signs)
 
 
@@ -167,9 +170,11 @@ class Profile(Search):
 
     On a CPU, a method that takes a fit for each fold, such as `SCDP` or `KSP`, is searched by a
     race: machines that are clearly worse on the first folds skip the remaining folds. Their scores
-    in `Tuning.history` are estimates, and the errors of the skipped folds are NaN.
+    in `Tuning.history` are estimates, and the errors of the skipped folds are NaN. `FixedSize` does
+    so with folds of over 1,000 rows.
 
-    With many rows, `FixedSize` and `Dual` first compare kernels by machines of a part of the rows.
+    With many rows, `FixedSize` first compares kernels by machines of a part of the rows, and `Dual`
+    by machines of a sample.
     """
 
     race: ClassVar[Rule | None] = CLEARLY_WORSE

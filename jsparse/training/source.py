@@ -412,8 +412,9 @@ class InMemory(TrainingSource):
 
     def divisible(self, problem: Problem) -> bool:
         """See `Source`; blocks of rows are left out, so a fold must have several."""
-        is_whole = self.part is None and self._rows_of_fold > 2 * PART_BLOCK
-        return is_whole and self._keeps_sums(problem)
+        in_fold = np.asarray(self.folds.valid).sum(axis=1)
+        is_large = self._rows_of_fold > 2 * PART_BLOCK and 2 * in_fold.min() > in_fold.max()
+        return is_large and self.part is None and self._keeps_sums(problem)
 
     def on_a_part(self, n_rows: int, folds: int) -> "InMemory":
         """See `Source`."""

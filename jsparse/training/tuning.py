@@ -173,7 +173,10 @@ def predict_held_out(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, An
 
 
 def known_start(choice: Choice) -> Any:
-    """Return what the fit to all rows can start from, if the search has kept it; else None."""
+    """Return the sums, coefficients or machines from which the fit to all rows can start.
+
+    Return None if the search has not kept them.
+    """
     problem = choice.problem
     theta, C = choice.outcome.theta.astype(problem.dtype), np.unique(choice.C_array)
     known = problem.source.known(problem, theta, C, problem.scoring)

@@ -47,7 +47,7 @@ class Scoring(NamedTuple):
         return self.compared in (None, self.metric)
 
     def place(self, metric: Metric | None) -> int | None:
-        """Return the index of a metric in `metrics`; None for the first, and without a metric."""
+        """Return the index of a further metric in `metrics`; None for None, and for the first."""
         return None if metric in (None, self.metric) else self.metrics.index(metric)
 
     __repr__ = short_repr
@@ -152,9 +152,9 @@ class Validation(NamedTuple):
     def computed(self, wanted: Bool[np.ndarray, "s v"]) -> Bool[np.ndarray, "s v"]:
         """Return which folds were computed for each `C`: the `wanted` folds, or more.
 
-        A method with one factorisation for every `C` computes a fold that is wanted for one `C` for
-        all. All folds are computed by a method that ignores `wanted`, or that validates other
-        folds, such as single rows.
+        A method with one factorisation for every `C` computes a fold for all `C` if one of them
+        wants it. If a fold that no `C` wants has an error, the method ignores `wanted`: all folds
+        were computed. So they were if the method validates other folds, such as single rows.
         """
         weights = np.asarray(self.fold_weights)
         if weights.shape != wanted.shape or np.any(weights[:, ~np.any(wanted, axis=0)] > 0):
@@ -204,7 +204,7 @@ class Validation(NamedTuple):
         )  # fmt: skip
 
     def in_compared_metric(self) -> "Validation":
-        """Return the errors with the scores in `Scoring.compared`, if it differs."""
+        """Return the errors with `scores` in `Scoring.compared`, if that is another metric."""
         if self.compared is None:
             return self
         return self._replace(scores=self.compared, fold_scores=self.fold_compared)

@@ -10,6 +10,8 @@ from jsparse.compilation import count_compilations
 from jsparse.features import KernelColumns
 from jsparse.kernels import RBF
 from jsparse.machines import FixedSize, fixed_size
+from jsparse.machines.imitation import MovedPrototypes
+from jsparse.machines.ridge import Ridge
 from jsparse.normal_equations import accumulate_folds
 from jsparse.search.history import load_history, save_history
 from jsparse.search.strategies import Profile, Rescaling
@@ -101,9 +103,7 @@ def test_kernel_and_C_are_as_good_as_those_of_a_search_on_all_rows(classes, monk
     assert len(last) == 1 if classes is None else len(last) <= 5
     # The scores of the last stage are those of a machine of all rows.
     assert not np.isnan([e.fold_scores for e in last]).any()
-    stated = trained(
-        kernel=by_part.tuning.kernel, search=Profile(tune_kernel=False), C=[by_part.C]
-    )
+    stated = trained(kernel=by_part.tuning.kernel, search=Profile(tune_kernel=False), C=[by_part.C])
     assert by_part.cv_error == pytest.approx(stated.cv_error, rel=2e-3)
     np.testing.assert_allclose(
         by_part.out_of_fold, stated.out_of_fold, atol=2e-2 * np.abs(stated.out_of_fold).max()
@@ -157,15 +157,70 @@ def test_folds_of_few_rows_are_not_divided():
     assert problem_of(X, y, jsparse.plain_folds(0, N, V)).rows_of_part == 4096
 
 
-def test_a_fold_without_weight_on_the_part_is_left_out():
-    """Groups of very different sizes: the small group's rows are all fitted."""
+@pytest.mark.parametrize("sizes", [(5, 5, 4000, 4000, 3990), (11900, 25, 25, 25, 25)])
+def test_folds_of_very_different_sizes_are_not_divided(sizes):
     X, y = rows()
-    assignment = np.repeat([0, 1, 2], [N - 1500, 1200, 300])
-    trained = jsparse.train(
-        X, y, task="regression", method=FixedSize(M), key=0, folds=folds_from_assignment(assignment)
-    )
-    assert {e.stage for e in trained.tuning.history} == {0, 1}
-    assert trained.cv_error < 0.12
+    folds = folds_from_assignment(np.repeat(np.arange(len(sizes)), sizes))
+    assert problem_of(X, y, folds).rows_of_part is None
+
+
+def test_a_kernel_without_numbers_to_tune_needs_no_part():
+    X, y = rows()
+    trained = jsparse.train(X, y, task="regression", kernel="linear", method=FixedSize(M), key=0)
+    assert {e.stage for e in trained.tuning.history} == {0}
+
+
+def test_methods_that_validate_other_folds_do_not_keep_sums():
+    """They hold out one fold alone, so sums of the folds would validate them on other rows."""
+    X, y = rows()
+    options = {"task": "regression", "key": 0, "folds": V, "search": Profile(max_evaluations=3)}
+    iterated = FixedSize(M, solver="conjugate_gradients", tuned_with=10)
+    trained = jsparse.train(X, y, method=iterated, **options)
+    assert trained.tuning.score < 0.2
+    given = MovedPrototypes(M, prototypes=X[:M])
+    trained = jsparse.train(X, y, method=given, C=[1.0, 10.0], **options)
+    # Errors by fold are not kept if the method validates other folds than the user's.
+    assert {e.fold_scores.shape[1] for e in trained.tuning.history} == {0}
+
+
+def test_every_method_with_another_validation_states_whether_it_keeps_sums():
+    def subclasses(cls):
+        return {cls}.union(*map(subclasses, cls.__subclasses__()))
+
+    for method in subclasses(Ridge) - {Ridge}:
+        changed = {"held_out", "validation_folds", "held_out_from_sums"} & set(vars(method))
+        assert not changed or "fits_from_fold_sums" in vars(method), method
+
+
+def test_first_rows_on_a_mesh_raise():
+    X = np.ones((2, 4, 1))
+    with pytest.raises(ValueError, match="first_rows: expected None on a mesh"):
+        accumulate_folds(
+            KernelColumns(RBF(1.0), jnp.ones((1, 1))), X, X[:, :, 0], X[:, :, 0],
+            mesh=jax.make_mesh((1,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,)),
+            first_rows=jnp.int32(1),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("first_rows", [0, 700, 1300])
+def test_derivatives_of_sums_are_those_of_the_first_rows(first_rows):
+    rng = np.random.default_rng(1)
+    X, y, w = rng.standard_normal((2, 1300, 2)), rng.standard_normal((2, 1300)), np.ones((2, 1300))
+    Z = jnp.asarray(X[0, :3])
+
+    def total(Z, w, first, cut):
+        sums = accumulate_folds(KernelColumns(RBF(1.0), Z), X[:, cut], y[:, cut], w[:, cut],
+                                first_rows=first)  # fmt: skip
+        return jnp.sum(jnp.sin(sums.gram)) + jnp.sum(sums.cross)
+
+    here = jax.grad(total, (0, 1))(Z, w, jnp.int32(first_rows), slice(None))
+    expected = jax.grad(total, (0, 1))(Z, w, None, slice(max(first_rows, 1)))
+    if first_rows == 0:
+        expected = jax.tree.map(jnp.zeros_like, expected)
+    for a, b in zip(here, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+    _, forward = jax.jvp(lambda Z: total(Z, w, jnp.int32(first_rows), slice(None)), (Z,), (Z,))
+    np.testing.assert_allclose(forward, jnp.vdot(here[0], Z), rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("signs", [(), (1,), (-1,), (-1, 1), (1, -1)])
