@@ -1,5 +1,6 @@
 """Methods of few prototypes, and the RVM, equal their pure functions; bad arguments are refused."""
 
+from collections import namedtuple
 from types import SimpleNamespace
 
 import jax
@@ -188,7 +189,7 @@ def test_kernels_are_tuned_for_machines_on_five_rows_for_each_prototype(kind):
     rows = {tuple(row) for row in np.asarray(X).tolist()}
     assert {tuple(row) for row in np.asarray(first.points).tolist()} <= rows
     assert len(np.unique(first.points, axis=0)) == min(5 * M, N)
-    tuning = SimpleNamespace(kernel=RBF(0.7), theta=np.log([0.7]), C=1.0)
+    tuning = namedtuple("Best", "kernel theta C")(RBF(0.7), np.log([0.7]), 1.0)
     last = stages.send(SimpleNamespace(tuning=tuning))
     assert last.problem.method == problem.method
     assert float(last.problem.template.at(np.zeros(0)).lengthscale) == pytest.approx(0.7)
