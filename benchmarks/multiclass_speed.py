@@ -17,6 +17,7 @@ from jsparse.validation.validate import Scoring
 
 from .data_sets import benchmark_set
 from .report import Report, alternated
+from .speed import kernels_of
 
 M, FOLDS = 500, 5
 C = np.geomspace(1e-2, 1e6, 12)
@@ -59,7 +60,7 @@ def one_versus_rest(quick: bool):
         seconds = time.perf_counter() - start
         apart = model.seconds["compile"]
         return {"seconds": seconds - apart, "compile": apart, "error": 100 * model.cv_error,
-                "kernels": len(model.tuning.history)}  # fmt: skip
+                "kernels": kernels_of(model)}  # fmt: skip
 
     def theirs() -> float:
         start = time.perf_counter()

@@ -98,7 +98,7 @@ def pipeline(quick: bool):
             "seconds": seconds - model.seconds["compile"],
             "compile": model.seconds["compile"],
             "error": error,
-            "kernels": len(model.tuning.history),
+            "kernels": kernels_of(model),
             "C values": len(model.tuning.history[0].C),
         }
 
@@ -142,6 +142,13 @@ def pipeline(quick: bool):
         f"prototypes; compilation {first['compile']:.1f} s once."
     )
     return rows, [note], {"runs": runs, "csa": csa, "first": first}
+
+
+def kernels_of(trained: jsparse.Trained) -> str:
+    """Return how many kernels a search has tried, such as "10 on a part of the rows and 2"."""
+    stages = [evaluation.stage for evaluation in trained.tuning.history]
+    counts = [stages.count(stage) for stage in sorted(set(stages))]
+    return " on a part of the rows and ".join(map(str, counts))
 
 
 def fold_counts(quick: bool):

@@ -175,7 +175,11 @@ def map_row_blocks(
 
 
 def sum_row_blocks(
-    function: Callable[..., T], arrays: tuple[Array, ...], zero: T, block_rows: int
+    function: Callable[..., T],
+    arrays: tuple[Array, ...],
+    zero: T,
+    block_rows: int,
+    first_rows: Int[Array, ""] | None = None,
 ) -> T:
     """Sum over row blocks of `function(*block)`, a pytree like `zero`.
 
@@ -184,6 +188,9 @@ def sum_row_blocks(
 
     The last array holds weights, which are padded with 0. The others are padded with copies of
     their last row, because a user's kernel may not be finite at zero.
+
+    With `first_rows`, rows after the first `first_rows` must have weight 0, and blocks of such rows
+    take no time.
     """
     blocks, rows = block_shape(arrays[0].shape[0], block_rows)
     if blocks == 1:
@@ -203,5 +210,14 @@ def sum_row_blocks(
 
     *rest, weights = arrays
     padded = (to_blocks(a, blocks, rows, mode="edge") for a in rest)
-    (total, _), _ = jax.lax.scan(step, (zero, zero), (*padded, to_blocks(weights, blocks, rows)))
-    return total
+    in_blocks = (*padded, to_blocks(weights, blocks, rows))
+    if first_rows is None:
+        return jax.lax.scan(step, (zero, zero), in_blocks)[0][0]
+
+    def step_if_first(sums: tuple[T, T], block: tuple[Array, tuple[Array, ...]]) -> Any:
+        start, arrays = block
+        is_first = start < first_rows
+        return jax.lax.cond(is_first, step, lambda sums, _: (sums, None), sums, arrays)
+
+    starts = jnp.arange(blocks, dtype=jnp.int32) * rows
+    return jax.lax.scan(step_if_first, (zero, zero), (starts, in_blocks))[0][0]

@@ -32,6 +32,9 @@ from .features import FeatureMap
 from .predictor.checks import row_index
 from .solvers.ridge import Ridge, ridge
 
+# Rows in a block where only the first rows of each fold are summed: whole blocks are left out.
+PART_BLOCK = 512
+
 
 class NormalEquations(NamedTuple):
     """Weighted sums over rows of the features `Phi` and targets `y`, for `W = diag(w)`.
@@ -187,17 +190,28 @@ def accumulate_folds(
     *,
     mesh: Mesh | None = None,
     block_rows: int | None = None,
+    first_rows: Int[Array, ""] | None = None,
 ) -> NormalEquations:
     """Sum the `r` rows of each of `v` folds; `validation.folds` makes this layout of the rows.
 
     The sums have a leading axis of folds. The training sums of a fold are the sum over this axis
     less the sums of the fold (De Brabanter 2010, eq. 20-21). On a mesh every device has a part of
     every fold.
+
+    With `first_rows`, only so many rows of each fold are summed, from its first. In a loop over
+    blocks the other rows take no time, so that one program serves parts of any size. A `mesh` then
+    raises a `ValueError`.
     """
+    if first_rows is not None:
+        if mesh is not None:
+            raise ValueError("first_rows: expected None on a mesh, whose devices share each fold")
+        is_first = jnp.arange(X.shape[1], dtype=jnp.int32) < first_rows
+        weights = jnp.where(is_first, weights, 0)
+        block_rows = min(rows_in_block(block_rows), PART_BLOCK)
 
     def local(feature_map: FeatureMap, w: Array, X: Array, y: Array) -> NormalEquations:
         def one_fold(fold: tuple[Array, Array, Array]) -> Float[Array, "q q"]:
-            return _gram(feature_map, *fold, block_rows=block_rows)
+            return _gram(feature_map, *fold, block_rows=block_rows, first_rows=first_rows)
 
         grams = map_folds(one_fold, (X, y, w), rows_in_block(block_rows))
         return _unpacked(grams, feature_map.n_features, y.shape[2:])
@@ -341,14 +355,19 @@ def _gram(
     w: Float[Array, " n"],
     *,
     block_rows: int | None,
+    first_rows: Int[Array, ""] | None = None,
 ) -> Float[Array, "q q"]:
-    """Return `[Phi y 1]' W [Phi y 1]`, which holds all sums, by blocks of rows."""
+    """Return `[Phi y 1]' W [Phi y 1]`, which holds all sums, by blocks of rows.
+
+    With `first_rows`, blocks of later rows are left out.
+    """
     size = feature_map.n_features + math.prod(y.shape[1:]) + 1
     return sum_row_blocks(
         lambda *block: _block_gram(feature_map, *block),
         (X, y, w),
         jnp.zeros((size, size), X.dtype),
         rows_in_block(block_rows),
+        first_rows,
     )
 
 

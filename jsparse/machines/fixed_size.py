@@ -39,12 +39,16 @@ from .method import Shape, Task, at_most, iteration_limit, option, replaced, sum
 from .ridge import Ridge
 from .row_prototypes import Prototypes, feature_map
 from .rows import FoldLayout, Rows
-from .stages import Chosen, Outcome, Stage, better_by, better_on_folds
+from .stages import Chosen, Outcome, Stage, better_by, better_on_folds, stages_within
 
 Solver = Literal["cholesky", "conjugate_gradients"]
 # Standard errors of the paired difference by which the machine of all prototypes must beat the
 # machine of `tuned_with` prototypes.
 LARGER_GAIN = 1.0
+# Kernels are first compared by machines of this many rows for each prototype, and at least of
+# LEAST_PART rows, if there are LEAST_RATIO times as many.
+ROWS_FOR_EACH, LEAST_PART, LEAST_RATIO = 12, 4096, 2.5
+PART_FOLDS = 2  # number of folds to validate in this comparison
 TUNED_WITH = 1000  # prototypes that tune the kernel for conjugate gradients
 
 _triangular = compiled(Triangular)
@@ -54,6 +58,11 @@ class FixedSize(Prototypes, Ridge):
     """The fixed-size LS-SVM (De Brabanter 2010): ridge regression in Nystroem features.
 
     `Prototypes` describes the settings that are not listed.
+
+    With many rows for each prototype, and folds of over 1,000 rows, the search `Profile` first
+    compares kernels by machines fitted to a part of the rows. They are validated on whole folds, by
+    their squared errors unless the user states a metric. Then `C` is tuned for all rows. This needs
+    a single CPU, rows in memory, and folds of similar sizes. The more rows, the more time it saves.
 
     Args:
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes; then,
@@ -201,6 +210,10 @@ class FixedSize(Prototypes, Ridge):
         C = jnp.asarray(C, rows.dtype)
         return iterative.fit_rows(kernel, points, C, rows, sums, self.max_iterations), None
 
+    def fits_from_fold_sums(self, r: int, s: int) -> bool:
+        """See `Method.fits_from_fold_sums`: not with conjugate gradients, which have no sums."""
+        return not self._uses_conjugate_gradients and super().fits_from_fold_sums(r, s)
+
     def held_out(
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
         folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
@@ -251,6 +264,8 @@ class FixedSize(Prototypes, Ridge):
             return (yield from self._iterated_stages(small, problem, search))
         if small is not None and search.tune_kernel:
             return (yield from self._rescaled_stages(small, problem, search))
+        if search.near_a_sample and search.tune_kernel and problem.rows_of_part is not None:
+            return (yield from self._stages_of_a_part(problem, search))
         best = yield from super().stages_of_one_size(problem, search)
         if not search.move_prototypes:
             return best
@@ -260,6 +275,31 @@ class FixedSize(Prototypes, Ridge):
         if moved is None or not better_by(first, moved, 0.0):
             return best
         return Chosen(moved.with_theta(first.tuning.theta), moved=True)
+
+    def rows_of_part(self, n: int, m: int) -> int | None:
+        """See `Method.rows_of_part`."""
+        rows = max(ROWS_FOR_EACH * m, LEAST_PART)
+        return rows if n >= LEAST_RATIO * rows else None
+
+    def _stages_of_a_part(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """Tune the kernel by machines of a part of the rows, then `C` by machines of all rows.
+
+        Kernels are compared by their squared errors, unless the user states a metric. If the second
+        stage minimises another metric, it also tries larger lengthscales, as long as they err less:
+        the share of wrong classes was least at larger lengthscales than the squared error.
+        """
+        scoring = problem.scoring
+        rescaling = search.rescaling(() if scoring.compares_as_it_scores else (1,))
+        part = problem.on_a_part(PART_FOLDS)
+        first = yield Stage(part, search, planned_later=rescaling.planned(problem))
+        assert first is not None
+        kernel = first.tuning.kernel
+        del first, part  # with the sums and predictions that the part has kept
+        last = yield Stage(problem.with_template(kernel), rescaling)
+        assert last is not None
+        return Chosen(last.with_theta(problem.theta_of(last.tuning.kernel)))
 
     def _rescaled_stages(
         self, small: "FixedSize", problem: Any, search: Any
@@ -271,8 +311,7 @@ class FixedSize(Prototypes, Ridge):
         """
         smaller = problem.with_method(small).at_size(small.largest)
         rescaling = search.rescaling()
-        first = yield Stage(smaller, search, planned_later=rescaling.planned(problem))
-        assert first is not None
+        first = yield from _tuned(smaller, search, rescaling.planned(problem))
         larger = problem.with_template(first.tuning.kernel)
         near = _near(problem.C, first.tuning.C)
         last = yield Stage(larger, rescaling, near, optional=True)
@@ -285,8 +324,7 @@ class FixedSize(Prototypes, Ridge):
     ) -> Generator[Stage, Outcome | None, Chosen]:
         """Tune a machine of fewer prototypes, `small`; then retune only `C` for all prototypes."""
         smaller = problem.with_method(small).at_size(small.largest)
-        first = yield Stage(smaller, search, planned_later=1)
-        assert first is not None
+        first = yield from _tuned(smaller, search, 1)
         larger = problem.with_kernel(first.tuning.kernel)
         last = yield Stage(larger, search.of_C_alone(), _near(problem.C, first.tuning.C))
         assert last is not None
@@ -303,6 +341,16 @@ class FixedSize(Prototypes, Ridge):
         if self.n_prototypes is not None and self.tuned_with >= self.largest:
             return None
         return replaced(self, n_prototypes=self.tuned_with, tuned_with=None)
+
+
+def _tuned(
+    problem: Any, search: Any, planned_later: int
+) -> Generator[Stage, Outcome | None, Outcome]:
+    """Yield the stages of a cheaper problem; return the outcome that its method keeps."""
+    stages = problem.method.stages_of_one_size(problem, search)
+    outcome = yield from stages_within(stages, planned_later=planned_later)
+    assert outcome is not None
+    return outcome
 
 
 def _near(grid: Float[np.ndarray, " s"], C: float) -> Float[np.ndarray, " t"]:

@@ -93,13 +93,17 @@ class FromSums(Method):
         return self.held_out_from_sums(total, per_fold, C, parts, on_fold, key)
 
     def fold_sums(
-        self, kernel: Kernel, points: PointTable, rows: Rows, folds: FoldLayout
-    ) -> FoldSums:
-        """Return the sums of each fold and of all rows; arguments as for `held_out`."""
+        self, kernel: Kernel, points: PointTable, rows: Rows, folds: FoldLayout,
+        first_rows: Int[Array, ""] | None = None,
+    ) -> FoldSums:  # fmt: skip
+        """Return the sums of each fold and of all rows; arguments as for `held_out`.
+
+        With `first_rows` the sums are only over so many rows of each fold, from its first.
+        """
         assert points is not None
         parts = rows.by_fold(folds)
         features = self.features(kernel, points)
-        per_fold = accumulate_parts(features, parts)
+        per_fold = accumulate_parts(features, parts, first_rows=first_rows)
         return FoldSums(Sums(features, per_fold.joined), per_fold, parts)
 
     def held_out_from_sums(
@@ -157,8 +161,17 @@ def accumulate_rows(features: FeatureMap, rows: Rows) -> NormalEquations:
 
 
 def accumulate_parts(
-    features: FeatureMap, parts: Rows, *, block_rows: int | None = None
+    features: FeatureMap,
+    parts: Rows,
+    *,
+    block_rows: int | None = None,
+    first_rows: Int[Array, ""] | None = None,
 ) -> NormalEquations:
-    """Return the sums over each fold, given rows laid out by folds; a column for each target."""
-    arrays = parts.X, parts.target_columns, parts.weights
-    return accumulate_folds(features, *arrays, mesh=parts.mesh, block_rows=block_rows)
+    """Return the sums over each fold, given rows laid out by folds; a column for each target.
+
+    Other arguments are as for `accumulate_folds`.
+    """
+    return accumulate_folds(
+        features, parts.X, parts.target_columns, parts.weights,
+        mesh=parts.mesh, block_rows=block_rows, first_rows=first_rows,
+    )  # fmt: skip

@@ -1,7 +1,7 @@
 """Predict the rows of each fold by machines fitted without the fold."""
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,8 @@ from ..features import FeatureMap
 from ..normal_equations import NormalEquations
 from .family import Family
 from .rows import Rows
+
+T = TypeVar("T")
 
 
 class MachineIndex(NamedTuple):
@@ -39,7 +41,8 @@ class OnFold(Protocol):
         """For each `C` and fold, whether its results are needed; None if all are.
 
         A method that fits every fold and `C` separately skips the other fits, and returns zeros for
-        them. Methods that compute all results together ignore it.
+        them. A method with one factorisation for every `C` may skip the folds that are wanted for
+        no `C`. Methods that compute all results together ignore it.
         """
         ...
 
@@ -120,6 +123,7 @@ def each_fold(
     on_fold: OnFold,
     *,
     at_once: int = 0,
+    only_wanted: bool = False,
 ) -> HeldOut:
     """Predict the rows of each fold, by machines of one size for every `C` at once.
 
@@ -136,8 +140,11 @@ def each_fold(
         on_fold: reduces the predictions of each fold.
         at_once: the folds are predicted together if they have at most this many rows in all, else
             one after another (static). A `predict` that fits machines is faster one by one.
+        only_wanted: return zeros for the folds that are wanted for no `C`; a loop over folds skips
+            them (static). With a mesh all folds are predicted.
     """
     mesh, whole_folds = parts.mesh, per_fold is None
+    wanted = folds_wanted(on_fold) if only_wanted and mesh is None else None
 
     def all_folds(
         shared: PyTree, arrays: tuple[Array, Array, Array], per_fold: PyTree
@@ -150,7 +157,11 @@ def each_fold(
             values, status = predict(shared, rows, fold[1])
             return *on_fold(rows, values, which), status
 
-        sums, kept, status = map_folds(one_fold, (arrays, per_fold), at_once)
+        folds = (arrays, per_fold)
+        if wanted is None:
+            sums, kept, status = map_folds(one_fold, folds, at_once)
+        else:
+            sums, kept, status = map_folds(zeros_unless(one_fold), (folds, wanted), at_once)
         if mesh is not None and not whole_folds:
             sums = jax.lax.psum(sums, mesh.axis_names)
         return sums, kept, status
@@ -224,14 +235,28 @@ def where_wanted(
     """
     if wanted is None:
         return function
-    is_wanted = jnp.asarray(wanted)
+    is_wanted, or_zeros = jnp.asarray(wanted), zeros_unless(function)
+    return lambda pair: or_zeros((pair, is_wanted[pair]))
 
-    def or_zeros(pair: tuple[Array, Array]) -> PyTree:
-        shapes = jax.eval_shape(function, pair)
+
+def zeros_unless(function: Callable[[Any], T]) -> Callable[[tuple[Any, Bool[Array, ""]]], T]:
+    """Return a function of an argument and a flag: `function`, or zeros if the flag is False.
+
+    A loop skips the calls whose flag is False; a batch computes all.
+    """
+
+    def or_zeros(argument_and_flag: tuple[Any, Bool[Array, ""]]) -> T:
+        argument, flag = argument_and_flag
+        shapes = jax.eval_shape(function, argument)
         zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-        return jax.lax.cond(is_wanted[pair], function, lambda _: zeros, pair)
+        return jax.lax.cond(flag, function, lambda _: zeros, argument)
 
     return or_zeros
+
+
+def folds_wanted(on_fold: OnFold) -> Bool[Array, " v"] | None:
+    """Return whether each fold is wanted for any `C`; None if all are."""
+    return None if on_fold.wanted is None else jnp.any(jnp.asarray(on_fold.wanted), axis=0)
 
 
 def C_and_folds(s: int, v: int) -> tuple[Int[Array, " sv"], Int[Array, " sv"]]:

@@ -44,6 +44,10 @@ class MovedPrototypes(FixedSize):
         """See `Method.validation_folds`: the first fold, which the prototypes have not seen."""
         return folds._replace(index=folds.index[:1], valid=folds.valid[:1])
 
+    def fits_from_fold_sums(self, r: int, s: int) -> bool:
+        """See `Method.fits_from_fold_sums`: the sums of the validated fold lack all other rows."""
+        return False
+
     def held_out(
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
         folds: FoldLayout, on_fold: OnFold, key: Key | None = None,

@@ -100,8 +100,7 @@ class KSP(Pursuit):
 
         return jax.lax.map(one, targets.T)
 
-    @property
-    def fits_from_fold_sums(self) -> bool:
+    def fits_from_fold_sums(self, r: int, s: int) -> bool:
         """See `Method.fits_from_fold_sums`."""
         return self.formed
 

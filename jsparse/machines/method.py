@@ -349,10 +349,19 @@ class Method(eqx.Module):
         """Whether validating many values of `C` takes hardly longer than validating one."""
         return not self.several_sizes
 
-    @property
-    def fits_from_fold_sums(self) -> bool:
-        """Whether each `C` and fold is fitted from `FoldSums`, which a search can then keep."""
+    def fits_from_fold_sums(self, r: int, s: int) -> bool:
+        """Whether a search may keep `FoldSums`, and call `held_out_from_sums` for `held_out`.
+
+        `r` is the number of rows in a fold, `s` the number of values of `C`.
+        """
         return False
+
+    def rows_of_part(self, n: int, m: int) -> int | None:
+        """Return on how many of `n` rows to compare kernels first; None for all of them.
+
+        `m` is the number of points that may become prototypes.
+        """
+        return None
 
     @property
     def fits_each_fold(self) -> bool:

@@ -108,8 +108,7 @@ class Pursuit(CandidatesFromSums):
         assert isinstance(self.n_prototypes, tuple)
         return self.n_prototypes
 
-    @property
-    def fits_from_fold_sums(self) -> bool:
+    def fits_from_fold_sums(self, r: int, s: int) -> bool:
         """See `Method.fits_from_fold_sums`."""
         return True
 

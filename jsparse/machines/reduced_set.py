@@ -29,7 +29,6 @@ from .few_prototypes import FewPrototypes, check_descent, fit_arrays
 from .fixed_point import fixed_points
 from .inner_problems import InnerProblem, LargeMargin, Solved, norm_squared, shifted_gram, whitener
 from .method import Task, iteration_limit, setting
-from .reduced_svm import ReducedSVM
 
 Approach = Literal["fixed_point", "gradient"]
 # A machine on so many rows has nearly the values of a machine on all rows, unless the kernel is far
@@ -51,7 +50,8 @@ class ReducedSet(NamedTuple):
 class ReducedSetSVM(FewPrototypes):
     """A large support vector machine, then reduced to few prototypes (Burges 1996).
 
-    The kernel is tuned for the `ReducedSVM` on the points from which the descent starts.
+    Kernel and `C` are tuned for a fixed-size LS-SVM on random rows, five for each prototype. Then
+    few values of `C` near its best one are tried.
     `FewPrototypes` describes the settings that are not listed.
 
     Args:
@@ -72,6 +72,7 @@ class ReducedSetSVM(FewPrototypes):
     max_iterations: int = iteration_limit(direct.MAX_ITERATIONS)
 
     name: ClassVar[str] = "reduced-set"
+    optimises_prototypes: ClassVar[bool] = True
     title: ClassVar[str] = "reduced set"
     max_rows: ClassVar[int | None] = 1000
 
@@ -108,13 +109,6 @@ class ReducedSetSVM(FewPrototypes):
         solved = problem.solve(Z)
         status = jnp.maximum(status, solved.status).astype(jnp.int32)
         return ReducedSet(problem.expansion(Z, solved), reduced.error, status)
-
-    @property
-    def surrogate(self) -> ReducedSVM:
-        """See `FewPrototypes.surrogate`."""
-        return ReducedSVM(
-            self.n_prototypes, selection=self.selection, starts=self.starts, loss=self.loss
-        )
 
 
 def _large_machine(

@@ -19,14 +19,21 @@ from ..normal_equations import NormalEquations, accumulate, accumulate_groups
 from ..solvers.ridge import LARGE, Spectrum, quadratic_form, rank_one_weight, spectrum
 from ..solvers.ridge import Ridge as RidgeSolution
 from .from_sums import FromSums, accumulate_parts
-from .held_out import HeldOut, OnFold, Sums, each_fold
+from .held_out import HeldOut, OnFold, Sums, each_fold, folds_wanted, zeros_unless
 from .rows import FoldLayout, Rows
 
 Way = Literal["auto", "subtraction", "removal"]
+# With more rows in a fold, the sums of a kernel are kept between evaluations of it.
+LARGE_FOLD = 1024
 
 
 class Ridge(FromSums):
     """A method whose machine is ridge regression on features, with the squared norm as penalty."""
+
+    def fits_from_fold_sums(self, r: int, s: int) -> bool:
+        """See `Method.fits_from_fold_sums`: with large folds, which `held_out` subtracts."""
+        p = self.n_features
+        return isinstance(p, int) and r > LARGE_FOLD and cheaper(p, r, s) == "subtraction"
 
     def held_out(
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
@@ -40,8 +47,10 @@ class Ridge(FromSums):
         self, sums: Sums, per_fold: NormalEquations, C: Float[Array, " s"], parts: Rows,
         on_fold: OnFold, key: Key | None = None,
     ) -> HeldOut:  # fmt: skip
-        """See `FromSums.held_out_from_sums`: one decomposition for each fold."""
-        return _by_subtraction(sums.features, per_fold, C, parts, on_fold, total=sums.equations)
+        """See `FromSums.held_out_from_sums`: one decomposition for each fold that is wanted."""
+        return _by_subtraction(
+            sums.features, per_fold, C, parts, on_fold, total=sums.equations, only_wanted=True
+        )
 
 
 def held_out(
@@ -126,11 +135,13 @@ def _by_subtraction(
     intercept_penalty: Float[Array, ""] | None = None,
     block_rows: int | None = None,
     total: NormalEquations | None = None,
+    only_wanted: bool = False,
 ) -> HeldOut:
     """Predict each fold by the solution of the total less the fold (De Brabanter 2010, eq. 20-21).
 
     `per_fold` has the sums of each fold, with an axis of classes after the folds if some problems
-    of the code leave out rows. `total` has the sums over all rows; None to add up the folds.
+    of the code leave out rows. `total` has the sums over all rows; None to add up the folds. With
+    `only_wanted`, see `each_fold`.
     Float32 solutions are not refined: refinement takes longer, and changes scores by far less than
     the rounding of features and sums does.
     """
@@ -149,8 +160,11 @@ def _by_subtraction(
                 solved = solve_code(code, total - fold, C, penalty, refine=False)
             return solved.weights, solved.intercept, solved.status
 
+        if wanted is not None:
+            return map_systems(zeros_unless(one), (folds, wanted))
         return jax.lax.map(one, folds) if by_class else map_systems(one, folds)
 
+    wanted = folds_wanted(on_fold) if only_wanted and parts.mesh is None else None
     shared = total, parts.code, C, intercept_penalty
     solutions = spread(solve, parts.mesh, (None, 0), 0)(shared, per_fold)
 
@@ -164,7 +178,8 @@ def _by_subtraction(
         return model(rows.X, block_rows=block_rows).reshape(-1, s, c), status
 
     at_once = rows_in_block(block_rows)
-    validated = each_fold(predict, features, solutions, C, parts, on_fold, at_once=at_once)
+    options = {"at_once": at_once, "only_wanted": only_wanted}
+    validated = each_fold(predict, features, solutions, C, parts, on_fold, **options)
     energy = (total.joined if by_class else total).energy
     total = total if by_class else total.with_outputs(parts.outputs)
     return _completed(validated, C, Sums(features, total), energy)

@@ -71,8 +71,7 @@ class SCDP(CandidatesFromSums):
                 raise ValueError(f"stopping: expected a Stopping or None, got {self.stopping!r}")
             self.stopping.check()
 
-    @property
-    def fits_from_fold_sums(self) -> bool:
+    def fits_from_fold_sums(self, r: int, s: int) -> bool:
         """See `Method.fits_from_fold_sums`."""
         return True
 

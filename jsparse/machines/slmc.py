@@ -13,15 +13,14 @@ from .direct import DirectFit
 from .few_prototypes import DirectMethod, fit_arrays
 from .inner_problems import InnerProblem, LargeMargin
 from .method import Task, setting
-from .reduced_svm import ReducedSVM
 
 
 class SLMC(DirectMethod):
     """Sparse large margin classifiers: a support vector machine with optimised prototypes.
 
     A descent in the prototypes minimises the objective of the support vector machine in their span
-    (Wu et al. 2006, problem (20)-(23)). The kernel is tuned for the `ReducedSVM` on the points from
-    which the descent starts. `DirectMethod` describes the settings that are not listed.
+    (Wu et al. 2006, problem (20)-(23)). `DirectMethod` says how kernel and `C` are tuned, and
+    describes the settings that are not listed.
 
     Args:
         loss: "hinge" or "squared_hinge".
@@ -40,13 +39,6 @@ class SLMC(DirectMethod):
     def problem(self, kernel: Kernel, *data: Array) -> InnerProblem:
         """See `DirectMethod.problem`."""
         return LargeMargin(kernel, *data, loss=self.loss)
-
-    @property
-    def surrogate(self) -> ReducedSVM:
-        """See `FewPrototypes.surrogate`."""
-        return ReducedSVM(
-            self.n_prototypes, selection=self.selection, starts=self.starts, loss=self.loss
-        )
 
 
 def fit(

@@ -19,8 +19,7 @@ class SparseFisher(SLMC):
     """Sparse kernel Fisher discriminants (Wu et al. 2006, Appendix A), see `fit`.
 
     The descent finds the prototypes of the discriminant. The machine is a support vector machine on
-    these prototypes. The kernel is tuned as for `SLMC`. `DirectMethod` describes the settings that
-    are not listed.
+    these prototypes. `DirectMethod` describes the settings that are not listed.
 
     Args:
         loss: loss of the support vector machine, "hinge" or "squared_hinge".

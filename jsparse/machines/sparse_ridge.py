@@ -6,12 +6,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._types import CLike, ScalarLike
-from ..features import FeatureMap
 from ..kernels import Kernel
 from . import direct
 from .direct import DirectFit
 from .few_prototypes import DirectMethod, fit_arrays
-from .fixed_size import FixedSize
 from .inner_problems import LeastSquares
 from .method import FEW_C, Task
 
@@ -19,8 +17,7 @@ from .method import FEW_C, Task
 class SparseRidge(DirectMethod):
     """Kernel ridge regression (the LS-SVM) with optimised prototypes, see `fit`.
 
-    For classification the targets are -1 and +1. The kernel is tuned for the fixed-size LS-SVM on
-    the points from which the first descent starts. `DirectMethod` describes the settings.
+    For classification the targets are -1 and +1. `DirectMethod` describes the settings.
     """
 
     name: ClassVar[str] = "sparse-ridge"
@@ -32,19 +29,6 @@ class SparseRidge(DirectMethod):
     def problem(self, kernel: Kernel, *data: Array) -> LeastSquares:
         """See `DirectMethod.problem`."""
         return LeastSquares(kernel, *data)
-
-    @property
-    def surrogate(self) -> FixedSize:
-        """See `FewPrototypes.surrogate`."""
-        return _FirstStart(self.n_prototypes)
-
-
-class _FirstStart(FixedSize):
-    """The fixed-size LS-SVM on the first of several sets of points."""
-
-    def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
-        """See `FromSums.features`."""
-        return super().features(kernel, points[: self.largest])
 
 
 def fit(

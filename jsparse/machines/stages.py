@@ -145,7 +145,7 @@ def size_stages(
         if outcomes and stop_when_flat:
             expected = GROWTH * outcomes[-1].seconds
         size_problem = problem.at_size(size)
-        outcome = yield from _stages_of_a_size(
+        outcome = yield from stages_within(
             size_problem.method.stages_of_one_size(size_problem, size_search),
             optional=bool(outcomes),
             expected_seconds=expected,
@@ -160,13 +160,17 @@ def size_stages(
     return Chosen(outcomes[place], sizes[: len(outcomes)], tuple(outcomes), place)
 
 
-def _stages_of_a_size(
-    stages: Stages, optional: bool, expected_seconds: float, planned_later: int
+def stages_within(
+    stages: Stages,
+    *,
+    planned_later: int,
+    optional: bool = False,
+    expected_seconds: float = 0.0,
 ) -> Generator[Stage, Outcome | None, Outcome | None]:
-    """Run the stages of one of several sizes; return their outcome, with their total seconds.
+    """Run the stages of a part of the tuning, such as one of several sizes.
 
-    The last three arguments are fields of `Stage`, which every stage of the size gets. Return None
-    if a stage that is required within the size failed or was skipped.
+    Return their outcome, with their total seconds; None if a stage that is required within the part
+    failed or was skipped. Other arguments are fields of `Stage`, which every stage gets.
     """
     seconds, outcome = 0.0, None
     while True:

@@ -102,6 +102,10 @@ class Source(_Scored, Protocol):
         """
         ...
 
+    def known(self, problem: "Problem", theta: Any, C: Any, scoring: Scoring) -> Validation | None:
+        """Return a kernel's kept errors and predictions; None unless all `C` are kept."""
+        ...
+
     def held_out_values(
         self,
         problem: "Problem",
@@ -154,6 +158,26 @@ class Source(_Scored, Protocol):
         """Return the source of some rows, given by number; a stream raises a `ValueError`."""
         ...
 
+    @property
+    def part(self) -> Any:
+        """The rows to fit and the folds to validate; None for all."""
+        ...
+
+    def divisible(self, problem: "Problem") -> bool:
+        """Whether kernels can be compared on a part of the rows, by the programs for all rows.
+
+        The rows must be in memory on one CPU, and the folds large and of similar sizes.
+        """
+        ...
+
+    def on_a_part(self, n_rows: int, folds: int) -> "Source":
+        """Return a source whose machines are fitted to about `n_rows / v` rows of each fold.
+
+        These rows are drawn with a fixed seed. Only the first `folds` folds are validated, with all
+        their rows.
+        """
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
@@ -198,7 +222,19 @@ class Problem:
     def scoring(self) -> Scoring:
         """The metric to minimise, the metric to report, and the decoding."""
         criterion = self.metric or self.method.criterion(self.task)
-        return Scoring(criterion, self.decoding, self.metric or self.method.metric(self.task))
+        # On a part of the rows the share of wrong classes is too coarse to choose among kernels.
+        divisible = self.source.part is not None or self.rows_of_part is not None
+        compared: Metric | None = "mse" if self.metric is None and divisible else None
+        reported = self.metric or self.method.metric(self.task)
+        return Scoring(criterion, self.decoding, reported, compared)
+
+    @property
+    def rows_of_part(self) -> int | None:
+        """The number of rows on which to compare kernels first; None if all rows are compared."""
+        tunes_kernel = self.template.size > 0
+        if self.points is None or not tunes_kernel or not self.source.divisible(self):
+            return None
+        return self.method.rows_of_part(self.source.n_rows, len(self.points))
 
     @property
     def bounds(self) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]]:
@@ -238,7 +274,7 @@ class Problem:
         self, thetas: Table, C: Table, scoring: Scoring, best: BestFolds | None
     ) -> tuple[Sequence[Validation], Sequence[Scores]]:
         """Return errors and scores of every kernel, after a race if there is a `best` machine."""
-        if best is None:
+        if best is None or self.source.part is not None:
             errors = self.source.errors(self, thetas, C, scoring)
             return errors, [least_of_sizes(self.method, one) for one in errors]
         wanted = first_folds(C.shape[1], self.source.fold_sizes, best.rule)
@@ -297,6 +333,21 @@ class Problem:
     def on_a_sample(self, n_rows: int) -> "Problem":
         """Return the problem on a random sample of `n_rows` rows, all of them prototypes.
 
+        See `_sampled` for the draw.
+        """
+        source = self.source.only_rows(self._sampled(n_rows))
+        return dataclasses.replace(self, points=None, source=source)
+
+    def with_rows_as_points(self, m: int) -> "Problem":
+        """Return the problem with `m` random rows, or all rows, as points; see `_sampled`."""
+        rows = self._sampled(m)
+        X, _, _ = self.source.rows_in_memory()
+        points = as_array(np.asarray(X)[rows])  # indexing on the device would compile
+        return dataclasses.replace(self, points=points, point_rows=rows)
+
+    def _sampled(self, n_rows: int) -> Int[np.ndarray, " _"]:
+        """Return the numbers of `n_rows` random rows, or of all rows, in increasing order.
+
         Rows of weight 0 are not drawn. Up to five rows of every class are drawn first.
         """
         _, y, weights = self.source.rows_in_memory()
@@ -308,8 +359,16 @@ class Problem:
             classes = columns.argmax(axis=1) if columns.shape[1] > 1 else columns[:, 0] > 0
             first = [np.flatnonzero(classes == k)[:5] for k in np.unique(classes)]
             order = np.append(order[np.concatenate(first)], np.delete(order, np.concatenate(first)))
-        rows = np.sort(order[:n_rows]).astype(np.int32)
-        return dataclasses.replace(self, points=None, source=self.source.only_rows(rows))
+        return np.sort(order[:n_rows]).astype(np.int32)
+
+    def on_a_part(self, folds: int) -> "Problem":
+        """Return the problem of machines fitted to about `rows_of_part` rows.
+
+        The first `folds` folds are validated, see `Source.on_a_part`.
+        """
+        rows = self.rows_of_part
+        assert rows is not None
+        return dataclasses.replace(self, source=self.source.on_a_part(rows, folds))
 
     def with_template(self, kernel: Kernel) -> "Problem":
         """Return the problem with another kernel to tune, whose matrices are fixed."""

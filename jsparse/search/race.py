@@ -95,8 +95,8 @@ def race(
     while True:
         missing = C_in_race[:, None] & ~computed
         if np.any(missing):
-            validation = validation.joined(some_errors(missing))
-            computed = computed | missing
+            more = some_errors(missing)
+            validation, computed = validation.joined(more), computed | more.computed(missing)
             scores = least_of_sizes(method, validation)
         complete = np.all(computed, axis=1)
         scores = _with_estimates(scores, complete, best)

@@ -150,9 +150,12 @@ class Search(abc.ABC):
         """Return the search near the best kernel and `C` of a cheaper problem's `Tuning`."""
         return Nearby(tune_kernel=self.tune_kernel, start=tuning)
 
-    def rescaling(self) -> "Search":
-        """Return the search for one common factor of all leaves of a tuned kernel."""
-        return Rescaling()
+    def rescaling(self, signs: tuple[int, ...] = (-1, 1)) -> "Search":
+        """Return the search for one common factor of all leaves of a tuned kernel.
+
+        `signs` tells whether factors below 1 (-1), above 1 (1), both in turn, or none are tried.
+        """
+        return Rescaling(signs=signs)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -167,7 +170,11 @@ class Profile(Search):
 
     On a CPU, a method that takes a fit for each fold, such as `SCDP` or `KSP`, is searched by a
     race: machines that are clearly worse on the first folds skip the remaining folds. Their scores
-    in `Tuning.history` are estimates, and the errors of the skipped folds are NaN.
+    in `Tuning.history` are estimates, and the errors of the skipped folds are NaN. `FixedSize` does
+    so with folds of over 1,000 rows.
+
+    With many rows, `FixedSize` first compares kernels by machines of a part of the rows, and `Dual`
+    by machines of a sample.
     """
 
     race: ClassVar[Rule | None] = CLEARLY_WORSE
@@ -302,20 +309,23 @@ class Rescaling(Search):
 
     A kernel that suits few prototypes is too smooth for many. The factor starts at 1 and is divided
     by `ratio` as long as the score falls; if it never falls, the factor is multiplied by `ratio`
-    instead. Each factor is scored with its best `C`. The default is 5 evaluations.
+    instead. With other `signs` only one direction is tried, or only the factor 1. Each factor is
+    scored with its best `C`. The default is 5 evaluations.
     """
 
     ratio: float = 1.4
+    signs: tuple[int, ...] = (-1, 1)  # signs of the log of the factor, in the order of trial
 
     def batch_sizes(self, p: int) -> list[int]:
         """See `Search.batch_sizes`."""
-        return [1] * (1 if p == 0 else self.max_evaluations or RESCALING_EVALUATIONS)
+        is_fixed = p == 0 or not self.signs
+        return [1] * (1 if is_fixed else self.max_evaluations or RESCALING_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
         """See `Search.run`."""
         middle = run.template.theta.astype(float)
         best, evaluations_left = run.scores(middle[None])[0], run.planned - 1
-        for step in (-np.log(self.ratio), np.log(self.ratio)):
+        for step in np.log(self.ratio) * np.asarray(self.signs):
             improved, log_factor = False, step
             while evaluations_left > 0 and middle.size > 0:
                 score = run.scores((middle + log_factor)[None])[0]

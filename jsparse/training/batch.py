@@ -118,7 +118,8 @@ def solve(method: Method, code: Code | None, table: Table, steps: Steps) -> Solv
 
     def validate(theta: Float[Array, " p"]) -> Validation:
         on_fold = WithPredictions(steps.scoring, quantiles=method.quantiles)
-        return mean_losses(held_out._replace(theta=theta).held_out(table.C, on_fold))
+        held = held_out._replace(theta=theta).held_out(table.C, on_fold)
+        return mean_losses(held, on_fold.scoring)
 
     thetas, validations, best = search(validate, table, steps.planned)
     kernel, C = template.at(best.theta), table.C[best.C_index]

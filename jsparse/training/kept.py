@@ -63,19 +63,19 @@ class SumsAt(NamedTuple):
 class KeptEvaluations:
     """The best evaluation of a search, and the unfinished evaluation and sums of the last kernel.
 
-    A race evaluates a kernel some folds at a time. `part` has the last kernel's folds so far.
+    A race evaluates a kernel some folds at a time. `unfinished` has the last kernel's folds so far.
     """
 
     def __init__(self) -> None:
         self.best: Evaluated | None = None
-        self.part: Evaluated | None = None
+        self.unfinished: Evaluated | None = None
         self.sums: SumsAt | None = None
 
     def known(
         self, problem: Problem, theta: Any, C: Float[Any, " s"], scoring: Scoring
     ) -> Validation | None:
         """Return the errors and predictions on all folds; None unless all `C` have been kept."""
-        for kept in (self.best, self.part):
+        for kept in (self.best, self.unfinished):
             if kept is None or not same_machines(kept.problem, problem):
                 continue
             if (kept.scoring, kept.theta) != (scoring, np.asarray(theta).tobytes()):
@@ -86,13 +86,13 @@ class KeptEvaluations:
         return None
 
     def add(self, evaluated: Evaluated) -> None:
-        """Join an evaluation to `part`, and replace `best` by it unless `best` has a lower score.
+        """Join an evaluation to `unfinished`, and replace `best` by it unless `best` scores lower.
 
-        The joined evaluation becomes `part` while folds are missing.
+        The joined evaluation becomes `unfinished` while folds are missing.
         """
-        joined = None if self.part is None else self.part.joined(evaluated)
+        joined = None if self.unfinished is None else self.unfinished.joined(evaluated)
         evaluated = evaluated if joined is None else joined
-        self.part = None if np.all(evaluated.folds) else evaluated
+        self.unfinished = None if np.all(evaluated.folds) else evaluated
         if not np.any(evaluated.complete):
             return
         best = self.best

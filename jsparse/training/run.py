@@ -42,7 +42,7 @@ from .streams import read_stream
 from .tables import prepare_table
 from .target_units import TargetUnits
 from .trained import Sums, Trained
-from .tuning import Choice, calibrate, choose, fit_all_rows, predict_held_out
+from .tuning import Choice, calibrate, choose, fit_all_rows, known_start, predict_held_out
 
 
 @resumable
@@ -124,11 +124,13 @@ def _fitted(
         points = _points(method, template, config, data, state)
         jax.block_until_ready(points.X)
     problem = problem_of(method, template, config, data, points)
-    values = inverse_temperatures = conformal = validation_sums = None
+    values = inverse_temperatures = conformal = None
     with clock(seconds, "tuning"), units.converting_histories(problem.scoring.metric):
         choice = choose(problem, config, data.encoding, state)
         if config.out_of_fold:
             values, validation_sums = predict_held_out(choice, units)
+        else:
+            validation_sums = known_start(choice)
     with clock(seconds, "fit"):
         family, sums = fit_all_rows(choice, units, validation_sums)
         jax.block_until_ready(jax.tree.leaves(family))

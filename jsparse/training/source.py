@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._blocks import systems_at_once
+from .._blocks import block_shape, systems_at_once
 from .._mesh import on_default_device
 from .._numerics import is_concrete
 from .._programs import compiled
@@ -27,6 +27,7 @@ from ..machines.held_out import FitStart, HeldOut, OnFold, Sums
 from ..machines.method import Method
 from ..machines.rows import Rows
 from ..multiclass import Code
+from ..normal_equations import PART_BLOCK
 from ..search.problem import Problem, Table, Wanted
 from ..search.template import Template
 from ..validation.folds import Folds
@@ -121,7 +122,7 @@ class KeptSums(NamedTuple):
 
 
 HeldOutRows = RowsOfFolds | SumsOfFolds | KeptSums
-mean_of_losses = compiled(mean_losses)
+mean_of_losses = compiled(mean_losses, static_argnames="scoring")
 
 
 @compiled
@@ -130,7 +131,7 @@ def evaluate(held_out: HeldOutRows, C: Float[Array, " s"], on_fold: FoldLosses) 
 
     The search and the predictions after it share this program. Predictions are arranged by folds.
     """
-    return mean_losses(held_out.held_out(C, on_fold))
+    return mean_losses(held_out.held_out(C, on_fold), on_fold.scoring)
 
 
 @compiled
@@ -144,17 +145,21 @@ def evaluate_batch(
     """
 
     def evaluate_kernel(theta: Array, C: Array) -> Validation:
-        validation = mean_losses(held_out._replace(theta=theta).held_out(C, on_fold))
+        held = held_out._replace(theta=theta).held_out(C, on_fold)
+        validation = mean_losses(held, on_fold.scoring)
         return validation._replace(total=None)
 
     return jax.vmap(evaluate_kernel)(held_out.theta, C)
 
 
 @compiled
-def sum_folds(rows: RowsOfFolds) -> FoldSums:
-    """Return the sums of each fold and of all rows, for one kernel."""
+def sum_folds(rows: RowsOfFolds, first_rows: Int[Array, ""] | None) -> FoldSums:
+    """Return the sums of each fold and of all rows, for one kernel.
+
+    With `first_rows` the sums are only over so many rows of each fold, from its first.
+    """
     method, kernel = cast(FromSums, rows.method), rows.template.at(rows.theta)
-    return method.fold_sums(kernel, rows.points, rows.rows, rows.layout)
+    return method.fold_sums(kernel, rows.points, rows.rows, rows.layout, first_rows)
 
 
 @compiled
@@ -178,6 +183,15 @@ def target_columns(X: Float[Array, "n d"], y: Array, classes: int | None) -> Flo
     return jnp.where(in_class, 1, -1).astype(X.dtype)
 
 
+class Part(NamedTuple):
+    """A part of the rows, on which kernels are compared in less time than on all rows."""
+
+    rows_of_fold: int  # machines are fitted to so many rows of each fold, from its first
+    folds: int  # so many folds are validated, from the first, each with all its rows
+
+    __repr__ = short_repr
+
+
 class TrainingSource(abc.ABC):
     """The rows to train on and to validate on: the base of `InMemory` and `Streamed`.
 
@@ -189,11 +203,13 @@ class TrainingSource(abc.ABC):
             them: for `InMemory` a table, for `Streamed` one table for each validated part.
         folds: the numbers of the validation rows in each fold.
         n_predicted: the number of validation rows, without padding.
+        part: the rows to fit and the folds to validate; None for all.
     """
 
     placed: Rows
     folds: Folds
     n_predicted: int
+    part: Part | None = None
 
     @property
     def n_folds(self) -> int:
@@ -261,7 +277,7 @@ class TrainingSource(abc.ABC):
         else:
             wanted = self.every_fold(len(C))
             if wanted is not None:  # the other values of `C` may take a fit for each fold
-                wanted &= np.isin(np.arange(len(C)), used)[:, None]
+                wanted = wanted & np.isin(np.arange(len(C)), used)[:, None]
         on_fold = self.on_fold(problem, len(C), scoring, keep, wanted)
         if validation is None:
             validation = self._evaluate(problem, theta, C, on_fold)
@@ -327,6 +343,7 @@ class InMemory(TrainingSource):
     layout: Folds | ShardedFolds
     folds: Folds
     n_rows: int
+    part: Part | None = None
     kept: KeptEvaluations = dataclasses.field(default_factory=KeptEvaluations, compare=False)
 
     __repr__ = short_repr
@@ -360,21 +377,57 @@ class InMemory(TrainingSource):
         A race evaluates a kernel several times. If the method needs only sums of the folds, the
         last kernel's sums are kept.
         """
-        method, code = problem.method, self.placed.code
         rows = RowsOfFolds(
-            method, problem.template, problem.points, self.placed, self.layout, problem.key, theta
-        )
-        sees_all_rows = code is None or code.shares_all_rows
-        races = self.every_fold(1) is not None and np.ndim(theta) == 1
-        if not (races and method.fits_from_fold_sums and sees_all_rows):
+            problem.method, problem.template, problem.points, self.placed, self.layout,
+            problem.key, theta,
+        )  # fmt: skip
+        if np.ndim(theta) > 1 or not self._keeps_sums(problem):
             return rows
-        sums = self.kept.sums_of(problem, theta, lambda: sum_folds(rows))
-        return KeptSums(cast(FromSums, method), sums, problem.key)
+        first_rows = None
+        if self.part is not None:
+            first_rows = np.int32(self.part.rows_of_fold)
+        elif problem.rows_of_part is not None:  # so that one program sums the part and all rows
+            first_rows = np.int32(self._rows_of_fold)
+        sums = self.kept.sums_of(problem, theta, lambda: sum_folds(rows, first_rows))
+        return KeptSums(cast(FromSums, problem.method), sums, problem.key)
+
+    def _keeps_sums(self, problem: Problem) -> bool:
+        """Return whether the sums of the last kernel are kept for further evaluations of it."""
+        method, code = problem.method, self.placed.code
+        sees_all_rows = code is None or code.shares_all_rows
+        serves = method.fits_from_fold_sums(self._rows_of_fold, len(problem.C))
+        return serves and sees_all_rows and self.every_fold(1) is not None
+
+    @property
+    def _rows_of_fold(self) -> int:
+        """The number of rows in each fold, with padding."""
+        return self.folds.index.shape[1]
 
     def every_fold(self, s: int) -> Bool[np.ndarray, "s v"] | None:
         """See `TrainingSource`: a CPU fits one fold after another, and can leave out some."""
-        alone = self.placed.mesh is None and systems_at_once() == 1
-        return np.ones((s, self.n_folds), bool) if alone else None
+        if self.placed.mesh is not None or systems_at_once() > 1:
+            return None
+        count = self.n_folds if self.part is None else self.part.folds
+        return np.broadcast_to(np.arange(self.n_folds) < count, (s, self.n_folds))
+
+    def divisible(self, problem: Problem) -> bool:
+        """See `Source`; blocks of rows are left out, so a fold must have several."""
+        in_fold = np.asarray(self.folds.valid).sum(axis=1)
+        is_large = self._rows_of_fold > 2 * PART_BLOCK and 2 * in_fold.min() > in_fold.max()
+        return is_large and self.part is None and self._keeps_sums(problem)
+
+    def on_a_part(self, n_rows: int, folds: int) -> "InMemory":
+        """See `Source`."""
+        index, valid = np.asarray(self.folds.index), np.asarray(self.folds.valid)
+        # The rows of a fold may be sorted by class.
+        order = np.random.default_rng(0).permutation(index.shape[1])
+        shuffled = Folds(np.ascontiguousarray(index[:, order]), valid[:, order])
+        _, block = block_shape(index.shape[1], PART_BLOCK)
+        blocks = max(1, round(n_rows / self.n_folds / block))
+        part = Part(blocks * block, min(folds, self.n_folds))
+        return dataclasses.replace(
+            self, layout=shuffled, folds=shuffled, part=part, kept=KeptEvaluations()
+        )
 
     def on_fold(
         self,
@@ -416,7 +469,10 @@ class InMemory(TrainingSource):
             self._evaluate(problem, *arguments)
             for arguments in zip(thetas, C, on_folds, strict=True)
         ]
-        return [validation._replace(predictions=None, total=None) for validation in validations]
+        validations = [one._replace(predictions=None, total=None) for one in validations]
+        if self.part is not None:
+            validations = [one.in_compared_metric() for one in validations]
+        return validations
 
     def _evaluate(
         self,
@@ -430,7 +486,8 @@ class InMemory(TrainingSource):
         if validation is not None:
             return validation
         if self._fits_one_by_one(problem):
-            validation = mean_of_losses(self._hold_out(problem, theta, C, on_fold))
+            held = self._hold_out(problem, theta, C, on_fold)
+            validation = mean_of_losses(held, scoring=on_fold.scoring)
         else:
             validation = super()._evaluate(problem, theta, C, on_fold)
         if on_fold.keeps_all:

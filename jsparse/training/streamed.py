@@ -228,6 +228,10 @@ class Streamed(TrainingSource):
         assert plan is not None
         self.kernels_at_once = plan.kernels_at_once
 
+    def divisible(self, problem: Problem) -> bool:
+        """See `Source`: a pass over a stream reads all rows."""
+        return False
+
     def held_out_rows(self, problem: Problem, theta: Float[Any, " p"]) -> SumsOfFolds:
         """See `TrainingSource`."""
         return self._with_sums(problem, self._sums_of(problem, problem.template.at(theta)))
@@ -272,6 +276,10 @@ class Streamed(TrainingSource):
     def only_rows(self, rows: Int[np.ndarray, " m"]) -> "Streamed":
         """Raise a `ValueError`, as a stream cannot select rows by number."""
         raise ValueError("stream: expected a method that is tuned on all rows")
+
+    def on_a_part(self, n_rows: int, folds: int) -> "Streamed":
+        """Raise a `ValueError`, as a pass over a stream reads all rows."""
+        raise ValueError("stream: expected a search on all rows")
 
     def fold_machines(self, *_: Any) -> tuple[KernelExpansion, Int[np.ndarray, " n"]]:
         """Raise a `ValueError`, as a stream is not fitted again for each fold."""

@@ -126,7 +126,7 @@ def _cross_validate(
         feature_map, C, rows.by_fold(folds), on_fold,
         way=way, intercept_penalty=intercept_penalty, block_rows=block_rows,
     )  # fmt: skip
-    means, values = mean_losses(held), folds.scatter(held.kept, n)
+    means, values = mean_losses(held, scoring), folds.scatter(held.kept, n)
     if keep is None:
         values = jnp.moveaxis(values, 1, 0).reshape(len(C), n, *outputs)
     else:

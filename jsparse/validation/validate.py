@@ -33,13 +33,22 @@ class Scoring(NamedTuple):
     metric: Metric
     decoding: Decoding = "loss"
     reported: Metric | None = None  # a second metric to score every machine in
+    compared: Metric | None = None  # the metric in which kernels are compared on a part of the rows
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics to compute: the metric to minimise, then the reported one if it differs."""
-        if self.reported in (None, self.metric):
-            return (self.metric,)
-        return self.metric, self.reported
+        """The distinct metrics to compute, first the metric to minimise."""
+        stated = (self.metric, self.reported, self.compared)
+        return tuple(dict.fromkeys(metric for metric in stated if metric is not None))
+
+    @property
+    def compares_as_it_scores(self) -> bool:
+        """Whether kernels are compared in the metric to minimise."""
+        return self.compared in (None, self.metric)
+
+    def place(self, metric: Metric | None) -> int | None:
+        """Return the index of a further metric in `metrics`; None for None, and for the first."""
+        return None if metric in (None, self.metric) else self.metrics.index(metric)
 
     __repr__ = short_repr
 
@@ -134,19 +143,23 @@ class Validation(NamedTuple):
     predictions: PyTree = None  # held-out predictions of the kept machine or machines, if any
     reported: Float[Array, "s k"] | None = None  # `scores` in the reported metric, if it differs
     fold_reported: Float[Array, "s v k"] | None = None  # `fold_scores` in the reported metric
+    compared: Float[Array, "s k"] | None = None  # `scores` in `Scoring.compared`, if it differs
+    fold_compared: Float[Array, "s v k"] | None = None  # `fold_scores` in `Scoring.compared`
     total: FitStart | None = None  # what a fit to all rows can start from, if it is known
 
     __repr__ = short_repr
 
     def computed(self, wanted: Bool[np.ndarray, "s v"]) -> Bool[np.ndarray, "s v"]:
-        """Return which folds were computed for each `C`: only the `wanted` folds, or all folds.
+        """Return which folds were computed for each `C`: the `wanted` folds, or more.
 
-        All are computed by a method that ignores `wanted`, or that validates other folds, such as
-        single rows.
+        A method with one factorisation for every `C` computes a fold for all `C` if one of them
+        wants it. If a fold that no `C` wants has an error, the method ignores `wanted`: all folds
+        were computed. So they were if the method validates other folds, such as single rows.
         """
         weights = np.asarray(self.fold_weights)
-        computed_all = weights.shape != wanted.shape or bool(np.any(weights[~wanted] > 0))
-        return np.ones_like(wanted) if computed_all else wanted
+        if weights.shape != wanted.shape or np.any(weights[:, ~np.any(wanted, axis=0)] > 0):
+            return np.ones_like(wanted)
+        return wanted | (weights > 0)
 
     def of_C(self, places: Int[np.ndarray, " t"]) -> "Validation":
         """Return errors and predictions for the values `C[places]`, as NumPy arrays.
@@ -178,18 +191,26 @@ class Validation(NamedTuple):
             return (sums / of_fold.sum(axis=1)).astype(folds.dtype), folds
 
         scores, fold_scores = both(first.fold_scores, second.fold_scores)
-        reported = fold_reported = predictions = None
+        reported = fold_reported = compared = fold_compared = predictions = None
         if first.fold_reported is not None:
             reported, fold_reported = both(first.fold_reported, second.fold_reported)
+        if first.fold_compared is not None:
+            compared, fold_compared = both(first.fold_compared, second.fold_compared)
         if first.predictions is not None:
             predictions = first.predictions + second.predictions  # 0 where not computed
         return Validation(
             scores, fold_scores, weights, np.maximum(first.status, second.status), predictions,
-            reported, fold_reported, first.total,
+            reported, fold_reported, compared, fold_compared, first.total,
         )  # fmt: skip
 
+    def in_compared_metric(self) -> "Validation":
+        """Return the errors with `scores` in `Scoring.compared`, if that is another metric."""
+        if self.compared is None:
+            return self
+        return self._replace(scores=self.compared, fold_scores=self.fold_compared)
 
-def mean_losses(held: HeldOut) -> Validation:
+
+def mean_losses(held: HeldOut, scoring: Scoring) -> Validation:
     """Return the weighted mean losses over all rows and in each fold, from a `FoldLosses` run.
 
     Kept predictions have the shape `v r ..`: rows within folds, not in the order of the table.
@@ -201,10 +222,15 @@ def mean_losses(held: HeldOut) -> Validation:
     divisor = jnp.where(fold_weight > 0, fold_weight, 1)
     fold_scores = jnp.where(fold_weight > 0, loss / divisor, jnp.nan)
     scores = jnp.sum(loss, axis=1) / jnp.sum(fold_weight, axis=1)
-    reported = (None, None) if sums.shape[2] == 1 else (scores[:, 1], fold_scores[:, :, 1])
+
+    def of(metric: Metric | None) -> tuple[Any, Any]:
+        place = scoring.place(metric)
+        return (None, None) if place is None else (scores[:, place], fold_scores[:, :, place])
+
     return Validation(
-        scores[:, 0], fold_scores[:, :, 0], weight, held.statuses, held.kept, *reported, held.total
-    )
+        scores[:, 0], fold_scores[:, :, 0], weight, held.statuses, held.kept,
+        *of(scoring.reported), *of(scoring.compared), held.total,
+    )  # fmt: skip
 
 
 @functools.partial(compiled, static_argnames="scoring")
@@ -221,7 +247,8 @@ def _validate_rows(
 ) -> Validation:
     """Return the held-out errors, and the predictions of the machine `keep` in row order."""
     on_fold = FoldLosses(scoring, keep, method.quantiles)
-    means = mean_losses(method.held_out(kernel, points, C, rows, folds, on_fold, key))
+    held = method.held_out(kernel, points, C, rows, folds, on_fold, key)
+    means = mean_losses(held, scoring)
     if keep is None:
         return means
     layout = method.validation_folds(folds, len(rows))

@@ -1,5 +1,6 @@
 """Methods of few prototypes, and the RVM, equal their pure functions; bad arguments are refused."""
 
+from collections import namedtuple
 from types import SimpleNamespace
 
 import jax
@@ -22,9 +23,12 @@ from jsparse.machines.fixed_size import FixedSize
 from jsparse.machines.method import Shape, TrainingRows
 from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
+from jsparse.search.strategies import Nearby
+from jsparse.training.tables import tuning_problem
 
 N, M = 40, 4
 KERNEL = RBF(1.2)
+OPTIMISED = [jsparse.SLMC, jsparse.SparseFisher, jsparse.SparseRidge, jsparse.ReducedSetSVM]
 FITS = {
     "slmc": slmc.fit,
     "sparse_fisher": sparse_fisher.fit,
@@ -172,21 +176,24 @@ def test_bad_arguments_of_one_class_are_told(as_users_call):
             one_class.fit(KERNEL, **{"start": Z[:M], "nu": 0.2, "X": X, **changes})
 
 
-def test_kernels_are_tuned_for_machines_of_the_points_that_descents_start_from():
-    search = SimpleNamespace(tune_kernel=True, of_C_alone=lambda: "C alone")
-    problem = SimpleNamespace(
-        with_method=lambda method: SimpleNamespace(method=method),
-        with_kernel=lambda kernel: kernel,
+@pytest.mark.parametrize("kind", OPTIMISED)
+def test_kernels_are_tuned_for_machines_on_five_rows_for_each_prototype(kind):
+    X, y, *_ = data()
+    problem = tuning_problem(
+        KERNEL, X[:M], X, np.sign(np.asarray(y)), jsparse.plain_folds(0, N, 5), method=kind(M)
     )
-    for kind in (jsparse.SLMC, jsparse.SparseFisher, jsparse.ReducedSetSVM):
-        stages = kind(M, "renyi", 2, loss="squared_hinge").stages(problem, search)
-        surrogate = next(stages).problem.method
-        assert surrogate == jsparse.ReducedSVM(M, "renyi", 2, loss="squared_hinge")
-        last = stages.send(SimpleNamespace(tuning=SimpleNamespace(kernel="tuned")))
-        assert (last.problem, last.search) == ("tuned", "C alone")
-    first = next(jsparse.SparseRidge(M, starts=2).stages(problem, search)).problem.method
-    assert isinstance(first, FixedSize)
-    assert first.features(KERNEL, data()[3]).n_features == M  # of points for two starts
+    stages = problem.method.stages(problem, jsparse.Profile())
+    first = next(stages).problem
+    assert first.method == FixedSize(min(5 * M, N))
+    assert first.scoring.metric == "mse"
+    rows = {tuple(row) for row in np.asarray(X).tolist()}
+    assert {tuple(row) for row in np.asarray(first.points).tolist()} <= rows
+    assert len(np.unique(first.points, axis=0)) == min(5 * M, N)
+    tuning = namedtuple("Best", "kernel theta C")(RBF(0.7), np.log([0.7]), 1.0)
+    last = stages.send(SimpleNamespace(tuning=tuning))
+    assert last.problem.method == problem.method
+    assert float(last.problem.template.at(np.zeros(0)).lengthscale) == pytest.approx(0.7)
+    assert isinstance(last.search, Nearby)
 
 
 @pytest.mark.parametrize("kind", [jsparse.SLMC, jsparse.ReducedSVM])

@@ -171,7 +171,7 @@ def test_folds_that_are_not_wanted_are_zero_and_the_others_are_unchanged(method)
 
     def validation(wanted):
         on_fold = FoldLosses(Scoring("mse"), wanted=wanted)
-        return mean_losses(jax.jit(method.held_out)(*arguments, on_fold, key))
+        return mean_losses(jax.jit(method.held_out)(*arguments, on_fold, key), on_fold.scoring)
 
     some, every = validation(wanted), validation(None)
     np.testing.assert_array_equal(some.fold_weights > 0, wanted)
