@@ -145,10 +145,10 @@ def pipeline(quick: bool):
 
 
 def kernels_of(trained: jsparse.Trained) -> str:
-    """Return how many kernels a search has tried, such as "10 on a part of the rows and 2"."""
+    """Return how many kernels a search has tried, by stage: a part of the rows, then all rows."""
     stages = [evaluation.stage for evaluation in trained.tuning.history]
     counts = [stages.count(stage) for stage in sorted(set(stages))]
-    return " on a part of the rows and ".join(map(str, counts))
+    return " (part of the rows) + ".join(map(str, counts))
 
 
 def fold_counts(quick: bool):
