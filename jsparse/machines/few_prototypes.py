@@ -118,13 +118,14 @@ class FewPrototypes(Sized):
     def stages_of_one_size(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages_of_one_size`.
 
-        If prototypes are optimised, the kernel is tuned for a fixed-size LS-SVM on more rows than
-        there are prototypes. For as many points as prototypes the best kernel would be too smooth.
+        If a fit moves prototypes, kernel and `C` are tuned for a fixed-size LS-SVM whose prototypes
+        are random rows, `ROWS_FOR_EACH_PROTOTYPE` for each prototype. Then values of `C` near its
+        best one are tried. With a fixed kernel every `C` is tried.
         """
-        if not self.optimises_prototypes:
+        if not self.optimises_prototypes or not search.tune_kernel:
             return super().stages_of_one_size(problem, search)
-        rows = problem.with_rows_as_points(ROWS_FOR_EACH_PROTOTYPE * self.largest)
-        return nearby_stages(fixed_size_surrogate(rows, len(rows.points)), problem, search)
+        on_rows = problem.with_rows_as_points(ROWS_FOR_EACH_PROTOTYPE * self.largest)
+        return nearby_stages(fixed_size_surrogate(on_rows, len(on_rows.points)), problem, search)
 
     @abc.abstractmethod
     def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> Any:

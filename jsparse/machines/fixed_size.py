@@ -60,9 +60,11 @@ class FixedSize(Prototypes, Ridge):
     `Prototypes` describes the settings that are not listed.
 
     With many rows for each prototype, and folds of over 1,000 rows, the search `Profile` first
-    compares kernels by machines fitted to a part of the rows. They are validated on whole folds, by
-    their squared errors unless the user states a metric. Then `C` is tuned for all rows. This needs
-    a single CPU, rows in memory, and folds of similar sizes. The more rows, the more time it saves.
+    compares kernels by machines fitted to a part of the rows. They are validated on two whole
+    folds, by their squared errors unless the user states a metric. Then `C` is tuned for all rows;
+    for classes also a common factor of the lengthscales, above 1. This needs a single CPU, rows in
+    memory, folds of similar sizes, and binary problems that see all classes. The more rows, the
+    more time it saves.
 
     Args:
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes; then,

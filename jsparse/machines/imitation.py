@@ -45,7 +45,7 @@ class MovedPrototypes(FixedSize):
         return folds._replace(index=folds.index[:1], valid=folds.valid[:1])
 
     def fits_from_fold_sums(self, r: int, s: int) -> bool:
-        """See `Method.fits_from_fold_sums`: the sums of the validated fold lack all other rows."""
+        """See `Method.fits_from_fold_sums`: they would validate folds that prototypes have seen."""
         return False
 
     def held_out(

@@ -1,6 +1,7 @@
 """The tuning problem: a method, a kernel, candidates for the prototypes, and the rows."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -220,7 +221,7 @@ class Problem:
 
     @property
     def scoring(self) -> Scoring:
-        """The metric to minimise, the metric to report, and the decoding."""
+        """The metrics to minimise, to report, and to compare kernels in on a part of the rows."""
         criterion = self.metric or self.method.criterion(self.task)
         # On a part of the rows the share of wrong classes is too coarse to choose among kernels.
         divisible = self.source.part is not None or self.rows_of_part is not None
@@ -234,7 +235,7 @@ class Problem:
         tunes_kernel = self.template.size > 0
         if self.points is None or not tunes_kernel or not self.source.divisible(self):
             return None
-        return self.method.rows_of_part(self.source.n_rows, len(self.points))
+        return self.method.rows_of_part(self.source.rows_scored, len(self.points))
 
     @property
     def bounds(self) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]]:
@@ -346,9 +347,10 @@ class Problem:
         return dataclasses.replace(self, points=points, point_rows=rows)
 
     def _sampled(self, n_rows: int) -> Int[np.ndarray, " _"]:
-        """Return the numbers of `n_rows` random rows, or of all rows, in increasing order.
+        """Return the numbers of `n_rows` random rows, in increasing order.
 
-        Rows of weight 0 are not drawn. Up to five rows of every class are drawn first.
+        Rows of weight 0 are not drawn; if fewer have weight, all of these are returned. Up to five
+        rows of every class are drawn first, from one class after the other in turn.
         """
         _, y, weights = self.source.rows_in_memory()
         seed = [2026, n_rows] if self.key is None else np.asarray(jax.random.key_data(self.key))
@@ -357,8 +359,10 @@ class Problem:
         if self.task == "classification":  # five rows of every class come first
             columns = np.asarray(y)[order]
             classes = columns.argmax(axis=1) if columns.shape[1] > 1 else columns[:, 0] > 0
-            first = [np.flatnonzero(classes == k)[:5] for k in np.unique(classes)]
-            order = np.append(order[np.concatenate(first)], np.delete(order, np.concatenate(first)))
+            of_class = [np.flatnonzero(classes == k)[:5] for k in np.unique(classes)]
+            turns = itertools.zip_longest(*of_class)
+            first = np.array([place for turn in turns for place in turn if place is not None])
+            order = np.append(order[first], np.delete(order, first))
         return np.sort(order[:n_rows]).astype(np.int32)
 
     def on_a_part(self, folds: int) -> "Problem":

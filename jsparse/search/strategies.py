@@ -305,12 +305,12 @@ class Nearby(Search):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Rescaling(Search):
-    """A search for a common factor of all leaves of a kernel that was tuned for a smaller machine.
+    """A search for a common factor of all leaves of a kernel tuned for a cheaper machine.
 
     A kernel that suits few prototypes is too smooth for many. The factor starts at 1 and is divided
     by `ratio` as long as the score falls; if it never falls, the factor is multiplied by `ratio`
-    instead. With other `signs` only one direction is tried, or only the factor 1. Each factor is
-    scored with its best `C`. The default is 5 evaluations.
+    instead. `signs` may state another order, one direction, or none for only the factor 1. Each
+    factor is scored with its best `C`. The default is 5 evaluations.
     """
 
     ratio: float = 1.4

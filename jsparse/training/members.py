@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -11,6 +11,7 @@ from jaxtyping import Float, Shaped
 from .._arguments import as_key
 from .._blocks import capacity, padded
 from .._repr import short_repr
+from .._runtime import on_cpu
 from .._types import KeyLike
 from ..kernels import Kernel
 from ..kernels.mixed import categorical_columns
@@ -242,7 +243,11 @@ class Members:
             return "a batch needs a kernel with prototypes, not the linear kernel"
         if categorical_columns(kernel):
             return "a batch needs columns of numbers, not of categories"
-        m = capacity(method.n_features, 8)  # type: ignore[arg-type]
+        n_prototypes = cast(int, method.n_features)
+        has_part = method.rows_of_part(shape.n, n_prototypes) is not None
+        if has_part and template.size > 0 and on_cpu():
+            return "a batch needs fewer rows, as many are first compared on a part of the rows"
+        m = capacity(n_prototypes, 8)
         criterion = config.metric or method.criterion(config.task)
         reported = config.metric or method.metric(config.task)
         steps = Steps(

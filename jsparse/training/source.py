@@ -217,9 +217,10 @@ class TrainingSource(abc.ABC):
         return len(self.folds.index)
 
     def every_fold(self, s: int) -> Bool[np.ndarray, "s v"] | None:
-        """Return a mask that is True for every fold and each of `s` values of `C`.
+        """Return a mask that is True for every fold to validate and each of `s` values of `C`.
 
-        It is for `OnFold.wanted`. None if the programs compute every fold in any case.
+        On a part of the rows these are the first folds. The mask is for `OnFold.wanted`. None if
+        the programs compute every fold in any case.
         """
         return None
 
@@ -412,7 +413,7 @@ class InMemory(TrainingSource):
 
     def divisible(self, problem: Problem) -> bool:
         """See `Source`; blocks of rows are left out, so a fold must have several."""
-        in_fold = np.asarray(self.folds.valid).sum(axis=1)
+        in_fold = self.fold_sizes
         is_large = self._rows_of_fold > 2 * PART_BLOCK and 2 * in_fold.min() > in_fold.max()
         return is_large and self.part is None and self._keeps_sums(problem)
 

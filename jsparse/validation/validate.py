@@ -154,7 +154,7 @@ class Validation(NamedTuple):
 
         A method with one factorisation for every `C` computes a fold for all `C` if one of them
         wants it. If a fold that no `C` wants has an error, the method ignores `wanted`: all folds
-        were computed. So they were if the method validates other folds, such as single rows.
+        were computed. So were they if the method validates other folds, such as single rows.
         """
         weights = np.asarray(self.fold_weights)
         if weights.shape != wanted.shape or np.any(weights[:, ~np.any(wanted, axis=0)] > 0):
@@ -204,7 +204,7 @@ class Validation(NamedTuple):
         )  # fmt: skip
 
     def in_compared_metric(self) -> "Validation":
-        """Return the errors with `scores` in `Scoring.compared`, if that is another metric."""
+        """Return the validation with scores in `Scoring.compared`, if that is another metric."""
         if self.compared is None:
             return self
         return self._replace(scores=self.compared, fold_scores=self.fold_compared)

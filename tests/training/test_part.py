@@ -1,5 +1,7 @@
 """A search for many rows compares kernels by machines of a part of the rows."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ from jsparse.kernels import RBF
 from jsparse.machines import FixedSize, fixed_size
 from jsparse.machines.imitation import MovedPrototypes
 from jsparse.machines.ridge import Ridge
+from jsparse.multiclass import output_code
 from jsparse.normal_equations import accumulate_folds
 from jsparse.search.history import load_history, save_history
 from jsparse.search.strategies import Profile, Rescaling
@@ -190,6 +193,25 @@ def test_every_method_with_another_validation_states_whether_it_keeps_sums():
     for method in subclasses(Ridge) - {Ridge}:
         changed = {"held_out", "validation_folds", "held_out_from_sums"} & set(vars(method))
         assert not changed or "fits_from_fold_sums" in vars(method), method
+
+
+def test_few_random_rows_have_every_class():
+    X, y = rows(classes=10)
+    problem = tuning_problem(
+        RBF(1.0), X[:M], X, y, jsparse.plain_folds(0, N, V), None, output_code("one_versus_rest", 10),
+        method=FixedSize(M),
+    )  # fmt: skip
+    problem = dataclasses.replace(problem, task="classification")
+    assert set(y[problem.with_rows_as_points(10).point_rows]) == set(range(10))
+
+
+def test_problems_with_a_part_are_not_trained_as_a_batch():
+    X, y = rows()
+    options = {"task": "regression", "method": FixedSize(M), "key": 0, "folds": V}
+    many = jsparse.train_many([(X, y)] * 2, **options)
+    alone = jsparse.train(X, y, **options)
+    assert many[0].C == alone.C
+    assert many[0].cv_error == alone.cv_error
 
 
 def test_first_rows_on_a_mesh_raise():
