@@ -198,7 +198,8 @@ def test_every_method_with_another_validation_states_whether_it_keeps_sums():
 def test_few_random_rows_have_every_class():
     X, y = rows(classes=10)
     problem = tuning_problem(
-        RBF(1.0), X[:M], X, y, jsparse.plain_folds(0, N, V), None, output_code("one_versus_rest", 10),
+        RBF(1.0), X[:M], X, y, jsparse.plain_folds(0, N, V), None,
+        output_code("one_versus_rest", 10),
         method=FixedSize(M),
     )  # fmt: skip
     problem = dataclasses.replace(problem, task="classification")
