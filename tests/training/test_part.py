@@ -180,8 +180,8 @@ def test_methods_that_validate_other_folds_do_not_keep_sums():
     iterated = FixedSize(M, solver="conjugate_gradients", tuned_with=10)
     trained = jsparse.train(X, y, method=iterated, **options)
     assert trained.tuning.score < 0.2
-    given = MovedPrototypes(M, prototypes=X[:M])
-    trained = jsparse.train(X, y, method=given, C=[1.0, 10.0], **options)
+    moved = MovedPrototypes(M, prototypes=X[:M])
+    trained = jsparse.train(X, y, method=moved, C=[1.0, 10.0], **options)
     # Errors by fold are not kept if the method validates other folds than the user's.
     assert {e.fold_scores.shape[1] for e in trained.tuning.history} == {0}
 
