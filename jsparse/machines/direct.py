@@ -135,7 +135,8 @@ def minimise(
     evaluates `W` once, so that no member of a batch waits for the line search of another.
 
     With several starts every descent takes up to 20 steps. Then only the descent with the lowest
-    finite `W` goes on: one start alone may end in a poor local minimum.
+    finite `W` goes on: one start alone may end in a poor local minimum. A start that is not finite
+    is skipped.
 
     Args:
         problem: an inner problem.

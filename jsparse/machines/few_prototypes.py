@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal, cast
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._arguments import whole_number
-from .._blocks import map_systems
+from .._blocks import map_systems, systems_at_once
 from .._programs import compiled
 from .._types import CLike, Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
@@ -29,12 +29,13 @@ from .method import (
     TrainingRows,
     check_number,
     iteration_limit,
+    replaced,
     rows_at,
     setting,
 )
 from .rows import Rows
 from .sized import Sized
-from .stages import Stages, nearby_stages
+from .stages import Stages, surrogate_stages
 from .surrogate import fixed_size_surrogate
 
 Selection = Literal["k_means", "renyi", "uniform"]
@@ -47,6 +48,7 @@ ROWS_FOR_EACH_PROTOTYPE = 5
 # Distance to which copies of a point are moved apart, in standard deviations. At this distance the
 # kernel matrix of ten copies is still resolved in float64.
 _COPY_DISTANCE = 0.1
+_ROUGHER = 10.0  # factor of the tolerance of descents in validation
 
 
 class FewPrototypes(Sized):
@@ -118,14 +120,14 @@ class FewPrototypes(Sized):
     def stages_of_one_size(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages_of_one_size`.
 
-        If a fit moves prototypes, kernel and `C` are tuned for a fixed-size LS-SVM whose prototypes
-        are random rows, `ROWS_FOR_EACH_PROTOTYPE` for each prototype. Then values of `C` near its
-        best one are tried. With a fixed kernel every `C` is tried.
+        If a fit moves prototypes, the kernel is tuned for a fixed-size LS-SVM whose prototypes are
+        random rows, `ROWS_FOR_EACH_PROTOTYPE` for each prototype. Then `C` is tuned.
         """
         if not self.optimises_prototypes or not search.tune_kernel:
             return super().stages_of_one_size(problem, search)
         on_rows = problem.with_rows_as_points(ROWS_FOR_EACH_PROTOTYPE * self.largest)
-        return nearby_stages(fixed_size_surrogate(on_rows, len(on_rows.points)), problem, search)
+        surrogate = fixed_size_surrogate(on_rows, len(on_rows.points))
+        return surrogate_stages(surrogate, problem, search)
 
     @abc.abstractmethod
     def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> Any:
@@ -203,9 +205,10 @@ class DirectMethod(FewPrototypes):
     """The settings of methods that optimise their prototypes by L-BFGS, see `direct`.
 
     The descent minimises `W(Z)`, the minimum of a convex `InnerProblem` over the coefficients for
-    given prototypes `Z`. A descent for every kernel, `C` and fold would take long. So kernel and
-    `C` are tuned for a fixed-size LS-SVM on random rows, five for each prototype. Then few values
-    of `C` near its best one are tried.
+    given prototypes `Z`. A descent for every kernel, `C` and fold would take long. So the kernel is
+    tuned for a fixed-size LS-SVM on random rows, five for each prototype. Then `C` is tuned. On a
+    CPU the descents of a fold follow each other: each starts from the prototypes for the next
+    smaller value of `default_C`, and stops at ten times the `tolerance`.
 
     Args:
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
@@ -261,6 +264,36 @@ class DirectMethod(FewPrototypes):
             expansion, minimum.history, minimum.steps, minimum.evaluations, minimum.status
         )
 
+    def fits_over_C(
+        self, kernel: Kernel, points: PointTable, C: Float[np.ndarray, " s *l"], rows: Rows,
+        key: Key | None = None,
+    ) -> Iterator[Family]:  # fmt: skip
+        """See `Method.fits_over_C`: start from the prototypes for the next smaller default `C`.
+
+        On a mesh or an accelerator, which fits all folds and `C` together, and for separate
+        prototypes, every fit is separate.
+        """
+        separate = self.sharing == "separate" and rows.outputs
+        if separate or rows.mesh is not None or systems_at_once() > 1:
+            yield from super().fits_over_C(kernel, points, C, rows, key)
+            return
+        rough = replaced(self, tolerance=_ROUGHER * self.tolerance)
+        grid = self.default_C.astype(C.dtype)
+        starts = [points]  # of the descents for the values of the grid, as far as they are known
+
+        def descend(place: int, one_C: Any) -> Family:
+            """Fit from the start for the grid's value number `place`."""
+            family = rough.fit(kernel, starts[place], jax.device_put(one_C), rows, key)
+            if place == len(starts) - 1 and np.all(one_C == grid[place : place + 1]):
+                starts.append(_only_start(family, points))
+            return family
+
+        for one_C in C:
+            place = int(np.searchsorted(grid, np.min(one_C)))
+            for earlier in range(len(starts) - 1, place):
+                descend(earlier, grid[earlier])
+            yield descend(place, one_C)
+
     def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
         """See `FewPrototypes.fit_targets`; with separate prototypes, fit target by target."""
         X, y, C, w = data
@@ -282,6 +315,19 @@ class DirectMethod(FewPrototypes):
             fits.expansion.intercept,
         )
         return fits._replace(expansion=expansion, status=jnp.max(fits.status))
+
+
+def _only_start(family: Family, points: PointTable) -> PointTable:
+    """Return the prototypes of a fit as the first set of points; the other sets are NaN.
+
+    A descent skips starts that are not finite. If the prototypes are not finite, return `points`.
+    """
+    prototypes = np.asarray(family.expansion.prototypes)
+    if not np.all(np.isfinite(prototypes)):
+        return points
+    sets = np.full_like(np.asarray(points), np.nan)
+    sets[: len(prototypes)] = prototypes
+    return jax.device_put(sets)
 
 
 def check_descent(tolerance: ScalarLike, max_iterations: int) -> None:

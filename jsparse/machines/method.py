@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
@@ -412,6 +412,19 @@ class Method(eqx.Module):
 
         return each_fold_and_C(fit, C, rows.by_fold(folds), on_fold)
 
+    def fits_over_C(
+        self, kernel: Kernel, points: PointTable, C: Float[np.ndarray, " s *l"], rows: Rows,
+        key: Key | None = None,
+    ) -> Iterator[Family]:  # fmt: skip
+        """Yield the machines of a fold for each of `s` values of `C`; on the host.
+
+        By default every fit is separate. A method may start a fit from the machine of a smaller
+        `C`, but the machine must not depend on the other values in `C`. A caller with several
+        values passes them in increasing order. Other arguments are as for `fit`.
+        """
+        for one_C in C:
+            yield self.fit(kernel, points, jax.device_put(one_C), rows, key)
+
     def validation_text(self, folds: int) -> str:
         """Return in words how the method is validated, given the number of folds."""
         return f"{folds} folds" if folds > 1 else "rows held out"
@@ -437,7 +450,8 @@ class Method(eqx.Module):
         """
         machines = []
         for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):
-            family = self.fit(kernel, points, C, rows.without(index[valid]), key)
+            one_C = np.asarray(C, rows.dtype)[None]
+            (family,) = self.fits_over_C(kernel, points, one_C, rows.without(index[valid]), key)
             machines.append(family.expansion if size is None else family.at(size))
         return join_machines(machines)
 

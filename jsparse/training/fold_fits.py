@@ -31,8 +31,8 @@ def held_out_by_fits(
 ) -> HeldOut:
     """Return the result of `Method.held_out`, for a method that fits each fold and `C` separately.
 
-    Only the folds that `on_fold.wanted` names are fitted; at least one must be. The function runs
-    on the host, so no array may be traced.
+    The fits are those of `Method.fits_over_C`. Only the folds that `on_fold.wanted` names are
+    fitted; at least one must be. The function runs on the host, so no array may be traced.
 
     Args:
         problem: the method, the template, the points and the key.
@@ -46,13 +46,17 @@ def held_out_by_fits(
     wanted = np.ones((s, v), bool) if on_fold.wanted is None else np.asarray(on_fold.wanted)
     index, valid = (np.asarray(a) for a in folds)
     results: dict[tuple[int, int], PyTree] = {}
-    for i, fold in np.argwhere(wanted):
+    for fold in np.flatnonzero(np.any(wanted, axis=0)):
         training_rows = rows.without(index[fold, valid[fold]])
-        one_C = jax.device_put(C[i])
-        family = problem.method.fit(kernel, problem.points, one_C, training_rows, problem.key)
         part = Folds(index[fold : fold + 1], valid[fold : fold + 1])
-        result = _reduce_fold(family, rows, part, on_fold, np.int32(i))
-        results[int(i), int(fold)] = jax.tree.map(np.asarray, result)
+        C_indices = np.argsort(C, kind="stable")
+        C_indices = C_indices[wanted[C_indices, fold]]
+        families = problem.method.fits_over_C(
+            kernel, problem.points, C[C_indices], training_rows, problem.key
+        )
+        for i, family in zip(C_indices, families, strict=True):
+            result = _reduce_fold(family, rows, part, on_fold, np.int32(i))
+            results[int(i), int(fold)] = jax.tree.map(np.asarray, result)
     zeros = jax.tree.map(np.zeros_like, next(iter(results.values())))
     all_results = [results.get(pair, zeros) for pair in np.ndindex(s, v)]
     stacked: Any = jax.tree.map(lambda *arrays: np.stack(arrays), *all_results)

@@ -1,5 +1,6 @@
 """Methods of few prototypes, and the RVM, equal their pure functions; bad arguments are refused."""
 
+import dataclasses
 from collections import namedtuple
 from types import SimpleNamespace
 
@@ -23,7 +24,6 @@ from jsparse.machines.fixed_size import FixedSize
 from jsparse.machines.method import Shape, TrainingRows
 from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
-from jsparse.search.strategies import Nearby
 from jsparse.training.tables import tuning_problem
 
 N, M = 40, 4
@@ -180,7 +180,7 @@ def test_bad_arguments_of_one_class_are_told(as_users_call):
 def test_kernels_are_tuned_for_machines_on_five_rows_for_each_prototype(kind):
     X, y, *_ = data()
     problem = tuning_problem(
-        KERNEL, X[:M], X, np.sign(np.asarray(y)), jsparse.plain_folds(0, N, 5), method=kind(M)
+        KERNEL, X[:M], X, jnp.sign(y).astype(X.dtype), jsparse.plain_folds(0, N, 5), method=kind(M)
     )
     stages = problem.method.stages(problem, jsparse.Profile())
     first = next(stages).problem
@@ -193,7 +193,77 @@ def test_kernels_are_tuned_for_machines_on_five_rows_for_each_prototype(kind):
     last = stages.send(SimpleNamespace(tuning=tuning))
     assert last.problem.method == problem.method
     assert float(last.problem.template.at(np.zeros(0)).lengthscale) == pytest.approx(0.7)
-    assert isinstance(last.search, Nearby)
+    assert isinstance(last.search, jsparse.Profile)
+    assert not last.search.tune_kernel
+
+
+def assert_equal(first, second):
+    """Assert that two families are equal, up to the rounding of starts of other shapes."""
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    for value, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-9)
+
+
+def descents(kind):
+    """Return a method, and its machines for the given `C`, on rows, 2 M points and two starts."""
+    X, y, w, Z = data()
+    rows = rows_of(X, jnp.where(y == 0, 1.0, -1.0), w)
+    method = kind(M, starts=2, max_iterations=40)
+    return method, lambda *C: [*method.fits_over_C(KERNEL, Z, np.array(C), rows)], rows, Z
+
+
+DIRECT = [jsparse.SLMC, jsparse.SparseFisher, jsparse.SparseRidge]
+
+
+@pytest.mark.parametrize("kind", DIRECT)
+def test_validation_descends_from_the_prototypes_of_the_next_smaller_default(kind):
+    method, machines, rows, Z = descents(kind)
+    rough = dataclasses.replace(method, tolerance=10 * method.tolerance)
+    smallest, second = method.default_C[:2]
+    first, last = machines(smallest, 3 * second)
+    assert_equal(first, rough.fit(KERNEL, Z, jnp.asarray(smallest), rows))
+    between = rough.fit(KERNEL, first.expansion.prototypes, jnp.asarray(second), rows)
+    start = between.expansion.prototypes
+    assert_equal(last, rough.fit(KERNEL, start, jnp.asarray(3 * second), rows))
+
+
+@pytest.mark.parametrize("kind", DIRECT)
+def test_a_machine_of_validation_depends_on_no_other_C(kind):
+    _, machines, *_ = descents(kind)
+    together = machines(0.5, 1.0, 10.0, 20.0)
+    for C, machine in zip((0.5, 1.0, 10.0, 20.0), together, strict=True):
+        assert_equal(*machines(C), machine)
+
+
+def test_descents_of_validation_start_lower_than_separate_descents():
+    method, machines, rows, Z = descents(jsparse.SLMC)
+    later = method.default_C[1:]
+    for C, machine in zip(later, machines(*later), strict=True):
+        separate = method.fit(KERNEL, Z[:M], jnp.asarray(C), rows)
+        assert float(machine.info["history"][0]) < float(separate.info["history"][0])
+
+
+def test_a_descent_without_finite_prototypes_is_no_start(monkeypatch):
+    method, machines, *_ = descents(jsparse.SLMC)
+    fit, starts = jsparse.SLMC.fit, []
+
+    def lost(self, kernel, points, C, *arguments):
+        family = fit(self, kernel, points, C, *arguments)
+        starts.append(np.asarray(points))
+        return dataclasses.replace(family, points=family.points * np.nan)
+
+    monkeypatch.setattr(jsparse.SLMC, "fit", lost)
+    machines(*method.default_C[:2])
+    np.testing.assert_array_equal(starts[0], starts[1])
+
+
+def test_separate_prototypes_are_validated_by_separate_fits():
+    rows, *_ = columns("one_versus_rest")
+    Z = data()[-1]
+    method = jsparse.SLMC(M, starts=2, sharing="separate", max_iterations=5)
+    C = method.default_C[:2]
+    for one_C, machine in zip(C, method.fits_over_C(KERNEL, Z, C, rows), strict=True):
+        assert_equal(machine, method.fit(KERNEL, Z, jnp.asarray(one_C), rows))
 
 
 @pytest.mark.parametrize("kind", [jsparse.SLMC, jsparse.ReducedSVM])

@@ -10,7 +10,7 @@ from reference.fixed_size import dual as solve_dual
 from reference.kernels import gaussian
 from test_model import LABELS, NUMBERS, QUICK, ROWS, SMALL
 
-from jsparse import SCDP, Dual, HoldOut, Robust, load, train
+from jsparse import SCDP, Dual, HoldOut, Robust, SparseRidge, load, train
 from jsparse.conformal import (
     ConformalScores,
     conformal_scores,
@@ -221,6 +221,7 @@ def values_of_folds(trained):
         pytest.param(SMALL, LABELS, {"multiclass": "one_versus_one"}, marks=pytest.mark.slow),
         pytest.param(Robust(12), NUMBERS, {}, marks=pytest.mark.slow),
         pytest.param(SCDP(max_prototypes=6), NUMBERS, {}, marks=pytest.mark.slow),
+        (SparseRidge(4, max_iterations=20), NUMBERS, {}),
     ],
 )
 def test_machines_of_the_folds_give_the_values_out_of_fold(method, y, options, tmp_path):
