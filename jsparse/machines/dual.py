@@ -44,7 +44,7 @@ from .family import Family, diagnostics, single
 from .held_out import HeldOut, OnFold, Solutions, Sums, each_C, with_size_axis
 from .method import MANY_C, Method, Points, Task, TrainingRows, option, replaced
 from .rows import FoldLayout, Rows
-from .stages import Chosen, Outcome, Stage, nearby_stages
+from .stages import Chosen, Outcome, Stage, single_stage
 
 # With more rows than MOST_SEARCHED, a kernel search begins on a sample. The time of an evaluation
 # grows with `n^3`: with 3000 rows a search of ten kernels takes 36 s of a core, and one that begins
@@ -86,6 +86,11 @@ class Dual(Method):
         return "all"
 
     @property
+    def has_large_systems(self) -> bool:
+        """See `Method.has_large_systems`: the kernel matrix of all rows is factorised."""
+        return True
+
+    @property
     def shares_work_over_C(self) -> bool:
         """See `Method.shares_work_over_C`.
 
@@ -115,8 +120,13 @@ class Dual(Method):
             if not search.near_a_sample or problem.source.n_rows <= MOST_SEARCHED:
                 return (yield from super().stages_of_one_size(problem, search))
             sample = problem.on_a_sample(SAMPLE).with_metric("mse")
-            options = {"C": problem.C, "refine_kernel": True}
-            return (yield from nearby_stages(sample, problem, search, **options))
+            later = search.nearby(None).planned(problem)
+            first = yield Stage(sample, search, problem.C, planned_later=later)
+            assert first is not None
+            # The sample's best `C` may be so large that the machine of all rows loses its digits.
+            largest = _largest_C(first.tuning.kernel, *problem.source.rows_in_memory())
+            start = first.tuning._replace(C=min(first.tuning.C, largest))
+            return (yield from single_stage(problem, search.nearby(start)))
         few = self.tuned_with < problem.source.n_rows
         sample = problem.on_a_sample(self.tuned_with) if few else problem
         # The misclassification of a sample is too coarse to choose among kernels.

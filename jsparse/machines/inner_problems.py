@@ -161,8 +161,8 @@ class LargeMargin(Supervised):
         super().__init__(kernel, X, y, C, weights)
         self.loss, self.penalty = loss, penalty
 
-    def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """Solve by `interior_point.solve`.
+    def solve(self, Z: Float[Array, "m d"], gap: float | None = None) -> Solved:
+        """Solve by `interior_point.solve`, to the relative duality gap `gap` if it is not None.
 
         The features are `T' k(Z, x)` (eq. 41), or `k(Z, x)` with the penalty "coefficients".
         """
@@ -171,8 +171,9 @@ class LargeMargin(Supervised):
             T = whitener(self.kernel, Z)
             Phi = dot(Phi, T)
         svm = interior_point.solve(
-            Phi, self.y, self.C, self.weights, loss=self.loss, tolerance=_gap_tolerance(Phi)
-        )
+            Phi, self.y, self.C, self.weights, loss=self.loss,
+            tolerance=_gap_tolerance(Phi) if gap is None else gap,
+        )  # fmt: skip
         beta, value = svm.weights if T is None else dot(T, svm.weights), jnp.sum(svm.objective)
         return Solved(value, beta, svm.intercept, svm.dual, _worst_status(svm))
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
 from .._arguments import check_flags, real
+from .._lapack_threads import LARGE_SYSTEM
 from .._numerics import as_array, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
@@ -322,6 +323,14 @@ class Method(eqx.Module):
         None if the method stores neither matrix, or if the number is not yet known.
         """
         return None
+
+    @property
+    def has_large_systems(self) -> bool:
+        """Whether the method factorises systems for which LAPACK needs several threads.
+
+        Valid once resolved.
+        """
+        return isinstance(self.n_features, int) and self.n_features >= LARGE_SYSTEM
 
     @property
     def plan_arguments(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._arguments import as_key, whole_number
+from .._lapack_threads import LARGE_SYSTEM
 from .._numerics import as_array, dot, epsilon, exponents, like, times_power
 from .._programs import compiled
 from .._repr import short_repr
@@ -34,7 +35,7 @@ Approach = Literal["fixed_point", "gradient"]
 # A machine on so many rows has nearly the values of a machine on all rows, unless the kernel is far
 # narrower than the best one. The time grows with the square of the number.
 LARGE_PROTOTYPES = 500
-_GAP = 300  # duality gap of the large machine, in epsilons: float32 does not always reach 40
+_GAP = 1e-4  # relative duality gap of the large machine, far below the approximation's error
 
 
 class ReducedSet(NamedTuple):
@@ -81,6 +82,11 @@ class ReducedSetSVM(FewPrototypes):
         """See `Method.n_features`."""
         return "all"
 
+    @property
+    def has_large_systems(self) -> bool:
+        """See `Method.has_large_systems`: without `large_prototypes` the systems have all rows."""
+        return self.large_prototypes is None or self.large_prototypes >= LARGE_SYSTEM
+
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
@@ -123,14 +129,12 @@ def _large_machine(
         w = problem.weights if problem.weights.ndim == 1 else jnp.max(problem.weights, axis=1)
         present = (w > 0).astype(X.dtype)
         Z = X[pivoted_cholesky(jax.random.key(0), kernel, X, max_rows, present).indices]
-        solved = problem.solve(Z)
+        solved = problem.solve(Z, _GAP)
         return problem.expansion(Z, solved), solved.status
     # The rows of the Cholesky factor of K are features whose Gram matrix is K.
     features = cholesky(shifted_gram(kernel, X))
-    # This duality gap is far below the error of the approximation.
-    gap = max(interior_point.default_tolerance(features.dtype), _GAP * epsilon(features.dtype))
     svm = interior_point.solve(
-        features, problem.y, problem.C, problem.weights, loss=problem.loss, tolerance=gap
+        features, problem.y, problem.C, problem.weights, loss=problem.loss, tolerance=_GAP
     )
     machine = KernelExpansion(kernel, X, svm.dual * problem.y, svm.intercept)
     return machine, jnp.max(svm.status)

@@ -25,7 +25,7 @@ from .method import Task, check_number
 from .nested import nested_family, with_sizes
 from .rows import Rows
 from .spsvm_newton import Objective
-from .stages import Stages, nearby_stages
+from .stages import Stages, surrogate_stages
 from .surrogate import fixed_size_surrogate
 
 # Optimise all coefficients whenever their number has grown by this factor; in between, optimise
@@ -45,9 +45,9 @@ class SpSVM(Candidates):
 
     Several classes are several binary problems, each with separate prototypes. The kernel is tuned
     for the fixed-size LS-SVM on the first candidates, at least 300, as a path for every kernel, `C`
-    and fold would take many times longer. Then a few kernels and values of `C` near the best ones
-    are tried on the first quarter of the path, at least 32 prototypes. The size is tuned on the
-    whole path. `Candidates` describes the settings that are not listed.
+    and fold would take many times longer. Then `C` is tuned on the first quarter of the path, at
+    least 32 prototypes, and the size on the whole path. `Candidates` describes the settings that
+    are not listed.
 
     Args:
         subset: number of random candidates examined for each prototype; None for 59.
@@ -78,9 +78,9 @@ class SpSVM(Candidates):
         return tuned._replace(outcome=outcome._replace(problem=problem))
 
     def stages_of_one_size(self, problem: Any, search: Any) -> Stages:
-        """See `Method.stages_of_one_size`: tune a fixed-size LS-SVM, then search near its best."""
+        """See `Method.stages_of_one_size`: tune the kernel for a fixed-size LS-SVM, then `C`."""
         surrogate = fixed_size_surrogate(problem, max(self.largest_size, SURROGATE_PROTOTYPES))
-        return nearby_stages(surrogate, problem, search, refine_kernel=True)
+        return surrogate_stages(surrogate, problem, search)
 
     def fit(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None

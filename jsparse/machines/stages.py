@@ -208,7 +208,6 @@ def nearby_stages(
     problem: Any,
     search: Any,
     *,
-    C: Float[np.ndarray, " s"] | None = None,
     refine_kernel: bool = False,
 ) -> Stages:
     """Tune kernel and `C` for a cheaper problem, then few values near them for the problem itself.
@@ -216,18 +215,16 @@ def nearby_stages(
     This suits problems where one `C` takes far less time than several.
 
     Args:
-        surrogate: the cheaper tuning problem, of another method or of fewer rows. If the user fixed
-            the kernel and `C`, its stage is skipped.
+        surrogate: the cheaper tuning problem, of another method. If the user fixed the kernel and
+            `C`, its stage is skipped.
         problem: the tuning problem.
         search: the user's search.
-        C: values of `C` for the surrogate; None for the default values of its method.
         refine_kernel: whether the second stage also tries kernels near the surrogate's best one.
     """
     if not search.tune_kernel and len(problem.C) == 1:
         return (yield from single_stage(problem, search))
     later = search.nearby(None).planned(problem)
-    first_C = surrogate.method.default_C if C is None else C
-    first = yield Stage(surrogate, search, first_C, planned_later=later)
+    first = yield Stage(surrogate, search, surrogate.method.default_C, planned_later=later)
     assert first is not None
     if refine_kernel:
         return (yield from single_stage(problem, search.nearby(first.tuning)))

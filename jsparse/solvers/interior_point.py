@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._blocks import map_systems, rows_in_block, sum_row_blocks
-from .._numerics import dot, dot_over_rows, epsilon, is_concrete, like, unbatched_lapack
+from .._blocks import default_block_rows, map_systems, sum_row_blocks
+from .._numerics import dot, epsilon, is_concrete, like, unbatched_lapack
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
@@ -20,6 +20,7 @@ Hinge = Literal["hinge", "squared_hinge"]
 
 MAX_ITERATIONS = 100
 _FRACTION = 0.99  # of the step to the nearest bound
+_BLOCK_SIZE = 2**18  # feature values in a block of rows: a megabyte in float32
 _PATIENCE = 8  # steps without a clear decrease of the gap, after which the iteration stops
 
 
@@ -40,11 +41,11 @@ class Problem(NamedTuple):
     classifier has aim 1 and balance 0. A one-class machine has aim 0 and a positive balance.
     """
 
-    Phi: Float[Array, "n p"]
+    features: Float[Array, "p n"]  # Phi', as products with a few long rows are the fastest
     y: Float[Array, " n"]  # -1 or +1
     w: Float[Array, " n"]  # weight, not the coefficients of the formula
     ridge: Float[Array, ""]
-    mean: Float[Array, " p"]  # of the original features; already subtracted in Phi
+    mean: Float[Array, " p"]  # of the original features; already subtracted
     aim: Float[Array, ""]
     balance: Float[Array, ""]
     loss: Hinge
@@ -131,7 +132,8 @@ def solve(
         loss: "hinge" or "squared_hinge" (static).
         tolerance: largest duality gap, relative to the objective; by default `default_tolerance`.
         max_iterations: limit of steps (static).
-        block_rows: number of rows whose products are in memory at a time (static).
+        block_rows: number of rows whose products are in memory at a time; the default depends on
+            the device and on the number of features (static).
 
     Returns:
         `Solution`. If all rows of a target are of one class, its machine is constant. The status of
@@ -171,8 +173,9 @@ def solve(
     w = jnp.ones((), Phi.dtype) if weights is None else jnp.asarray(weights)
     w = jnp.broadcast_to(w.reshape(w.shape + (1,) * (y.ndim - w.ndim)), y.shape)
     C = jnp.broadcast_to(jnp.asarray(C, Phi.dtype), outputs)
+    block_rows = _default_block_rows(Phi) if block_rows is None else block_rows
     solve_one = functools.partial(
-        _solve, loss=loss, max_iterations=max_iterations, block_rows=rows_in_block(block_rows)
+        _solve, loss=loss, max_iterations=max_iterations, block_rows=block_rows
     )
     if not outputs:
         return solve_one(Phi, y, C, w, tol)
@@ -268,13 +271,18 @@ def _solve_one_class(
     unit = nu * jnp.sum(problem.w)
     problem = problem._replace(ridge=unit, aim=0 * one, balance=unit)
     # If all dual variables are nu, the weights are the mean of the features.
-    a, e = nu * jnp.ones_like(w), -dot(problem.Phi, problem.mean)
+    a, e = nu * jnp.ones_like(w), -dot(problem.mean, problem.features)
     spread = jnp.sqrt(dot(problem.w, jnp.square(e)) / jnp.sum(problem.w))
     size = jnp.where(spread > 0, spread, 1)
     slack = jnp.maximum(e, 0) + size
     duals, slacks = (a, 1 - a), (slack, slack - e)
     start = _first_state(problem, tolerance, problem.mean, 0 * one, *duals, *slacks)
-    return _solution(problem, start, 1 / unit, tolerance, MAX_ITERATIONS, rows_in_block(None))
+    return _solution(problem, start, 1 / unit, tolerance, MAX_ITERATIONS, _default_block_rows(Phi))
+
+
+def _default_block_rows(Phi: Float[Array, "n p"]) -> int:
+    """Return the number of rows to multiply at once; more than usual if there are few features."""
+    return max(default_block_rows(), _BLOCK_SIZE // Phi.shape[1])
 
 
 def scaled_problem(
@@ -288,14 +296,14 @@ def scaled_problem(
     largest_weight = jnp.max(w)
     largest_weight = jnp.where(largest_weight > 0, largest_weight, 1)
     w, present = w / largest_weight, w > 0
-    Phi = jnp.where(present[:, None], Phi, 0)
+    features = jnp.where(present[None, :], Phi.T, 0)
     total = jnp.sum(w)
-    centre = dot(w, Phi) / jnp.where(total > 0, total, 1)
-    Phi = jnp.where(present[:, None], Phi - centre[None, :], 0)
+    centre = dot(features, w) / jnp.where(total > 0, total, 1)
+    features = jnp.where(present[None, :], features - centre[:, None], 0)
     info = jnp.finfo(Phi.dtype)
     ridge = jnp.clip(1 / C / largest_weight, info.tiny, 1 / info.tiny / 16)
     one, y = jnp.ones((), Phi.dtype), jnp.where(present, y, 1)
-    return Problem(Phi, y, w, ridge, centre, one, 0 * one, loss), largest_weight
+    return Problem(features, y, w, ridge, centre, one, 0 * one, loss), largest_weight
 
 
 def init(problem: Problem, tolerance: Float[Array, ""]) -> State:
@@ -303,9 +311,8 @@ def init(problem: Problem, tolerance: Float[Array, ""]) -> State:
 
     If all rows are of one class, the optimum is a constant, and the state has converged.
     """
-    (Phi, y, w), loss = problem[:3], problem.loss
-    n, p = Phi.shape
-    ones, zero_weights = jnp.ones(n, Phi.dtype), jnp.zeros(p, Phi.dtype)
+    (features, y, w), loss = problem[:3], problem.loss
+    ones, zero_weights = jnp.ones_like(y), jnp.zeros_like(features[:, 0])
     # As e = 1, the hinge has s a = xi (1 - a) = 1/2; the squared hinge has s a = 1 and a - s = 1.
     a = 0.5**0.5 if loss == "hinge" else (1 + 5**0.5) / 2
     slack = 0.5 / (1 - a) if loss == "hinge" else a
@@ -313,7 +320,7 @@ def init(problem: Problem, tolerance: Float[Array, ""]) -> State:
     positive_weight = jnp.sum(jnp.where(y > 0, w, 0))
     negative_weight = jnp.sum(jnp.where(y > 0, 0, w))
     one_class = (positive_weight == 0) | (negative_weight == 0)
-    constant = jnp.where(negative_weight == 0, 1, -1).astype(Phi.dtype)
+    constant = jnp.where(negative_weight == 0, 1, -1).astype(y.dtype)
     intercept = jnp.where(one_class, constant, 0)
     start = _first_state(
         problem, tolerance, zero_weights, intercept, a * ones, (1 - a) * ones, slack * ones,
@@ -340,7 +347,7 @@ def _first_state(
     zero = jnp.zeros((), jnp.int32)
     best = _evaluate(problem, weights, intercept, dual)
     status = jnp.where(_within_tolerance(best, tolerance), CONVERGED, RUNNING)
-    finite = jnp.isfinite(jnp.sum(problem.Phi))
+    finite = jnp.isfinite(jnp.sum(problem.features))
     status = jnp.where(finite, status, NOT_FINITE).astype(jnp.int32)
     return State(
         weights, intercept, dual, to_top, slack, surplus, best,
@@ -428,25 +435,26 @@ def _cholesky_factor(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
 
 def _system(problem: Problem, state: State, block_rows: int) -> _System:
     """Return Newton's equations at an iterate, with their matrix factorised."""
-    Phi, y, w, ridge = problem[:4]
+    features, y, w, ridge = problem[:4]
     xi, s, a, top = state.slack, state.surplus, state.dual, state.to_top
-    p = Phi.shape[1]
+    p = len(features)
     D = 1 / (s / a + (xi / top if problem.loss == "hinge" else 1))
     row_weights = jnp.where(w > 0, w * D, 0)
     total = jnp.sum(row_weights)
-    mean = dot(row_weights, Phi) / total
+    mean = dot(features, row_weights) / total
 
     # The features are centred before they are multiplied: a difference of sums would lose digits.
     def products(Phi: Float[Array, "r p"], row_weights: Float[Array, " r"]) -> Float[Array, "p p"]:
-        centred = Phi - mean[None, :]
-        return dot_over_rows(centred * row_weights[:, None], centred)
+        centred = Phi.T - mean[:, None]
+        return dot(centred * row_weights[None, :], centred.T)
 
-    gram = sum_row_blocks(products, (Phi, row_weights), jnp.zeros((p, p), Phi.dtype), block_rows)
-    matrix = gram + ridge * jnp.eye(p, dtype=Phi.dtype)
+    zero = jnp.zeros((p, p), features.dtype)
+    gram = sum_row_blocks(products, (features.T, row_weights), zero, block_rows)
+    matrix = gram + ridge * jnp.eye(p, dtype=features.dtype)
     scale = 1 / jnp.sqrt(jnp.diagonal(matrix))  # sizes of features may differ widely
     inverse = inverse_of_lower(_cholesky_factor(matrix * scale[:, None] * scale[None, :]))
     signed_duals = w * y * a
-    gradient = ridge * state.weights - dot(signed_duals, Phi) - problem.balance * problem.mean
+    gradient = ridge * state.weights - dot(features, signed_duals) - problem.balance * problem.mean
     imbalance = jnp.sum(signed_duals) - problem.balance
     return _System(D, row_weights, mean, total, inverse, scale, gradient, imbalance)
 
@@ -462,7 +470,7 @@ def _newton(
 
     Refinement uses the rows, whose rounding is relative to the features, not to their squares.
     """
-    Phi, ridge = problem.Phi, problem.ridge
+    features, ridge = problem.features, problem.ridge
     mean, scale, inverse = system.mean, system.scale, system.inverse
     centred_rhs = weights_rhs - mean * intercept_rhs
 
@@ -470,14 +478,14 @@ def _newton(
         return scale * dot(dot(inverse, scale * rhs), inverse)
 
     def residual(x: Float[Array, " p"]) -> Float[Array, " p"]:
-        values = system.row_weights * (dot(Phi, x) - dot(mean, x))
-        return centred_rhs - dot(values, Phi) + mean * jnp.sum(values) - ridge * x
+        values = system.row_weights * (dot(x, features) - dot(mean, x))
+        return centred_rhs - dot(features, values) + mean * jnp.sum(values) - ridge * x
 
     x = apply_inverse(centred_rhs)
     if refine:
         x = x + apply_inverse(residual(x))
     b = intercept_rhs / system.total - dot(mean, x)
-    return x, b, dot(Phi, x) + b
+    return x, b, dot(x, features) + b
 
 
 def _direction(
@@ -502,7 +510,7 @@ def _direction(
     weights, intercept, values = _newton(
         problem,
         system,
-        -system.gradient - dot(weighted_rho, problem.Phi),
+        -system.gradient - dot(problem.features, weighted_rho),
         system.imbalance - jnp.sum(weighted_rho),
         refine,
     )
@@ -525,9 +533,9 @@ def _inverse_step(problem: Problem, state: State, move: _Move) -> Float[Array, "
 
 def _take_step(problem: Problem, state: State, move: _Move, t: Float[Array, ""]) -> State:
     """Return the state after the fraction `t` of the step, with `xi - s` set to `e`."""
-    (Phi, y, w), loss = problem[:3], problem.loss
+    (features, y, w), loss = problem[:3], problem.loss
     weights, intercept = state.weights + t * move.weights, state.intercept + t * move.intercept
-    e = problem.aim - y * (dot(Phi, weights) + intercept)
+    e = problem.aim - y * (dot(weights, features) + intercept)
     present = w > 0
     dual = jnp.where(present, state.dual + t * move.dual, 0.5)
     # `dual` and `top` are updated separately: if one is tiny, 1 minus the other is only rounding.
@@ -568,7 +576,7 @@ def _evaluate(
     balance mean) / ridge` of the dual solution. Every term is non-negative by the Fenchel-Young
     inequality.
     """
-    Phi, y, w, ridge, mean, aim, balance, loss = problem
+    features, y, w, ridge, mean, aim, balance, loss = problem
     positive = y > 0
     positive_sum = jnp.sum(jnp.where(positive, w * a, 0))
     negative_sum = jnp.sum(jnp.where(positive, 0, w * a))
@@ -583,14 +591,14 @@ def _evaluate(
         largest_sum > positive_sum, largest_sum - positive_sum, 1
     )
     a = jnp.where(positive & (balanced_sum > positive_sum), 1 - (1 - a) * growth, shrinkage * a)
-    e = aim - y * (dot(Phi, weights) + intercept)
+    e = aim - y * (dot(weights, features) + intercept)
     shortfall = jnp.maximum(e, 0)
     if loss == "hinge":
         losses, gap_terms = shortfall, jnp.where(e > 0, (1 - a) * shortfall, -a * e)
     else:
         losses = jnp.square(shortfall) / 2
         gap_terms = jnp.square(shortfall - a) / 2 + a * (shortfall - e)
-    v = (dot(w * y * a, Phi) + balance * mean) / ridge
+    v = (dot(features, w * y * a) + balance * mean) / ridge
     gap = jnp.sum(w * gap_terms) + ridge / 2 * jnp.sum(jnp.square(weights - v))
     objective = ridge / 2 * jnp.sum(jnp.square(weights)) + jnp.sum(w * losses)
     objective += balance * (intercept - dot(mean, weights))

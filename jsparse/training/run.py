@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike
 
 from .._agreement import least_in_all_processes, same_in_all_processes
 from .._arguments import finite_rows
+from .._lapack_threads import one_lapack_thread
 from .._mesh import from_first_process, spans_processes
 from .._repr import short_repr
 from .._types import KeyLike
@@ -96,7 +97,8 @@ def run(
         if _is_auto(config.kernel) or config.search.rank is not None:
             with clock(seconds, "settings"):
                 config = _choose_kernel(config, data)
-        fitted = _fitted(method, config, data, state, seconds)
+        with one_lapack_thread(not method.has_large_systems):
+            fitted = _fitted(method, config, data, state, seconds)
     return trained_of(fitted, data, config, schema, seconds, preset)
 
 

@@ -11,7 +11,7 @@ from jsparse import accumulate, cross_validate, plain_folds
 from jsparse._status import NOT_FINITE
 from jsparse.features import Linear
 from jsparse.multiclass import output_code, solve_code
-from jsparse.solvers.definite import inverse_by_blocks
+from jsparse.solvers.definite import inverse_by_blocks, inverse_of_lower
 from jsparse.solvers.ridge import (
     degrees_of_freedom,
     resolvent,
@@ -181,10 +181,14 @@ def test_an_infinite_system_is_not_solved(refine):
         np.testing.assert_array_equal(solved.status, NOT_FINITE)
 
 
-@pytest.mark.parametrize("p", [1, 256, 700])
-def test_a_triangular_inverse_by_blocks(p):
+@pytest.mark.parametrize(
+    ("invert", "p"),
+    [(inverse_by_blocks, 1), (inverse_by_blocks, 1400), (inverse_of_lower, 1)]
+    + [(inverse_of_lower, 256), (inverse_of_lower, 301)],
+)
+def test_a_triangular_inverse_by_blocks(invert, p):
     A = np.random.default_rng(0).normal(size=(p, 2 * p))
     lower = np.linalg.cholesky(A @ A.T + np.eye(p))
-    inverse = jax.jit(inverse_by_blocks)(lower)
+    inverse = jax.jit(invert)(lower)
     np.testing.assert_allclose(inverse @ lower, np.eye(p), atol=1e-10)
     np.testing.assert_array_equal(np.triu(inverse, 1), 0)
