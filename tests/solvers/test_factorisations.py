@@ -183,8 +183,13 @@ def test_an_infinite_system_is_not_solved(refine):
 
 @pytest.mark.parametrize(
     ("invert", "p"),
-    [(inverse_by_blocks, 1), (inverse_by_blocks, 1400), (inverse_of_lower, 1)]
-    + [(inverse_of_lower, 256), (inverse_of_lower, 301)],
+    [
+        (inverse_by_blocks, 1),
+        (inverse_by_blocks, 1400),
+        (inverse_of_lower, 1),
+        (inverse_of_lower, 256),
+        (inverse_of_lower, 301),
+    ],
 )
 def test_a_triangular_inverse_by_blocks(invert, p):
     A = np.random.default_rng(0).normal(size=(p, 2 * p))
