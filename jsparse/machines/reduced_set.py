@@ -51,9 +51,8 @@ class ReducedSet(NamedTuple):
 class ReducedSetSVM(FewPrototypes):
     """A large support vector machine, then reduced to few prototypes (Burges 1996).
 
-    Kernel and `C` are tuned for a fixed-size LS-SVM on random rows, five for each prototype. Then
-    few values of `C` near its best one are tried.
-    `FewPrototypes` describes the settings that are not listed.
+    The kernel is tuned for a fixed-size LS-SVM on random rows, five for each prototype. Then `C` is
+    tuned. `FewPrototypes` describes the settings that are not listed.
 
     Args:
         refit: whether to fit the coefficients as a support vector machine in the span of the
