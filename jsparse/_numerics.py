@@ -284,7 +284,7 @@ def present_targets(y: Float[Array, " n *c"], w: Float[Array, " n"]) -> Float[Ar
     return jnp.where((w > 0) | (jnp.abs(y) < bound), y, 0)
 
 
-def like(value: ArrayLike, x: Array) -> Scalar:
+def like(value: ArrayLike, x: Array | np.ndarray) -> Scalar:
     """Return a scalar in the dtype of `x`, so that `x` is not promoted."""
     if isinstance(value, int | float):
         value = np.asarray(value)  # `as_array` converts it without compiling a program

@@ -82,7 +82,9 @@ def check_choice(name: str, value: Any, literal: Any) -> None:
         raise ValueError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
 
 
-def penalty_or_none(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] | None:
+def penalty_or_none(
+    intercept_penalty: ScalarLike, X: Array | np.ndarray
+) -> Float[Array, ""] | None:
     """Return a penalty in the dtype of `X`; None for the Python number 0, a simpler program."""
     if isinstance(intercept_penalty, int | float) and intercept_penalty == 0:
         return None

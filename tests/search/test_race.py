@@ -167,7 +167,8 @@ def test_folds_that_are_not_wanted_are_zero_and_the_others_are_unchanged(method)
     method = method.resolve(jsparse.machines.method.Shape(60, 60, 45, 2, None, False))
     wanted = np.array([[True, False, True, False], [False, False, True, True]])
     C, key = jnp.array([1.0, 10.0]), jax.random.key(0)
-    arguments = RBF(1.0), jnp.asarray(X[:20]), C, rows_of(X, y.astype(float)), plain_folds(0, 60, 4)
+    table = rows_of(jnp.asarray(X), jnp.asarray(y, float))
+    arguments = RBF(1.0), jnp.asarray(X[:20]), C, table, plain_folds(0, 60, 4)
 
     def validation(wanted):
         on_fold = FoldLosses(Scoring("mse"), wanted=wanted)
@@ -203,13 +204,12 @@ def test_training_with_a_race_gives_the_same_machine_by_fewer_fits(method, monke
         np.testing.assert_array_equal(saved.fold_scores, evaluation.fold_scores)
 
 
-@pytest.mark.parametrize("method", [RVM(candidates=60), SpSVM(20, candidates=60)])
-def test_a_walk_near_a_surrogate_races_too(method, monkeypatch):
-    task = method.tasks[0]
-    X, y = rows(1000, task)
-    raced = jsparse.train(X, y, task=task, method=method, key=0).tuning
+def test_a_walk_near_a_surrogate_races_too(monkeypatch):
+    X, y = rows(1000)
+    options = {"task": "regression", "method": RVM(candidates=60), "key": 0}
+    raced = jsparse.train(X, y, **options).tuning
     monkeypatch.setattr(Nearby, "race", None)
-    whole = jsparse.train(X, y, task=task, method=method, key=0).tuning
+    whole = jsparse.train(X, y, **options).tuning
     fits = [
         sum(np.sum(~np.isnan(e.fold_scores)) for e in scored(t.history)) for t in (raced, whole)
     ]
@@ -247,7 +247,7 @@ def test_only_scores_of_all_folds_may_be_the_sparsest():
         assert sparsest == tuning.sparsest(1.0).C
 
 
-@pytest.mark.parametrize("C", [None, [10.0]])
+@pytest.mark.parametrize("C", [None, np.array([10.0])])
 def test_a_dual_of_many_rows_is_tuned_near_the_best_of_a_sample(monkeypatch, C):
     X, y = rows(300)
     monkeypatch.setattr(dual, "MOST_SEARCHED", 200)

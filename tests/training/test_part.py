@@ -39,10 +39,11 @@ def test_sums_are_over_the_first_rows_of_each_fold(r, first_rows):
     rng = np.random.default_rng(1)
     X, y, w = rng.standard_normal((3, r, 2)), rng.standard_normal((3, r)), rng.random((3, r))
     features = KernelColumns(RBF(1.0), jnp.asarray(X[0, :5]))
+    arrays = jax.device_put((X, y, w))
     with count_compilations() as compiled:
         sums_of = jax.jit(accumulate_folds)
-        sums = sums_of(features, X, y, w, first_rows=jnp.int32(first_rows))
-        sums_of(features, X, y, w, first_rows=jnp.int32(2))
+        sums = sums_of(features, *arrays, first_rows=jnp.int32(first_rows))
+        sums_of(features, *arrays, first_rows=jnp.int32(2))
     assert compiled.programs <= 2  # the features may take one
     # The oracle is NumPy.
     phi = np.asarray(jax.vmap(features)(jnp.asarray(X)), float)
@@ -56,8 +57,9 @@ def problem_of(X, y, folds, n_prototypes=M):
     rng = np.random.default_rng(2)
     points = X[rng.choice(len(X), n_prototypes, replace=False)]
     labelled = np.where(y > 0, 1.0, -1.0) if y.dtype.kind == "i" else y
+    arrays = jnp.asarray(points), jnp.asarray(X), jnp.asarray(labelled)
     return tuning_problem(
-        RBF(1.0), points, X, labelled, folds, method=FixedSize(n_prototypes), key=jax.random.key(0)
+        RBF(1.0), *arrays, folds, method=FixedSize(n_prototypes), key=jax.random.key(0)
     )
 
 
@@ -75,8 +77,9 @@ def test_errors_on_a_part_are_those_of_machines_fitted_to_its_rows():
         fitted = np.concatenate([index[f, :count] for f in range(V) if f != fold])
         out = index[fold][np.asarray(source.folds.valid)[fold]]
         for i, c in enumerate(C[0]):
-            machine = fixed_size.fit(RBF(0.8), problem.points, c, X[fitted], y[fitted])
-            errors = np.square(np.asarray(machine.expansion(X[out])) - y[out])
+            rows_fitted = jnp.asarray(X[fitted]), jnp.asarray(y[fitted])
+            machine = fixed_size.fit(RBF(0.8), problem.points, c, *rows_fitted)
+            errors = np.square(np.asarray(machine.expansion(jnp.asarray(X[out]))) - y[out])
             assert validation.fold_scores[i, fold, 0] == pytest.approx(errors.mean(), rel=1e-6)
     assert np.allclose(validation.scores[:, 0], validation.fold_scores[:, :3, 0].mean(1), rtol=1e-3)
 
@@ -106,7 +109,9 @@ def test_kernel_and_C_are_as_good_as_those_of_a_search_on_all_rows(classes, monk
     assert len(last) == 1 if classes is None else len(last) <= 5
     # The scores of the last stage are those of a machine of all rows.
     assert not np.isnan([e.fold_scores for e in last]).any()
-    stated = trained(kernel=by_part.tuning.kernel, search=Profile(tune_kernel=False), C=[by_part.C])
+    stated = trained(
+        kernel=by_part.tuning.kernel, search=Profile(tune_kernel=False), C=np.array([by_part.C])
+    )
     assert by_part.cv_error == pytest.approx(stated.cv_error, rel=2e-3)
     np.testing.assert_allclose(
         by_part.out_of_fold, stated.out_of_fold, atol=2e-2 * np.abs(stated.out_of_fold).max()
@@ -181,7 +186,7 @@ def test_methods_that_validate_other_folds_do_not_keep_sums():
     trained = jsparse.train(X, y, method=iterated, **options)
     assert trained.tuning.score < 0.2
     moved = MovedPrototypes(M, prototypes=X[:M])
-    trained = jsparse.train(X, y, method=moved, C=[1.0, 10.0], **options)
+    trained = jsparse.train(X, y, method=moved, C=np.array([1.0, 10.0]), **options)
     # Errors by fold are not kept if the method validates other folds than the user's.
     assert {e.fold_scores.shape[1] for e in trained.tuning.history} == {0}
 
@@ -198,7 +203,8 @@ def test_every_method_with_another_validation_states_whether_it_keeps_sums():
 def test_few_random_rows_have_every_class():
     X, y = rows(classes=10)
     problem = tuning_problem(
-        RBF(1.0), X[:M], X, y, jsparse.plain_folds(0, N, V), None,
+        RBF(1.0), jnp.asarray(X[:M]), jnp.asarray(X), jnp.asarray(y, jnp.int32),
+        jsparse.plain_folds(0, N, V), None,
         output_code("one_versus_rest", 10),
         method=FixedSize(M),
     )  # fmt: skip
@@ -216,7 +222,7 @@ def test_problems_with_a_part_are_not_trained_as_a_batch():
 
 
 def test_first_rows_on_a_mesh_raise():
-    X = np.ones((2, 4, 1))
+    X = jnp.ones((2, 4, 1))
     with pytest.raises(ValueError, match="first_rows: expected None on a mesh"):
         accumulate_folds(
             KernelColumns(RBF(1.0), jnp.ones((1, 1))), X, X[:, :, 0], X[:, :, 0],
@@ -229,7 +235,8 @@ def test_first_rows_on_a_mesh_raise():
 def test_derivatives_of_sums_are_those_of_the_first_rows(first_rows):
     rng = np.random.default_rng(1)
     X, y, w = rng.standard_normal((2, 1300, 2)), rng.standard_normal((2, 1300)), np.ones((2, 1300))
-    Z = jnp.asarray(X[0, :3])
+    X, y, w = jnp.asarray(X), jnp.asarray(y), jnp.asarray(w)
+    Z = X[0, :3]
 
     def total(Z, w, first, cut):
         sums = accumulate_folds(KernelColumns(RBF(1.0), Z), X[:, cut], y[:, cut], w[:, cut],
@@ -252,10 +259,17 @@ def test_a_rescaling_tries_its_directions_in_order(signs):
         """The error is least where the log of the factor is 0.6."""
 
         planned = 5
+        problem = dtype = key = grid = low = high = deadline = stops = None  # not used
 
         def __init__(self):
             self.template = type("Template", (), {"size": 1, "theta": np.zeros(1)})
             self.tried = []
+
+        def best_C(self, theta):
+            raise NotImplementedError
+
+        def slope(self, theta, C, evaluate):
+            raise NotImplementedError
 
         def scores(self, thetas):
             self.tried += [float(thetas[0, 0])]
