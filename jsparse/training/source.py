@@ -411,10 +411,11 @@ class InMemory(TrainingSource):
         count = self.n_folds if self.part is None else self.part.folds
         return np.broadcast_to(np.arange(self.n_folds) < count, (s, self.n_folds))
 
-    def divisible(self, problem: Problem) -> bool | np.bool_:
+    def divisible(self, problem: Problem) -> bool:
         """See `Source`; blocks of rows are left out, so a fold must have several."""
         in_fold = self.fold_sizes
-        is_large = self._rows_of_fold > 2 * PART_BLOCK and 2 * in_fold.min() > in_fold.max()
+        are_similar = bool(2 * in_fold.min() > in_fold.max())
+        is_large = self._rows_of_fold > 2 * PART_BLOCK and are_similar
         return is_large and self.part is None and self._keeps_sums(problem)
 
     def on_a_part(self, n_rows: int, folds: int) -> "InMemory":
