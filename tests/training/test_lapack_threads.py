@@ -20,7 +20,8 @@ def two_threads():
 
 def threads():
     """Return the numbers of threads of all BLAS libraries of this process."""
-    return {library["num_threads"] for library in threadpool_info()}
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    return {library["num_threads"] for library in libraries}
 
 
 def test_contexts_may_be_nested():
