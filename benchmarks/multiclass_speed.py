@@ -129,7 +129,7 @@ def one_versus_one(quick: bool):
         "eigendecompositions": lambda: _eigen(pairs),
         "predictions": lambda: values(jnp.ones((FOLDS, n // FOLDS, M), X.dtype), coefficients),
     }
-    with one_lapack_thread(True):  # as in training with fewer than 1,024 prototypes
+    with one_lapack_thread(M):  # as in training
         seconds = alternated(calls, 2 if quick else 5)
     bare = ("factorisations", "factorisations kept whole", "eigendecompositions")
     each = {name: seconds[name] / batch for name in bare}

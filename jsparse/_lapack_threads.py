@@ -5,26 +5,38 @@ actively for the next one and keep the processor from JAX's own threads: on two 
 vector machines took 1.6 times as long as with one thread.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ._runtime import on_cpu
 
-# With at least this many unknowns, factorising a system in several threads may be faster.
+# Systems with at least this many unknowns keep LAPACK's threads. With 3,072 unknowns, training took
+# as long with one thread as with two on two cores; with more cores it would take longer.
 LARGE_SYSTEM = 1024
+
+_limited = threading.Lock()  # held by the context that limits the threads of this process
 
 
 @contextmanager
-def one_lapack_thread(wanted: bool) -> Iterator[None]:
-    """Limit LAPACK and BLAS to one thread within the context, if `wanted` and JAX runs on a CPU.
+def one_lapack_thread(largest_system: float) -> Iterator[None]:
+    """Limit LAPACK and BLAS to one thread within the context, on a CPU and for small systems.
 
-    The limit is the process's, so other threads have it too. It ends with the context.
+    The limit holds for all threads of the process until the context ends. Of concurrent contexts
+    only the first sets and ends a limit: two of them could restore each other's limit.
+
+    Args:
+        largest_system: number of unknowns of the largest system of equations. There is no limit
+            from `LARGE_SYSTEM` on.
     """
-    if not wanted or not on_cpu():
+    if largest_system >= LARGE_SYSTEM or not on_cpu() or not _limited.acquire(blocking=False):
         yield
         return
-    import scipy.linalg.cython_lapack  # noqa: F401  # loads the library that JAX calls
-    from threadpoolctl import threadpool_limits
+    try:
+        import scipy.linalg.cython_lapack  # noqa: F401  # loads the library that JAX calls
+        from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1, user_api="blas"):
-        yield
+        with threadpool_limits(1, user_api="blas"):
+            yield
+    finally:
+        _limited.release()

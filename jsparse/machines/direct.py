@@ -136,7 +136,7 @@ def minimise(
 
     With several starts every descent takes up to 20 steps. Then only the descent with the lowest
     finite `W` goes on: one start alone may end in a poor local minimum. A start that is not finite
-    is skipped.
+    is skipped; if none is finite, the status is `NOT_FINITE`.
 
     Args:
         problem: an inner problem.
@@ -219,13 +219,14 @@ def init(problem: InnerProblem, start: Float[Array, "m d"], max_iterations: int)
     shapes = jax.eval_shape(problem.solve, start)
     unsolved = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
     zeros, infinite = jnp.zeros_like(start), zero + jnp.inf
+    finite = jnp.all(jnp.isfinite(start))
     return State(
         Z=start, value=infinite, solved=unsolved, unit=zero + 1,
         spread=jnp.broadcast_to(problem.spread(), start.shape[1:]),
         gradient=zeros, memory=_lbfgs().init(start), steepest=jnp.asarray(True), direction=zeros,
         slope=zero, t=zero, low=zero, high=infinite, trials=no_steps,
         history=jnp.full(max_iterations + 1, jnp.nan, start.dtype), steps=no_steps - 1,
-        evaluations=no_steps, status=no_steps + RUNNING,
+        evaluations=no_steps, status=jnp.where(finite, RUNNING, NOT_FINITE).astype(jnp.int32),
     )  # fmt: skip
 
 

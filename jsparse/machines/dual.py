@@ -1,6 +1,7 @@
 """The LS-SVM in the dual: every row is a prototype."""
 
 import functools
+import math
 from collections.abc import Generator
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
@@ -86,9 +87,9 @@ class Dual(Method):
         return "all"
 
     @property
-    def has_large_systems(self) -> bool:
-        """See `Method.has_large_systems`: the kernel matrix of all rows is factorised."""
-        return True
+    def largest_system(self) -> float:
+        """See `Method.largest_system`: the kernel matrix of all rows is factorised."""
+        return math.inf
 
     @property
     def shares_work_over_C(self) -> bool:
@@ -111,8 +112,8 @@ class Dual(Method):
         """Yield the stages of tuning, see `Method.stages_of_one_size`.
 
         With many rows the first stage tunes kernel and `C` on a sample of the rows. The second
-        stage then goes downhill from there with all rows, or with `tuned_with` it tries three
-        values of `C`.
+        stage then goes downhill from there with all rows, from a `C` that rounding allows, or with
+        `tuned_with` it tries three values of `C`.
         """
         if not search.tune_kernel:
             return (yield from super().stages_of_one_size(problem, search))
@@ -125,7 +126,9 @@ class Dual(Method):
             assert first is not None
             # The sample's best `C` may be so large that the machine of all rows loses its digits.
             largest = _largest_C(first.tuning.kernel, *problem.source.rows_in_memory())
-            start = first.tuning._replace(C=min(first.tuning.C, largest))
+            # The tuned `C` is a value of the grid, rounded to the dtype.
+            allowed = problem.C[min(first.tuning.C * (1 + 1e-6), largest) > problem.C]
+            start = first.tuning._replace(C=float(np.max(allowed, initial=problem.C.min())))
             return (yield from single_stage(problem, search.nearby(start)))
         few = self.tuned_with < problem.source.n_rows
         sample = problem.on_a_sample(self.tuned_with) if few else problem

@@ -161,10 +161,11 @@ class LargeMargin(Supervised):
         super().__init__(kernel, X, y, C, weights)
         self.loss, self.penalty = loss, penalty
 
-    def solve(self, Z: Float[Array, "m d"], gap: float | None = None) -> Solved:
-        """Solve by `interior_point.solve`, to the relative duality gap `gap` if it is not None.
+    def solve(self, Z: Float[Array, "m d"], tolerance: float | None = None) -> Solved:
+        """Solve by `interior_point.solve`, to a relative duality gap of `tolerance`.
 
-        The features are `T' k(Z, x)` (eq. 41), or `k(Z, x)` with the penalty "coefficients".
+        If it is None, the tolerance depends on the dtype, see `_gap_tolerance`. The features are
+        `T' k(Z, x)` (eq. 41), or `k(Z, x)` with the penalty "coefficients".
         """
         Phi, T = self.kernel.cross_gram(self.X, Z), None
         if self.penalty == "norm":
@@ -172,7 +173,7 @@ class LargeMargin(Supervised):
             Phi = dot(Phi, T)
         svm = interior_point.solve(
             Phi, self.y, self.C, self.weights, loss=self.loss,
-            tolerance=_gap_tolerance(Phi) if gap is None else gap,
+            tolerance=_gap_tolerance(Phi) if tolerance is None else tolerance,
         )  # fmt: skip
         beta, value = svm.weights if T is None else dot(T, svm.weights), jnp.sum(svm.objective)
         return Solved(value, beta, svm.intercept, svm.dual, _worst_status(svm))

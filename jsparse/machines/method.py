@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
 from .._arguments import check_flags, real
-from .._lapack_threads import LARGE_SYSTEM
 from .._numerics import as_array, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
@@ -325,12 +324,12 @@ class Method(eqx.Module):
         return None
 
     @property
-    def has_large_systems(self) -> bool:
-        """Whether the method factorises systems for which LAPACK needs several threads.
+    def largest_system(self) -> float:
+        """The number of unknowns of the largest system of equations; valid once resolved.
 
-        Valid once resolved.
+        Infinite if it is the number of rows.
         """
-        return isinstance(self.n_features, int) and self.n_features >= LARGE_SYSTEM
+        return self.n_features if isinstance(self.n_features, int) else 0
 
     @property
     def plan_arguments(self) -> dict[str, Any]:
@@ -425,11 +424,11 @@ class Method(eqx.Module):
         self, kernel: Kernel, points: PointTable, C: Float[np.ndarray, " s *l"], rows: Rows,
         key: Key | None = None,
     ) -> Iterator[Family]:  # fmt: skip
-        """Yield the machines of a fold for each of `s` values of `C`; on the host.
+        """Yield the machine with each of `s` values of `C`, for the validation of one fold.
 
-        By default every fit is separate. A method may start a fit from the machine of a smaller
-        `C`, but the machine must not depend on the other values in `C`. A caller with several
-        values passes them in increasing order. Other arguments are as for `fit`.
+        The `rows` lack the fold. By default every fit is separate. A method may start a fit from
+        machines with smaller `C`. The machine must not depend on the other values in `C`. The
+        function runs on the host. Other arguments are as for `fit`.
         """
         for one_C in C:
             yield self.fit(kernel, points, jax.device_put(one_C), rows, key)
@@ -452,10 +451,11 @@ class Method(eqx.Module):
     ) -> KernelExpansion:  # fmt: skip
         """Return the machines fitted without each fold, as one expansion; on the host.
 
-        The expansion has a column for each fold and output, fold by fold. By default there is one
-        fit for each fold. `size` is the number of prototypes, or None if the method fits one size.
-        `folds` are from `validation_folds`. `sums` are the sums of all rows, from `fit_and_sum` or
-        `HeldOut.total`, or None. Other arguments are as for `fit`.
+        The expansion has a column for each fold and output, fold by fold. By default `fits_over_C`
+        fits the machine of each fold, as in validation on a CPU. `size` is the number of
+        prototypes, or None if the method fits one size. `folds` are from `validation_folds`. `sums`
+        are the sums of all rows, from `fit_and_sum` or `HeldOut.total`, or None. Other arguments
+        are as for `fit`.
         """
         machines = []
         for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):

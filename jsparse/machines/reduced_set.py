@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -11,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._arguments import as_key, whole_number
-from .._lapack_threads import LARGE_SYSTEM
 from .._numerics import as_array, dot, epsilon, exponents, like, times_power
 from .._programs import compiled
 from .._repr import short_repr
@@ -82,9 +82,10 @@ class ReducedSetSVM(FewPrototypes):
         return "all"
 
     @property
-    def has_large_systems(self) -> bool:
-        """See `Method.has_large_systems`: without `large_prototypes` the systems have all rows."""
-        return self.large_prototypes is None or self.large_prototypes >= LARGE_SYSTEM
+    def largest_system(self) -> float:
+        """See `Method.largest_system`: the large machine's, or the surrogate's."""
+        large = math.inf if self.large_prototypes is None else self.large_prototypes
+        return max(large, super().largest_system)
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""

@@ -95,6 +95,11 @@ class RVM(Method):
         """See `Method.n_features`."""
         return "all"
 
+    @property
+    def largest_system(self) -> float:
+        """See `Method.largest_system`: the precision of the coefficients in the model."""
+        return self.max_prototypes
+
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)

@@ -41,11 +41,11 @@ class Problem(NamedTuple):
     classifier has aim 1 and balance 0. A one-class machine has aim 0 and a positive balance.
     """
 
-    features: Float[Array, "p n"]  # Phi', as products with a few long rows are the fastest
+    features: Float[Array, "p n"]  # transpose of the centred Phi; its long rows make products fast
     y: Float[Array, " n"]  # -1 or +1
     w: Float[Array, " n"]  # weight, not the coefficients of the formula
     ridge: Float[Array, ""]
-    mean: Float[Array, " p"]  # of the original features; already subtracted
+    mean: Float[Array, " p"]  # of the original features; subtracted in `features`
     aim: Float[Array, ""]
     balance: Float[Array, ""]
     loss: Hinge
@@ -281,8 +281,11 @@ def _solve_one_class(
 
 
 def _default_block_rows(Phi: Float[Array, "n p"]) -> int:
-    """Return the number of rows to multiply at once; more than usual if there are few features."""
-    return max(default_block_rows(), _BLOCK_SIZE // Phi.shape[1])
+    """Return the number of rows in a block of products.
+
+    Few features make large blocks, with `_BLOCK_SIZE` values, as each block has a fixed cost.
+    """
+    return max(default_block_rows(), _BLOCK_SIZE // max(1, Phi.shape[1]))
 
 
 def scaled_problem(
@@ -444,8 +447,10 @@ def _system(problem: Problem, state: State, block_rows: int) -> _System:
     mean = dot(features, row_weights) / total
 
     # The features are centred before they are multiplied: a difference of sums would lose digits.
-    def products(Phi: Float[Array, "r p"], row_weights: Float[Array, " r"]) -> Float[Array, "p p"]:
-        centred = Phi.T - mean[:, None]
+    def products(
+        block: Float[Array, "r p"], row_weights: Float[Array, " r"]
+    ) -> Float[Array, "p p"]:
+        centred = block.T - mean[:, None]
         return dot(centred * row_weights[None, :], centred.T)
 
     zero = jnp.zeros((p, p), features.dtype)

@@ -29,10 +29,11 @@ def held_out_by_fits(
     folds: Folds,
     on_fold: OnFold,
 ) -> HeldOut:
-    """Return the result of `Method.held_out`, for a method that fits each fold and `C` separately.
+    """Predict each fold by machines from `Method.fits_over_C`.
 
-    The fits are those of `Method.fits_over_C`. Only the folds that `on_fold.wanted` names are
-    fitted; at least one must be. The function runs on the host, so no array may be traced.
+    A method that overrides `fits_over_C` gets other machines than from `Method.held_out`. Only the
+    folds that `on_fold.wanted` names are fitted; at least one must be. The function runs on the
+    host, so no array may be traced.
 
     Args:
         problem: the method, the template, the points and the key.
@@ -49,8 +50,7 @@ def held_out_by_fits(
     for fold in np.flatnonzero(np.any(wanted, axis=0)):
         training_rows = rows.without(index[fold, valid[fold]])
         part = Folds(index[fold : fold + 1], valid[fold : fold + 1])
-        C_indices = np.argsort(C, kind="stable")
-        C_indices = C_indices[wanted[C_indices, fold]]
+        C_indices = np.flatnonzero(wanted[:, fold])
         families = problem.method.fits_over_C(
             kernel, problem.points, C[C_indices], training_rows, problem.key
         )

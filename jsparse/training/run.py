@@ -97,7 +97,7 @@ def run(
         if _is_auto(config.kernel) or config.search.rank is not None:
             with clock(seconds, "settings"):
                 config = _choose_kernel(config, data)
-        with one_lapack_thread(not method.has_large_systems):
+        with one_lapack_thread(method.largest_system):
             fitted = _fitted(method, config, data, state, seconds)
     return trained_of(fitted, data, config, schema, seconds, preset)
 

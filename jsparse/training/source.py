@@ -456,7 +456,8 @@ class InMemory(TrainingSource):
     ) -> list[Validation]:
         """See `Source`."""
         levels = problem.method.quantiles
-        if len(thetas) > 1 and problem.method.shares_work_over_C:
+        batched = problem.method.shares_work_over_C and not self._fits_one_by_one(problem)
+        if len(thetas) > 1 and batched:
             on_fold = FoldLosses(scoring, quantiles=levels)
             batch = evaluate_batch(self.held_out_rows(problem, thetas), C, on_fold)
             return [

@@ -198,14 +198,14 @@ def test_kernels_are_tuned_for_machines_on_five_rows_for_each_prototype(kind):
 
 
 def assert_equal(first, second):
-    """Assert that two families are equal, up to the rounding of starts of other shapes."""
+    """Assert that two families are equal up to rounding, which differs with a padded start."""
     assert jax.tree.structure(first) == jax.tree.structure(second)
     for value, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-9)
 
 
 def descents(kind):
-    """Return a method, and its machines for the given `C`, on rows, 2 M points and two starts."""
+    """Return a method, a function of values of `C` that returns their machines, rows and points."""
     X, y, w, Z = data()
     rows = rows_of(X, jnp.where(y == 0, 1.0, -1.0), w)
     method = kind(M, starts=2, max_iterations=40)
@@ -230,9 +230,19 @@ def test_validation_descends_from_the_prototypes_of_the_next_smaller_default(kin
 @pytest.mark.parametrize("kind", DIRECT)
 def test_a_machine_of_validation_depends_on_no_other_C(kind):
     _, machines, *_ = descents(kind)
-    together = machines(0.5, 1.0, 10.0, 20.0)
-    for C, machine in zip((0.5, 1.0, 10.0, 20.0), together, strict=True):
+    values = (20.0, 0.5, 1.0, 1e-3, 10.0, 1e7, 10.0)  # below, inside, at and above the grid
+    for C, machine in zip(values, machines(*values), strict=True):
         assert_equal(*machines(C), machine)
+
+
+def test_each_problem_may_have_another_C_in_validation():
+    rows, *_ = columns("one_versus_rest")
+    method, Z = jsparse.SLMC(M, starts=2, max_iterations=5), data()[-1]
+    C = np.array([[1e-2, 1e-3, 1e-2], [1.0, 50.0, 2.0], [1.0, 1.0, 1.0], [2e3, 5e3, 1e4]])
+    for one_C, machine in zip(C, method.fits_over_C(KERNEL, Z, C, rows), strict=True):
+        assert_equal(*method.fits_over_C(KERNEL, Z, one_C[None], rows), machine)
+    (equal,) = method.fits_over_C(KERNEL, Z, np.ones(1), rows)
+    assert_equal(*method.fits_over_C(KERNEL, Z, C[2:3], rows), equal)
 
 
 def test_descents_of_validation_start_lower_than_separate_descents():

@@ -1,12 +1,14 @@
 """Training uses one thread of LAPACK while its systems are small, and restores the number."""
 
+import threading
+
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import jsparse
 from jsparse._lapack_threads import LARGE_SYSTEM, one_lapack_thread
-from jsparse.machines import RVM, Dual, FixedSize, ReducedSetSVM
+from jsparse.machines import RVM, SLMC, Dual, FixedSize, ReducedSetSVM, ReducedSVM
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +27,31 @@ def threads():
 
 
 def test_contexts_may_be_nested():
-    with one_lapack_thread(True):
-        with one_lapack_thread(True):
+    with one_lapack_thread(8):
+        with one_lapack_thread(8):
             assert threads() == {1}
         assert threads() == {1}
-    with one_lapack_thread(False):
+    with one_lapack_thread(LARGE_SYSTEM):
         assert threads() == {2}
+
+
+def test_concurrent_contexts_restore_the_number_of_threads():
+    first, second = one_lapack_thread(8), one_lapack_thread(8)
+    entered, leave = threading.Event(), threading.Event()
+
+    def other_thread():
+        with second:
+            entered.set()
+            assert leave.wait(60)
+
+    other = threading.Thread(target=other_thread)
+    first.__enter__()
+    other.start()
+    assert entered.wait(60)
+    first.__exit__(None, None, None)
+    leave.set()
+    other.join()
+    assert threads() == {2}
 
 
 def train(method, progress):
@@ -56,16 +77,18 @@ def test_an_interrupted_training_restores_the_number_of_threads():
 
 
 @pytest.mark.parametrize(
-    ("method", "large"),
+    ("method", "unknowns"),
     [
-        (FixedSize(LARGE_SYSTEM - 1), False),
-        (FixedSize(LARGE_SYSTEM), True),
-        (FixedSize((8, LARGE_SYSTEM)), True),
-        (Dual(), True),
-        (RVM(), False),
-        (ReducedSetSVM(), False),
-        (ReducedSetSVM(large_prototypes=None), True),
+        (FixedSize(100), 100),
+        (FixedSize((8, 2000)), 2000),
+        (Dual(), np.inf),
+        (RVM(max_prototypes=50), 50),
+        (SLMC(300), 1500),
+        (ReducedSVM(300), 300),
+        (ReducedSetSVM(20), 500),
+        (ReducedSetSVM(200), 1000),
+        (ReducedSetSVM(20, large_prototypes=None), np.inf),
     ],
 )
-def test_methods_with_large_systems(method, large):
-    assert method.has_large_systems == large
+def test_the_largest_system_of_a_method(method, unknowns):
+    assert method.largest_system == unknowns
