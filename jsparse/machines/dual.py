@@ -87,7 +87,7 @@ class Dual(Method):
         return "all"
 
     @property
-    def largest_system(self) -> float:
+    def largest_system(self) -> int | float:
         """See `Method.largest_system`: the kernel matrix of all rows is factorised."""
         return math.inf
 

@@ -133,7 +133,7 @@ class FewPrototypes(Sized):
         return surrogate_stages(surrogate, problem, search)
 
     @property
-    def largest_system(self) -> float:
+    def largest_system(self) -> int | float:
         """See `Method.largest_system`: the surrogate's, if there is one."""
         return self.largest * (ROWS_FOR_EACH_PROTOTYPE if self.optimises_prototypes else 1)
 

@@ -324,7 +324,7 @@ class Method(eqx.Module):
         return None
 
     @property
-    def largest_system(self) -> float:
+    def largest_system(self) -> int | float:
         """The number of unknowns of the largest system of equations; valid once resolved.
 
         Infinite if it is the number of rows.

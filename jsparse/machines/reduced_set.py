@@ -82,7 +82,7 @@ class ReducedSetSVM(FewPrototypes):
         return "all"
 
     @property
-    def largest_system(self) -> float:
+    def largest_system(self) -> int | float:
         """See `Method.largest_system`: the large machine's, or the surrogate's."""
         large = math.inf if self.large_prototypes is None else self.large_prototypes
         return max(large, super().largest_system)

@@ -96,7 +96,7 @@ class RVM(Method):
         return "all"
 
     @property
-    def largest_system(self) -> float:
+    def largest_system(self) -> int | float:
         """See `Method.largest_system`: the precision of the coefficients in the model."""
         return self.max_prototypes
 
