@@ -336,8 +336,8 @@ def _as_first_start(family: Family, points: PointTable) -> PointTable:
 
     Starts that are not finite are skipped. If the descent failed, return `points`.
     """
-    prototypes = np.asarray(family.expansion.prototypes)
-    if family.status == NOT_FINITE or not np.all(np.isfinite(prototypes)):
+    prototypes, statuses = np.asarray(family.points), np.asarray(family.statuses)
+    if np.any(statuses == NOT_FINITE) or not np.all(np.isfinite(prototypes)):
         return points
     sets = np.full_like(np.asarray(points), np.nan)
     sets[: len(prototypes)] = prototypes
