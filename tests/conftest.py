@@ -54,6 +54,14 @@ def pytest_xdist_make_scheduler(config, log):
     return LoadFileScheduling(config, log)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def loops_are_not_optimised():
+    """Compile loops as quickly as other programs: the loops of tests are short."""
+    from jsparse import _programs  # after `pytest_configure`, which may check its types
+
+    _programs._LOOP_OPTIONS.clear()
+
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 

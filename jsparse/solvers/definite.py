@@ -37,13 +37,22 @@ def factorise(A: Float[Array, "p p"], shift: Float[Array, ""]) -> Factor:
     rounding = 4 * epsilon(A.dtype) * jnp.max(jnp.sum(jnp.abs(A), axis=0))
     effective_shift = jnp.maximum(shift, rounding)
     matrix = A + effective_shift * jnp.eye(p, dtype=A.dtype)
-    return Factor(matrix, jnp.linalg.cholesky(matrix), effective_shift, rounding > shift)
+    return Factor(matrix, lower_factor(matrix), effective_shift, rounding > shift)
+
+
+def lower_factor(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
+    """Return the lower Cholesky factor of a symmetric matrix, whose upper triangle is read.
+
+    LAPACK wants columns that are contiguous in memory. The rows of a symmetric matrix are its
+    columns, so its transpose needs no copy, and JAX need not make it symmetric again.
+    """
+    return jnp.linalg.cholesky(matrix.T, symmetrize_input=False)
 
 
 @unbatched_lapack
 def cholesky(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    """Return the lower Cholesky factor; on a CPU, a batch is factorised one by one."""
-    return jnp.linalg.cholesky(matrix)
+    """Return `lower_factor(matrix)`; on a CPU, a batch is factorised one by one."""
+    return lower_factor(matrix)
 
 
 def largest_eigenvalue(
