@@ -8,7 +8,8 @@ from .._types import ScalarLike
 from ..kernels import Kernel
 from . import direct
 from .direct import DirectFit
-from .few_prototypes import DirectMethod, fit_arrays
+from .direct_method import DirectMethod
+from .few_prototypes import fit_arrays
 from .inner_problems import OneClass
 
 

@@ -26,7 +26,8 @@ from ..solvers.definite import cholesky
 from ..solvers.interior_point import Hinge
 from . import direct
 from .checks import check_choice
-from .few_prototypes import FewPrototypes, check_descent, fit_arrays
+from .direct_method import check_descent
+from .few_prototypes import FewPrototypes, fit_arrays
 from .fixed_point import fixed_points
 from .inner_problems import InnerProblem, LargeMargin, Solved, norm_squared, shifted_gram, whitener
 from .method import Task, iteration_limit, setting

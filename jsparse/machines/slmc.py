@@ -10,7 +10,8 @@ from ..solvers.interior_point import Hinge
 from . import direct
 from .checks import check_choice
 from .direct import DirectFit
-from .few_prototypes import DirectMethod, fit_arrays
+from .direct_method import DirectMethod
+from .few_prototypes import fit_arrays
 from .inner_problems import InnerProblem, LargeMargin
 from .method import Task, setting
 

@@ -9,7 +9,7 @@ from sklearn.svm import SVC
 import jsparse
 from jsparse._status import CONVERGED
 from jsparse.kernels import RBF
-from jsparse.machines.few_prototypes import copies_apart
+from jsparse.machines.direct_method import copies_apart
 from jsparse.machines.method import Shape, TrainingRows
 from jsparse.machines.rows import rows_of
 from jsparse.scaling import Standardization
