@@ -346,9 +346,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         old_alpha = jnp.where(before.model.filled, before.model.alpha, 0)
         unexplained = dot(rest, rest) + dot(old_alpha, jnp.square(fit))
         scale = 1 / jnp.sqrt(change.alpha + unexplained)
-        row = -scale * fit
-        explained = scale * (dot(rest, before.coordinates) + size * products)
-        return row, scale, -jnp.square(explained), in_basis, new_vector, products
+        return -scale * fit, scale, scale * rest, negative, in_basis, new_vector, products
 
     def not_added() -> tuple[Array, ...]:
         """Return the terms of the update if the change deletes a function or sets its precision."""
@@ -360,27 +358,28 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         row = -(1 - jnp.sqrt(factor)) / variance * covariances
         # An empty place has the variance 1.
         length = jnp.where(model.filled[place], jnp.sqrt(factor), 1 / jnp.sqrt(variance))
-        explained = dot(dot(G, covariances), before.coordinates)
-        explained = (1 - factor) / variance * jnp.square(explained)
+        direction = jnp.sqrt(jnp.abs(1 - factor) / variance) * dot(G, covariances)
         in_basis = jnp.where(model.filled[place], G[:, place], 0)
-        no_vector, no_products = jnp.zeros_like(before.basis[0]), jnp.zeros_like(explained)
-        return row, length, explained, in_basis, no_vector, no_products
+        no_vector, no_products = jnp.zeros_like(before.basis[0]), jnp.zeros_like(weighted[:, 0])
+        return row, length, direction, jnp.sign(1 - factor), in_basis, no_vector, no_products
 
-    # Only small arrays pass through the branches: the basis would be copied. The place's column
+    # Only small arrays pass through the branches, as large ones would be copied. The place's column
     # becomes a multiple of itself; as a sum with `row` it would lose digits.
-    row, length, unexplained, in_basis, new_vector, products = jax.lax.cond(
+    negative = -jnp.ones((), weighted.dtype)
+    row, length, direction, sign, in_basis, new_vector, products = jax.lax.cond(
         change.number < len(weighted), added, not_added
     )
+    coordinates = before.coordinates.at[vector].set(products)
     mean = jnp.where(model.filled[place], 0, before.mean[place])
     return before._replace(
         model=model,
         mean=before.mean.at[place].add(-mean),
         factor=(F + in_place[:, None] * row[None]).at[:, place].set(length * in_place),
-        unexplained=before.unexplained + unexplained,
+        unexplained=before.unexplained + sign * jnp.square(dot(direction, coordinates)),
         slopes=before.slopes + mean * dot(G[:, place], before.coordinates),
         basis=before.basis.at[vector].set(new_vector),
         in_model=G.at[:, place].set(in_basis),
-        coordinates=before.coordinates.at[vector].set(products),
+        coordinates=coordinates,
         changes=before.changes + 1,
     )
 
