@@ -74,8 +74,8 @@ NOTES = [
     "Splits of the paper's sizes; m prototypes in all; decoding by the loss, by votes (Hamming) "
     "for problems apart, whose values differ in scale. CPU seconds: to "
     "standardise, select, tune, fit and test in float64, added over threads, of the fastest "
-    "randomisation; the first one compiles too. Waiting threads count: the seconds of cpu-2core "
-    "are of one thread, on a busy machine.",
+    "randomisation; the first one compiles too. Waiting threads count, and other programs ran "
+    "beside on cpu-2core.",
     "letter with the RBF kernel is tuned by 3 folds instead of 10, but for the problems apart.",
     "`apart`: every binary problem has a separate machine, kernel and C, and the share of the m "
     "prototypes that falls to its classes. The paper seems to do so for 1vs1: Table 11 "

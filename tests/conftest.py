@@ -55,11 +55,17 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def loops_are_not_optimised():
-    """Compile loops as quickly as other programs: the loops of tests are short."""
-    from jsparse import _programs  # after `pytest_configure`, which may check its types
+def options_of_loops():
+    """Drop the compiler options of loops, so that `environment.py` decides: tests take few steps.
 
-    _programs._LOOP_OPTIONS.clear()
+    The value is the options that were dropped. `machines/test_slmc.py` fits with them.
+    """
+    from jsparse import _programs  # not earlier: `pytest_configure` may have to hook into imports
+
+    dropped = _programs._LOOP_OPTIONS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_programs, "_LOOP_OPTIONS", {})
+        yield dropped
 
 
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -29,7 +29,8 @@ Sharing = Literal["shared", "separate"]
 # kernel matrix of ten copies is still resolved in float64.
 _COPY_DISTANCE = 0.1
 # Factor of the tolerance of descents in validation, which then take half the time or less. On ten
-# tables the least cross-validated errors were as low, at the same or a neighbouring `C`.
+# tables the lowest cross-validated error was as low as with the full tolerance, at the same or a
+# neighbouring `C`.
 VALIDATION_TOLERANCE = 10.0
 
 
@@ -41,8 +42,8 @@ class DirectMethod(FewPrototypes):
     tuned for a fixed-size LS-SVM on random rows, five for each prototype. Then `C` is tuned. In
     validation on a CPU a descent starts from the prototypes for the next smaller value of
     `default_C`; only the smallest value uses all `starts`. Its tolerance is ten times `tolerance`.
-    With separate prototypes, on a mesh and on an accelerator, validation makes the fit that is made
-    to all rows, which uses all `starts` and `tolerance`.
+    With separate prototypes, on a mesh or on an accelerator, validation uses all `starts` and the
+    full `tolerance`, as the final fit does.
 
     Args:
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
@@ -72,7 +73,8 @@ class DirectMethod(FewPrototypes):
     def _sets(self, key: Key, rows: TrainingRows) -> Points:
         """Return the sets of points; copies of a point are moved apart.
 
-        Where prototypes coincide the objective has no derivative, as they span more once apart.
+        Where two prototypes coincide the objective has no derivative: as soon as they part, they
+        span one more dimension.
         """
         points = super()._sets(key, rows)
         X = np.asarray(points.X)
@@ -104,8 +106,9 @@ class DirectMethod(FewPrototypes):
     ) -> Iterator[Family]:  # fmt: skip
         """See `Method.fits_over_C`: start from the prototypes for the next smaller default `C`.
 
-        The smallest values start from `points`. All descents stop at a rough tolerance. Every fit
-        is separate, at the full tolerance, on an accelerator and for separate prototypes.
+        Values up to the smallest default `C` start from `points`. Descents stop at a rough
+        tolerance. On an accelerator, and for separate prototypes, each fit starts from `points` and
+        goes on to the full tolerance.
         """
         if systems_at_once() > 1 or (self.sharing == "separate" and rows.outputs):
             yield from super().fits_over_C(kernel, points, C, rows, key)

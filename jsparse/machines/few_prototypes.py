@@ -1,4 +1,4 @@
-"""Settings of methods with a fixed, small number of prototypes, and their fits."""
+"""Methods with a small, fixed number of prototypes: settings, and the programs that fit them."""
 
 import abc
 import functools

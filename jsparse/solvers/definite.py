@@ -37,22 +37,24 @@ def factorise(A: Float[Array, "p p"], shift: Float[Array, ""]) -> Factor:
     rounding = 4 * epsilon(A.dtype) * jnp.max(jnp.sum(jnp.abs(A), axis=0))
     effective_shift = jnp.maximum(shift, rounding)
     matrix = A + effective_shift * jnp.eye(p, dtype=A.dtype)
-    return Factor(matrix, lower_factor(matrix), effective_shift, rounding > shift)
+    lower = cholesky_from_upper(matrix)
+    return Factor(matrix, lower, effective_shift, rounding > shift)
 
 
-def lower_factor(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    """Return the lower Cholesky factor of a symmetric matrix, whose upper triangle is read.
+def cholesky_from_upper(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
+    """Return the lower Cholesky factor of a symmetric matrix, read from its upper triangle.
 
-    LAPACK wants columns that are contiguous in memory. The rows of a symmetric matrix are its
-    columns, so its transpose needs no copy, and JAX need not make it symmetric again.
+    JAX stores a matrix by rows, LAPACK by columns. The transpose is therefore in LAPACK's order
+    already, so that nothing is transposed in memory. JAX's default would also average the matrix
+    with its transpose. The derivative reads both triangles, and holds for symmetric changes.
     """
     return jnp.linalg.cholesky(matrix.T, symmetrize_input=False)
 
 
 @unbatched_lapack
 def cholesky(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    """Return `lower_factor(matrix)`; on a CPU, a batch is factorised one by one."""
-    return lower_factor(matrix)
+    """Return `cholesky_from_upper(matrix)`; on a CPU, a batch is factorised one by one."""
+    return cholesky_from_upper(matrix)
 
 
 def largest_eigenvalue(

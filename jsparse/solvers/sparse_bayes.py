@@ -346,7 +346,8 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         old_alpha = jnp.where(before.model.filled, before.model.alpha, 0)
         unexplained = dot(rest, rest) + dot(old_alpha, jnp.square(fit))
         scale = 1 / jnp.sqrt(change.alpha + unexplained)
-        return -scale * fit, scale, scale * rest, negative, in_basis, new_vector, products
+        sign = -jnp.ones_like(scale)
+        return -scale * fit, scale, scale * rest, sign, in_basis, new_vector, products
 
     def not_added() -> tuple[Array, ...]:
         """Return the terms of the update if the change deletes a function or sets its precision."""
@@ -363,20 +364,23 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         no_vector, no_products = jnp.zeros_like(before.basis[0]), jnp.zeros_like(weighted[:, 0])
         return row, length, direction, jnp.sign(1 - factor), in_basis, no_vector, no_products
 
-    # Only small arrays pass through the branches, as large ones would be copied. The place's column
-    # becomes a multiple of itself; as a sum with `row` it would lose digits.
-    negative = -jnp.ones((), weighted.dtype)
+    # The branches return only vectors, as XLA would copy a matrix. The unexplained part of each
+    # function changes by `sign` times the square of its product with `direction`, a vector given by
+    # coordinates in the basis.
     row, length, direction, sign, in_basis, new_vector, products = jax.lax.cond(
         change.number < len(weighted), added, not_added
     )
+    # The row `vector` was 0 so far, and stays 0 unless a function is added.
     coordinates = before.coordinates.at[vector].set(products)
+    explained, along_place = dot(jnp.stack([direction, G[:, place]]), coordinates)
     mean = jnp.where(model.filled[place], 0, before.mean[place])
+    # The factor's column at `place` is scaled; adding `row` to it would lose digits.
     return before._replace(
         model=model,
         mean=before.mean.at[place].add(-mean),
         factor=(F + in_place[:, None] * row[None]).at[:, place].set(length * in_place),
-        unexplained=before.unexplained + sign * jnp.square(dot(direction, coordinates)),
-        slopes=before.slopes + mean * dot(G[:, place], before.coordinates),
+        unexplained=before.unexplained + sign * jnp.square(explained),
+        slopes=before.slopes + mean * along_place,
         basis=before.basis.at[vector].set(new_vector),
         in_model=G.at[:, place].set(in_basis),
         coordinates=coordinates,

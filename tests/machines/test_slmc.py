@@ -7,8 +7,10 @@ import pytest
 from sklearn.svm import SVC
 
 import jsparse
+from jsparse import _programs
 from jsparse._status import CONVERGED
 from jsparse.kernels import RBF
+from jsparse.machines import few_prototypes, slmc
 from jsparse.machines.direct_method import copies_apart
 from jsparse.machines.method import Shape, TrainingRows
 from jsparse.machines.rows import rows_of
@@ -31,6 +33,19 @@ def test_rows_that_are_there_several_times_are_chosen_once():
     for selection in ("renyi", "uniform"):
         points = jsparse.SLMC(8, selection, starts=1).choose_points(KEY, RBF(1.0), rows)
         assert len(np.unique(np.asarray(points.X), axis=0)) == 8
+
+
+def test_a_descent_as_users_compile_it_ends_at_the_same_machine(options_of_loops, monkeypatch):
+    X, label = three_classes()
+    y = jnp.where(label == 0, 1.0, -1.0)
+
+    def fitted():
+        few_prototypes._fit_arrays.clear_cache()  # compile again
+        return slmc.fit(RBF(1.0), X[:3], 1.0, X, y).expansion(X)
+
+    quickly_compiled = fitted()
+    monkeypatch.setattr(_programs, "_LOOP_OPTIONS", options_of_loops)
+    np.testing.assert_allclose(fitted(), quickly_compiled, rtol=1e-6)
 
 
 @pytest.mark.slow

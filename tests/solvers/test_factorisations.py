@@ -11,7 +11,7 @@ from jsparse import accumulate, cross_validate, plain_folds
 from jsparse._status import NOT_FINITE
 from jsparse.features import Linear
 from jsparse.multiclass import output_code, solve_code
-from jsparse.solvers.definite import inverse_by_blocks, inverse_of_lower, lower_factor
+from jsparse.solvers.definite import cholesky_from_upper, inverse_by_blocks, inverse_of_lower
 from jsparse.solvers.ridge import (
     degrees_of_freedom,
     resolvent,
@@ -181,23 +181,23 @@ def test_an_infinite_system_is_not_solved(refine):
         np.testing.assert_array_equal(solved.status, NOT_FINITE)
 
 
-def test_a_lower_factor_reads_only_the_upper_triangle():
+def test_the_value_of_a_cholesky_factor_needs_only_the_upper_triangle():
     rng = np.random.default_rng(0)
     B = rng.standard_normal((9, 6))
     matrix = B.T @ B
     upper = np.triu(matrix) + np.tril(rng.standard_normal((6, 6)), -1)
     expected = np.linalg.cholesky(matrix)
-    np.testing.assert_allclose(lower_factor(jnp.asarray(upper)), expected, rtol=1e-12)
-    assert np.all(np.isnan(lower_factor(-jnp.eye(3))[np.tril_indices(3)]))
+    np.testing.assert_allclose(cholesky_from_upper(jnp.asarray(upper)), expected, rtol=1e-12)
+    assert np.all(np.isnan(cholesky_from_upper(-jnp.eye(3))[np.tril_indices(3)]))
 
 
-def test_a_lower_factor_has_the_derivative_of_the_symmetric_matrix():
+def test_a_cholesky_factor_has_the_derivative_of_the_symmetric_matrix():
     rng = np.random.default_rng(1)
     B, change = rng.standard_normal((2, 5, 5))
 
     def value(t):
         root = jnp.asarray(B) + t * jnp.asarray(change)
-        return jnp.sum(jnp.sin(lower_factor(root @ root.T + jnp.eye(5))))
+        return jnp.sum(jnp.sin(cholesky_from_upper(root @ root.T + jnp.eye(5))))
 
     h = 1e-5
     expected = (value(h) - value(-h)) / (2 * h)
