@@ -97,8 +97,9 @@ def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
     """Return the cheaper algorithm for `p` features, `r` rows in a fold and `s` values of `C`."""
     if p > LARGE:  # subtraction then needs a Cholesky factor for each fold and C, no decomposition
         return "subtraction"
-    # A decomposition takes as long as matrix products of this many operations (measured on a CPU).
-    decompose = 25 * p**3
+    # On a CPU of two cores a decomposition took as long as this many operations of a removal, whose
+    # small products and factors run slower than large products (13 shapes in both precisions).
+    decompose = 3 * p**3
     remove = 2 * p**2 * r + s * (2 * p * r**2 + 3 * r**3)  # rotate; hat matrices; Cholesky
     return "removal" if remove <= decompose else "subtraction"
 
