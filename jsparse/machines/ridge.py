@@ -71,7 +71,7 @@ def held_out(
       folds, and necessary if some problems of a code leave out rows.
     - removal: only one decomposition, of all rows. Each fold is removed from the full solution by
       the block form of the leave-one-out identity, `e_out = (I - H_ff)^(-1) e_f` with `H` the hat
-      matrix. It is faster for small folds or few `C`.
+      matrix. It is faster for folds of far fewer rows than features.
 
     Args:
         features: feature map; the penalty is the squared norm of the features' coefficients.
