@@ -112,8 +112,8 @@ class Dual(Method):
         """Yield the stages of tuning, see `Method.stages_of_one_size`.
 
         With many rows the first stage tunes kernel and `C` on a sample of the rows. The second
-        stage then goes downhill from there with all rows, from a `C` that rounding allows, or with
-        `tuned_with` it tries three values of `C`.
+        stage then goes downhill from there with all rows, over the values of `C` that rounding
+        allows, or with `tuned_with` it tries three values of `C`.
         """
         if not search.tune_kernel:
             return (yield from super().stages_of_one_size(problem, search))
@@ -124,12 +124,8 @@ class Dual(Method):
             later = search.nearby(None).planned(problem)
             first = yield Stage(sample, search, problem.C, planned_later=later)
             assert first is not None
-            # The sample's best `C` may be so large that the machine of all rows loses its digits.
-            largest = _largest_C(first.tuning.kernel, *problem.source.rows_in_memory())
-            # The tuned `C` is a value of the grid, rounded to the dtype.
-            allowed = problem.C[min(first.tuning.C * (1 + 1e-6), largest) > problem.C]
-            start = first.tuning._replace(C=float(np.max(allowed, initial=problem.C.min())))
-            return (yield from single_stage(problem, search.nearby(start)))
+            allowed = _allowed_C(problem, first.tuning.kernel)
+            return (yield from single_stage(problem, search.nearby(first.tuning), allowed))
         few = self.tuned_with < problem.source.n_rows
         sample = problem.on_a_sample(self.tuned_with) if few else problem
         # The misclassification of a sample is too coarse to choose among kernels.
@@ -137,9 +133,7 @@ class Dual(Method):
         first = yield Stage(sample, search, planned_later=1)
         assert first is not None
         kernel = first.tuning.kernel
-        near = _near(
-            problem.C, first.tuning.C, _largest_C(kernel, *problem.source.rows_in_memory())
-        )
+        near = _three_near(first.tuning.C, _allowed_C(problem, kernel))
         last = yield Stage(problem.with_kernel(kernel), search.of_C_alone(), near)
         assert last is not None
         return Chosen(last.with_theta(first.tuning.theta))
@@ -211,27 +205,26 @@ class Dual(Method):
         return machines_without_each(kernel, C, rows, index[:, 0])
 
 
-def _near(grid: Float[np.ndarray, " s"], C: float, most: float) -> Float[np.ndarray, " t"]:
-    """Return three consecutive values of the grid around `C`, or the last three below `most`.
+def _three_near(C: float, grid: Float[np.ndarray, " s"]) -> Float[np.ndarray, " t"]:
+    """Return three consecutive values of an increasing grid around `C`, or fewer if it has fewer.
 
-    If fewer than three values are below `most`, return these; if none is, the smallest value.
+    Outside of the grid, return the three values at its end.
     """
-    grid = np.sort(grid)
-    allowed = grid[: max(1, np.searchsorted(grid, most))]
-    begin = int(np.argmin(np.abs(np.log(allowed / C)))) - 1
-    begin = int(np.clip(begin, 0, max(0, len(allowed) - 3)))
-    return allowed[begin : begin + 3]
+    begin = int(np.argmin(np.abs(np.log(grid / C)))) - 1
+    begin = int(np.clip(begin, 0, max(0, len(grid) - 3)))
+    return grid[begin : begin + 3]
 
 
-def _largest_C(
-    kernel: Kernel, X: Float[Array, "n d"], y: Array, weights: Float[Array, " n"]
-) -> float:
-    """Return the largest `C` for which rounding does not decide the machine of all rows.
+def _allowed_C(problem: Any, kernel: Kernel) -> Float[np.ndarray, " s"]:
+    """Return the values of `C`, increasing, with which rounding does not decide the machine.
 
-    The rounding of the kernel matrix is estimated from the sums of some of its rows.
+    The machine is the one of all rows of the tuning problem. The rounding of its kernel matrix is
+    estimated from the sums of some rows of the matrix. If no value is allowed, return the smallest.
     """
-    sums = _row_sums(kernel, X, weights)
-    return 1 / (4 * epsilon(X.dtype) * float(np.max(np.asarray(sums))))
+    X, _, weights = problem.source.rows_in_memory()
+    grid, row_sums = np.sort(problem.C), np.asarray(_row_sums(kernel, X, weights))
+    largest = 1 / (4 * epsilon(X.dtype) * float(np.max(row_sums)))
+    return grid[: max(1, np.searchsorted(grid, largest))]
 
 
 @compiled

@@ -58,9 +58,9 @@ The outcome of an optional stage is None if the stage failed or was skipped.
 """
 
 
-def single_stage(problem: Any, search: Any) -> Stages:
+def single_stage(problem: Any, search: Any, C: Float[np.ndarray, " s"] | None = None) -> Stages:
     """Yield one stage, and return its outcome."""
-    outcome = yield Stage(problem, search)
+    outcome = yield Stage(problem, search, C)
     assert outcome is not None
     return Chosen(outcome)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jsparse
+from jsparse._status import CONVERGED, PRECISION_LOST
 from jsparse.kernels import RBF
 from jsparse.machines import KSP, RVM, SCDP, Dual, FixedSize, SpSVM, dual
 from jsparse.machines.rows import rows_of
@@ -258,6 +259,21 @@ def test_a_dual_of_many_rows_is_tuned_near_the_best_of_a_sample(monkeypatch, C):
     monkeypatch.setattr(dual, "MOST_SEARCHED", 2000)
     whole = jsparse.train(X, y, task="regression", method=Dual(), C=C, key=0)
     assert trained.cv_error <= 1.2 * whole.cv_error
+
+
+def test_a_dual_tries_no_C_that_rounding_forbids(monkeypatch):
+    # The targets have no noise, so the error falls as `C` grows, until float32 loses the digits.
+    monkeypatch.setattr(dual, "MOST_SEARCHED", 1000)
+    monkeypatch.setattr(dual, "SAMPLE", 300)
+    X = np.random.default_rng(0).normal(size=(1100, 2)).astype(np.float32)
+    y = np.sin(X[:, 0]) + X[:, 1] ** 2 / 4
+    trained = jsparse.train(X, y, task="regression", method=Dual(), key=0)
+    walk = [e for e in trained.tuning.history if e.stage == 1]
+    assert len(walk) > 3
+    assert all(np.all(e.status == CONVERGED) for e in walk)
+    stated = {"kernel": trained.kernel, "search": Profile(tune_kernel=False), "C": 10 * trained.C}
+    larger = jsparse.train(X, y, task="regression", method=Dual(), key=0, **stated)
+    assert larger.tuning.status == PRECISION_LOST
 
 
 @pytest.mark.parametrize("key", range(4))
