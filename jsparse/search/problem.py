@@ -21,7 +21,7 @@ from ..machines.held_out import FitStart, HeldOut, OnFold, Sums
 from ..machines.method import Method, Metric, Task
 from ..multiclass import Decoding
 from ..validation.validate import Kept, Scoring, Validation
-from .race import BestFolds, first_folds, race
+from .race import BestFolds, race, rounds
 from .scores import Scores, least_of_sizes
 from .template import Template, split_kernel
 
@@ -278,11 +278,13 @@ class Problem:
         if best is None or self.source.part is not None:
             errors = self.source.errors(self, thetas, C, scoring)
             return errors, [least_of_sizes(self.method, one) for one in errors]
-        wanted = first_folds(C.shape[1], self.source.fold_sizes, best.rule)
-        if len(best.fold_scores) != wanted.shape[1]:  # a history may lack them
+        of_rounds = rounds(self.source.fold_sizes, best.rule)
+        begin = of_rounds[0].folds
+        if len(best.fold_scores) != len(begin):  # a history may lack them
             best = BestFolds(rule=best.rule)
-        for_each_kernel = np.broadcast_to(wanted, (len(C), *wanted.shape))
-        first = self.source.errors(self, thetas, C, scoring, for_each_kernel)
+        first = self.source.errors(
+            self, thetas, C, scoring, np.broadcast_to(begin, (*C.shape, len(begin)))
+        )
 
         def raced(i: int) -> tuple[Validation, Scores]:
             def some_errors(wanted: Bool[np.ndarray, "s v"]) -> Validation:
@@ -290,7 +292,7 @@ class Problem:
                 (validation,) = self.source.errors(self, *one, scoring, wanted[None])
                 return validation
 
-            return race(self.method, first[i], wanted, some_errors, best)
+            return race(self.method, of_rounds, first[i], some_errors, best)
 
         validations, scores = zip(*map(raced, range(len(C))), strict=True)
         return validations, scores

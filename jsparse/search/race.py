@@ -1,12 +1,13 @@
 """A race: machines that are worse on the first folds, by a margin, skip the remaining folds.
 
-First every `C` is validated on a few folds. The errors of two machines are compared fold by fold,
-as a fold of hard rows is hard for both. The two values of `C` with the least errors are then
-validated on the remaining folds too, unless they are clearly worse than the best machine so far.
+First every `C` is validated on a few folds, one fold alone if it is large. The errors of two
+machines are compared fold by fold, as a fold of hard rows is hard for both. The two values of `C`
+with the least errors are then validated on the remaining folds too, unless they are clearly worse
+than the best machine so far.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -19,30 +20,34 @@ from ..validation.losses import standard_error
 from ..validation.validate import Validation
 from .scores import Scores, least_of_sizes
 
-KEPT_C = 2  # number of values of `C` that each kernel keeps after the first folds, at most
 
+class Comparison(NamedTuple):
+    """When machines are compared with the best machine, and which of them then leave the race.
 
-class Rule(NamedTuple):
-    """Which machines leave a race: those whose mean error exceeds the best machine's by a margin.
-
-    Machines are compared on the first folds. The margin is the larger of `standard_errors` standard
-    errors and `share` of the best machine's error.
+    Machines leave if their mean error exceeds the best machine's by more than a margin, the larger
+    of `standard_errors` standard errors and `share` of the best machine's error.
     """
 
-    first_folds: int  # number of first folds, at least
-    first_rows: int  # number of rows of the first folds together, at least
+    folds: int  # number of folds to compare on, at least; the first ones
+    rows: int  # number of rows of these folds together, at least
     standard_errors: float  # number of standard errors of the mean of the paired differences
     share: float
+    kept: float = 2  # number of values of `C` that stay at most
 
     __repr__ = short_repr
 
 
+Rule = tuple[Comparison, ...]
+"""The comparisons of a race, in the order of their numbers of folds."""
+
+# A single fold gives no standard error, so its margin is wide.
+_ON_ONE_FOLD = Comparison(1, 500, 0.0, 1 / 3, kept=math.inf)
 # On nine tables (`python -m benchmarks races`) SCDP, KSP and KMP choose machines of equal score
 # with and without a race. With it, SCDP makes 0.24 to 0.53 times as many fits.
-CLEARLY_WORSE = Rule(2, 100, 2.0, 0.02)
+CLEARLY_WORSE: Rule = (_ON_ONE_FOLD, Comparison(2, 100, 2.0, 0.02))
 # For a walk, which goes only downhill and must not end at noise. Without a margin it ended at
 # machines with a fifth more error; a margin of two standard errors saved nothing.
-WORSE = Rule(3, 500, 1.0, 0.15)
+WORSE: Rule = (_ON_ONE_FOLD, Comparison(3, 500, 1.0, 0.15))
 
 
 class BestFolds(NamedTuple):
@@ -55,21 +60,34 @@ class BestFolds(NamedTuple):
     __repr__ = short_repr
 
 
-def first_folds(s: int, fold_sizes: Int[np.ndarray, " v"], rule: Rule) -> Bool[np.ndarray, "s v"]:
-    """Return the folds with which a race begins, equal for each of `s` values of `C`.
+class Round(NamedTuple):
+    """A comparison, and the folds on which it is made."""
 
-    If rows are few, they are all folds. Rows of weight 0 do not count in `fold_sizes`.
+    comparison: Comparison
+    folds: Bool[np.ndarray, " v"]
+
+    __repr__ = short_repr
+
+
+def rounds(fold_sizes: Int[np.ndarray, " v"], rule: Rule) -> list[Round]:
+    """Return the rounds of a race; each has more folds than the one before.
+
+    If rows are few, the last round has all folds. Rows of weight 0 do not count in `fold_sizes`.
     """
     rows, folds = np.cumsum(fold_sizes), np.cumsum(fold_sizes > 0)
-    enough = (rows >= rule.first_rows) & (folds >= rule.first_folds)
-    count = int(np.argmax(enough)) + 1 if np.any(enough) else len(fold_sizes)
-    return np.broadcast_to(np.arange(len(fold_sizes)) < count, (s, len(fold_sizes)))
+    v, all_rounds = len(fold_sizes), []
+    for comparison in rule:
+        enough = (rows >= comparison.rows) & (folds >= comparison.folds)
+        count = int(np.argmax(enough)) + 1 if np.any(enough) else v
+        all_rounds.append(Round(comparison, np.arange(v) < count))
+    last = all_rounds[-1]
+    return [*(one for one in all_rounds if one.folds.sum() < last.folds.sum()), last]
 
 
 def race(
     method: Method,
+    of_rounds: Sequence[Round],
     first: Validation,
-    wanted: Bool[np.ndarray, "s v"],
     some_errors: Callable[[Bool[np.ndarray, "s v"]], Validation],
     best: BestFolds,
 ) -> tuple[Validation, Scores]:
@@ -81,23 +99,31 @@ def race(
 
     Args:
         method: chooses the size of a machine.
-        first: the kernel's errors on the `wanted` folds, and perhaps on others.
-        wanted: the folds with which the race begins, see `first_folds`.
+        of_rounds: the rounds of the race, see `rounds`.
+        first: the kernel's errors on the folds of the first round, and perhaps on others.
         some_errors: returns the errors on the given folds of each `C`, and perhaps on others.
         best: the best machine so far.
     """
     validation = jax.tree.map(np.asarray, first._replace(total=None))
-    scores = least_of_sizes(method, validation)
-    computed = validation.computed(wanted)
-    if np.all(computed):
-        return validation, scores
-    C_in_race = _stays(scores, np.all(computed, axis=0), best)
-    while True:
-        missing = C_in_race[:, None] & ~computed
+    C_in_race = np.ones(len(validation.scores), bool)
+    computed = validation.computed(C_in_race[:, None] & of_rounds[0].folds)
+
+    def scores_with(wanted: Bool[np.ndarray, "s v"]) -> Scores:
+        """Validate on those of the wanted folds that are missing; return the scores."""
+        nonlocal validation, computed
+        missing = wanted & ~computed
         if np.any(missing):
             more = some_errors(missing)
             validation, computed = validation.joined(more), computed | more.computed(missing)
-            scores = least_of_sizes(method, validation)
+        return least_of_sizes(method, validation)
+
+    for one_round in of_rounds:
+        scores = scores_with(C_in_race[:, None] & one_round.folds)
+        if np.all(computed):
+            return validation, scores
+        C_in_race = _stays(scores, C_in_race, one_round, best)
+    while True:
+        scores = scores_with(np.broadcast_to(C_in_race[:, None], computed.shape))
         complete = np.all(computed, axis=1)
         scores = _with_estimates(scores, complete, best)
         least = np.argmin(scores.trusted)
@@ -107,18 +133,19 @@ def race(
 
 
 def _stays(
-    scores: Scores, folds: Bool[np.ndarray, " v"], best: BestFolds
+    scores: Scores, C_in_race: Bool[np.ndarray, " s"], this: Round, best: BestFolds
 ) -> Bool[np.ndarray, " s"]:
-    """Return, for each `C`, whether its machine stays in the race after the given `folds`."""
-    trusted = scores.trusted
+    """Return, for each `C`, whether its machine is still in the race after this round."""
+    trusted = np.where(C_in_race, scores.trusted, np.inf)
+    comparison, folds = this
     fold_scores = scores.fold_scores[:, folds]
     rival = fold_scores[np.argmin(trusted)]
     if np.isfinite(best.score) and _mean(best.fold_scores[folds]) <= _mean(rival):
         rival = best.fold_scores[folds]
     mean, error = _mean_difference(fold_scores, rival)
-    margin = np.fmax(best.rule.standard_errors * error, best.rule.share * _mean(rival))
+    margin = np.fmax(comparison.standard_errors * error, comparison.share * _mean(rival))
     rank = np.argsort(np.argsort(trusted, kind="stable"))
-    return np.isfinite(trusted) & (rank < KEPT_C) & ~(mean > margin)
+    return np.isfinite(trusted) & (rank < comparison.kept) & ~(mean > margin)
 
 
 def _mean(fold_scores: Float[np.ndarray, "*s v"]) -> Float[np.ndarray, "*s"]:

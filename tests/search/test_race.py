@@ -11,7 +11,7 @@ from jsparse.kernels import RBF
 from jsparse.machines import KSP, RVM, SCDP, Dual, FixedSize, SpSVM, dual
 from jsparse.machines.rows import rows_of
 from jsparse.search.history import Evaluation, load_history, save_history, scored
-from jsparse.search.race import CLEARLY_WORSE, WORSE, BestFolds, first_folds, race
+from jsparse.search.race import CLEARLY_WORSE, WORSE, BestFolds, race, rounds
 from jsparse.search.run import Tuning
 from jsparse.search.strategies import Nearby, Profile
 from jsparse.validation.folds import plain_folds
@@ -43,9 +43,15 @@ class Errors:
         """Return the least error of all sizes over all folds, for each `C`."""
         return np.average(self.fold_scores, axis=1, weights=self.weights).min(axis=1)
 
-    def race(self, best=None):
-        wanted = first_folds(len(self.fold_scores), 100 * (self.weights > 0), CLEARLY_WORSE)
-        return race(SCDP(3), self(wanted), wanted, self, best or BestFolds())[1]
+    def race(self, best=None, rows_in_fold=100):
+        of_rounds = rounds(rows_in_fold * (self.weights > 0), (best or BestFolds()).rule)
+        first = self(np.broadcast_to(of_rounds[0].folds, self.fold_scores.shape[:2]))
+        return race(SCDP(3), of_rounds, first, self, best or BestFolds())[1]
+
+    @property
+    def folds_asked(self):
+        """Return the number of folds computed for each `C`."""
+        return sum(wanted.sum(axis=1) for wanted in self.asked).tolist()
 
 
 def machines(*means, spread=0.0, k=1):
@@ -59,8 +65,7 @@ def machines(*means, spread=0.0, k=1):
 def test_clearly_worse_machines_are_left_out_and_near_ones_are_not():
     errors = Errors(machines(1.0, 1.001, 1.5, 9.0, spread=1e-3))
     scores = errors.race()
-    count = sum(wanted.sum(axis=1) for wanted in errors.asked)
-    assert count.tolist() == [V, V, 2, 2]
+    assert errors.folds_asked == [V, V, 2, 2]
     np.testing.assert_allclose(scores.scores[:2], errors.scores[:2])
     # The estimates know how hard the other folds are: the differences of two folds are scaled up.
     assert scores.scores[2] > scores.scores[0]
@@ -70,15 +75,15 @@ def test_clearly_worse_machines_are_left_out_and_near_ones_are_not():
 def test_all_but_the_two_best_values_of_C_are_left_out():
     errors = Errors(machines(1.0, 1.0, 1.0, 1.0, spread=1e-3))
     errors.race()
-    assert sorted(sum(wanted.sum(axis=1) for wanted in errors.asked)) == [2, 2, V, V]
+    assert sorted(errors.folds_asked) == [2, 2, V, V]
 
 
-@pytest.mark.parametrize(("factor", "folds"), [(1.2, 2), (1.1, V), (0.9, V)])
+@pytest.mark.parametrize(("factor", "folds"), [(1.2, 5), (1.1, V), (0.9, V)])
 def test_the_rule_of_walks_has_a_larger_margin(factor, folds):
     errors = Errors(machines(1.0))
     best = BestFolds(1 / factor, errors.fold_scores[0, :, 0] / factor, WORSE)
     scores = errors.race(best)
-    assert sum(wanted.sum() for wanted in errors.asked) == folds
+    assert errors.folds_asked == [folds]
     assert (folds == V) or scores.scores[0] > best.score
 
 
@@ -87,7 +92,7 @@ def test_a_kernel_races_against_the_best_one_so_far(score, folds):
     errors = Errors(machines(1.0))
     best = BestFolds(score, score * errors.fold_scores[0, :, 0])
     scores = errors.race(best)
-    assert sum(wanted.sum() for wanted in errors.asked) == folds
+    assert errors.folds_asked == [folds]
     estimate = score + np.mean((1 - score) * errors.fold_scores[0, :2, 0])
     np.testing.assert_allclose(scores.scores, errors.scores if folds == V else estimate)
 
@@ -138,20 +143,52 @@ def test_machines_that_cannot_be_trusted_leave_the_race():
     fold_scores[0] = np.nan
     errors = Errors(fold_scores)
     errors.race()
-    assert sum(wanted.sum(axis=1) for wanted in errors.asked).tolist() == [2, V]
+    assert errors.folds_asked == [2, V]
+
+
+def test_large_folds_are_compared_alone_by_a_wide_margin():
+    errors = Errors(machines(1.0, 1.001, 1.25, 1.5, 9.0, spread=1e-3))
+    scores = errors.race(rows_in_fold=500)
+    assert errors.folds_asked == [V, V, 2, 1, 1]
+    assert np.argmin(scores.scores) == np.argmin(errors.scores)
+    # One fold tells how much worse a machine is there, and nothing of the other folds.
+    gap = errors.fold_scores[3, 0, 0] - errors.fold_scores[np.argmin(errors.scores), 0, 0]
+    np.testing.assert_allclose(scores.scores[3], errors.scores.min() + gap)
+
+
+def test_a_comparison_on_one_fold_leaves_more_than_two_values_of_C():
+    errors = Errors(machines(*[1.0] * 5, spread=1e-3))
+    errors.race(rows_in_fold=500)
+    assert sorted(errors.folds_asked) == [2, 2, 2, V, V]
+
+
+def test_a_kernel_that_is_far_worse_on_one_large_fold_is_left_out_there():
+    errors = Errors(machines(1.0, 1.1))
+    best = BestFolds(0.5, 0.5 * errors.fold_scores[0, :, 0], WORSE)
+    scores = errors.race(best, rows_in_fold=500)
+    assert errors.folds_asked == [1, 1]
+    assert scores.scores.min() > best.score
+
+
+def folds_of(sizes, rule):
+    """Return the number of folds in each round."""
+    return [int(one.folds.sum()) for one in rounds(np.array(sizes), rule)]
 
 
 @pytest.mark.parametrize(
-    ("sizes", "first"),
-    [([1] * 10, 10), ([20] * 10, 5), ([500] * 10, 2), ([0, 0, 90, 5, 90, 90], 5), ([500], 1)],
-)
-def test_the_first_folds_are_at_least_two_with_a_hundred_rows(sizes, first):
-    assert first_folds(3, np.array(sizes), CLEARLY_WORSE).sum(axis=1).tolist() == [first] * 3
+    ("sizes", "folds"),
+    [
+        ([1] * 10, [10]), ([20] * 10, [5]), ([100] * 10, [2]), ([500] * 10, [1, 2]),
+        ([0, 0, 90, 5, 90, 90], [5]), ([0, 500, 90], [2, 3]), ([500], [1]),
+    ],
+)  # fmt: skip
+def test_machines_are_first_compared_on_one_large_fold_or_two_with_a_hundred_rows(sizes, folds):
+    assert folds_of(sizes, CLEARLY_WORSE) == folds
 
 
-@pytest.mark.parametrize(("size", "first"), [(1000, 3), (150, 4), (40, 10)])
-def test_the_first_folds_of_a_walk_are_three_with_five_hundred_rows(size, first):
-    assert first_folds(1, np.full(10, size), WORSE).sum() == first
+@pytest.mark.parametrize(("size", "folds"), [(1000, [1, 3]), (499, [2, 3]), (150, [4]), (40, [10])])
+def test_walks_compare_machines_on_three_folds_with_five_hundred_rows(size, folds):
+    assert folds_of([size] * 10, WORSE) == folds
 
 
 def rows(n, task="regression"):
