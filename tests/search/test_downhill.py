@@ -53,6 +53,16 @@ def test_at_the_least_point_it_takes_the_coarse_neighbours_only():
     assert sorted(evaluated) == [(-4, 0), (0, -2), (0, 0), (0, 2), (4, 0)]
 
 
+@pytest.mark.parametrize("factor", [0.8, 1.0, 1.25])
+def test_errors_at_the_coarse_neighbours_may_be_wrong_by_a_fifth(factor):
+    def error(point):
+        return (point[0] - 1.1) ** 2 * (factor if point[0] == -4 else 1)
+
+    end, evaluated = walk(error, (0,), [(0, 4), (0, 2)])
+    assert end == (2,)
+    assert (-2,) not in evaluated
+
+
 @pytest.mark.parametrize("wall", [math.inf, math.nan])
 def test_next_to_points_without_an_error_it_tries_both_halves(wall):
     end, evaluated = walk(
