@@ -40,14 +40,15 @@ class Comparison(NamedTuple):
 Rule = tuple[Comparison, ...]
 """The comparisons of a race, in the order of their numbers of folds."""
 
-# A single fold gives no standard error, so its margin is wide.
-_ON_ONE_FOLD = Comparison(1, 500, 0.0, 1 / 3, kept=math.inf)
+# On the first fold, or so many that they have 500 rows. One fold gives no standard error, so the
+# margin is wide.
+_ON_FEW_FOLDS = Comparison(1, 500, 0.0, 1 / 3, kept=math.inf)
 # On nine tables (`python -m benchmarks races`) SCDP, KSP and KMP choose machines of equal score
 # with and without a race. With it, SCDP makes 0.24 to 0.53 times as many fits.
-CLEARLY_WORSE: Rule = (_ON_ONE_FOLD, Comparison(2, 100, 2.0, 0.02))
+CLEARLY_WORSE: Rule = (_ON_FEW_FOLDS, Comparison(2, 100, 2.0, 0.02))
 # For a walk, which goes only downhill and must not end at noise. Without a margin it ended at
 # machines with a fifth more error; a margin of two standard errors saved nothing.
-WORSE: Rule = (_ON_ONE_FOLD, Comparison(3, 500, 1.0, 0.15))
+WORSE: Rule = (_ON_FEW_FOLDS, Comparison(3, 500, 1.0, 0.15))
 
 
 class BestFolds(NamedTuple):
@@ -109,7 +110,7 @@ def race(
     computed = validation.computed(C_in_race[:, None] & of_rounds[0].folds)
 
     def scores_with(wanted: Bool[np.ndarray, "s v"]) -> Scores:
-        """Validate on those of the wanted folds that are missing; return the scores."""
+        """Validate on the wanted folds that are still missing; return the scores."""
         nonlocal validation, computed
         missing = wanted & ~computed
         if np.any(missing):
