@@ -66,7 +66,8 @@ class Dual(Method):
             for all rows, among three values. With many rows this saves nearly all time. Kernels
             are compared by their squared errors, for classification too. None: tune the machine of
             all rows. With more than 1,500 rows the search `Profile` then begins on 1,000 of them,
-            and goes downhill from the best kernel and `C` with all rows.
+            and goes downhill from the best kernel and `C` with all rows. In both cases, values of
+            `C` so large that rounding would decide the machine of all rows are left out.
     """
 
     tuned_with: int | None = option(
@@ -112,8 +113,8 @@ class Dual(Method):
         """Yield the stages of tuning, see `Method.stages_of_one_size`.
 
         With many rows the first stage tunes kernel and `C` on a sample of the rows. The second
-        stage then goes downhill from there with all rows, over the values of `C` that rounding
-        allows, or with `tuned_with` it tries three values of `C`.
+        stage then goes downhill from there with all rows, or with `tuned_with` it tries three
+        values of `C`. It tries only values that rounding allows for the first stage's kernel.
         """
         if not search.tune_kernel:
             return (yield from super().stages_of_one_size(problem, search))
@@ -208,7 +209,7 @@ class Dual(Method):
 def _three_near(C: float, grid: Float[np.ndarray, " s"]) -> Float[np.ndarray, " t"]:
     """Return three consecutive values of an increasing grid around `C`, or fewer if it has fewer.
 
-    Outside of the grid, return the three values at its end.
+    If `C` is at an end of the grid or outside, they are the three values at that end.
     """
     begin = int(np.argmin(np.abs(np.log(grid / C)))) - 1
     begin = int(np.clip(begin, 0, max(0, len(grid) - 3)))
@@ -216,10 +217,10 @@ def _three_near(C: float, grid: Float[np.ndarray, " s"]) -> Float[np.ndarray, " 
 
 
 def _allowed_C(problem: Any, kernel: Kernel) -> Float[np.ndarray, " s"]:
-    """Return the values of `C`, increasing, with which rounding does not decide the machine.
+    """Return the problem's values of `C`, increasing, for which a fit to all rows keeps precision.
 
-    The machine is the one of all rows of the tuning problem. The rounding of its kernel matrix is
-    estimated from the sums of some rows of the matrix. If no value is allowed, return the smallest.
+    `1 / C` must exceed the rounding of the kernel matrix, as `definite.factorise` asks, which is
+    estimated here from some rows of the matrix. If no value is allowed, return the smallest.
     """
     X, _, weights = problem.source.rows_in_memory()
     grid, row_sums = np.sort(problem.C), np.asarray(_row_sums(kernel, X, weights))

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 
 Point = tuple[int, ...]
 Step = tuple[int, int]  # an axis, and a length of at least 1
-# A point is not tried if the parabola's minimum is nearer than this to the best point, in steps.
-# With exact errors, half a step would do; the errors of machines that left a race are estimates.
-_AT_MINIMUM = 0.25
+# A neighbour is tried only if the parabola's minimum is farther than this from the point, in steps.
+# From half a step on the neighbour is nearer to the minimum. But if machines left a race, their
+# errors are estimates, and so is the minimum.
+_MINIMUM_DISTANCE = 0.25
 
 
 class Walk:
@@ -59,7 +60,7 @@ def _directions(minimum: float) -> tuple[int, ...]:
     """
     if math.isnan(minimum):
         return (-1, 1)
-    if abs(minimum) <= _AT_MINIMUM:
+    if abs(minimum) <= _MINIMUM_DISTANCE:
         return ()
     return (1 if minimum > 0 else -1,)
 

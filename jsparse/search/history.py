@@ -21,7 +21,8 @@ class Evaluation(NamedTuple):
     theta: np.ndarray  # the kernel as a point of the search, see `Template`; shape `p`
     C: np.ndarray  # weights of the data-fit term, shape `s`
     scores: np.ndarray  # cross-validated errors, shape `s`
-    standard_errors: np.ndarray  # of the scores, from their spread over computed folds, shape `s`
+    # Standard errors of the scores, from the spread over the computed folds; NaN for one fold.
+    standard_errors: np.ndarray  # shape `s`
     status: np.ndarray  # stop codes, the worst over computed folds, shape `s`
     seconds: float  # from the beginning of the stage to the end of the evaluation
     # For a step of `Gradient`, the objective (the log of the error plus the penalty of the prior)

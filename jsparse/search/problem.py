@@ -278,13 +278,13 @@ class Problem:
         if best is None or self.source.part is not None:
             errors = self.source.errors(self, thetas, C, scoring)
             return errors, [least_of_sizes(self.method, one) for one in errors]
-        of_rounds = rounds(self.source.fold_sizes, best.rule)
-        begin = of_rounds[0].folds
-        if len(best.fold_scores) != len(begin):  # a history may lack them
+        race_rounds = rounds(self.source.fold_sizes, best.rule, scoring.metric)
+        first_folds = race_rounds[0].folds
+        v = len(first_folds)
+        if len(best.fold_scores) != v:  # a history may lack them
             best = BestFolds(rule=best.rule)
-        first = self.source.errors(
-            self, thetas, C, scoring, np.broadcast_to(begin, (*C.shape, len(begin)))
-        )
+        wanted_first = np.broadcast_to(first_folds, (*C.shape, v))
+        first = self.source.errors(self, thetas, C, scoring, wanted_first)
 
         def raced(i: int) -> tuple[Validation, Scores]:
             def some_errors(wanted: Bool[np.ndarray, "s v"]) -> Validation:
@@ -292,7 +292,7 @@ class Problem:
                 (validation,) = self.source.errors(self, *one, scoring, wanted[None])
                 return validation
 
-            return race(self.method, of_rounds, first[i], some_errors, best)
+            return race(self.method, race_rounds, first[i], some_errors, best)
 
         validations, scores = zip(*map(raced, range(len(C))), strict=True)
         return validations, scores

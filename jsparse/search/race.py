@@ -1,9 +1,10 @@
 """A race: machines that are worse on the first folds, by a margin, skip the remaining folds.
 
-First every `C` is validated on a few folds, one fold alone if it is large. The errors of two
-machines are compared fold by fold, as a fold of hard rows is hard for both. The two values of `C`
-with the least errors are then validated on the remaining folds too, unless they are clearly worse
-than the best machine so far.
+Every `C` is validated on the first folds that have 500 rows together, often one fold, and the
+machines that err far more than the best one leave the race. The others are compared on two or three
+folds. At most two values of `C`, those with the least errors, are then validated on all folds,
+unless they are clearly worse than the best machine so far. Errors are compared fold by fold, as a
+fold of hard rows is hard for all machines.
 """
 
 import math
@@ -15,40 +16,40 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from .._repr import short_repr
-from ..machines.method import Method
+from ..machines.method import Method, Metric
 from ..validation.losses import standard_error
 from ..validation.validate import Validation
 from .scores import Scores, least_of_sizes
 
 
 class Comparison(NamedTuple):
-    """When machines are compared with the best machine, and which of them then leave the race.
+    """A comparison of machines on the first folds, after which some of them leave the race.
 
-    Machines leave if their mean error exceeds the best machine's by more than a margin, the larger
-    of `standard_errors` standard errors and `share` of the best machine's error.
+    The rival is the best machine on these folds. A machine leaves if its mean error exceeds the
+    rival's by more than a margin, the larger of `standard_errors` standard errors and `share` of
+    the rival's error, or if it cannot be trusted.
     """
 
-    folds: int  # number of folds to compare on, at least; the first ones
-    rows: int  # number of rows of these folds together, at least
+    min_folds: int
+    min_rows: int  # least number of rows of the folds together
     standard_errors: float  # number of standard errors of the mean of the paired differences
     share: float
-    kept: float = 2  # number of values of `C` that stay at most
+    most_C: int | None  # how many values of `C` stay at most; None for no limit
 
     __repr__ = short_repr
 
 
 Rule = tuple[Comparison, ...]
-"""The comparisons of a race, in the order of their numbers of folds."""
+"""The comparisons of a race, in their order."""
 
-# On the first fold, or so many that they have 500 rows. One fold gives no standard error, so the
-# margin is wide.
-_ON_FEW_FOLDS = Comparison(1, 500, 0.0, 1 / 3, kept=math.inf)
-# On nine tables (`python -m benchmarks races`) SCDP, KSP and KMP choose machines of equal score
-# with and without a race. With it, SCDP makes 0.24 to 0.53 times as many fits.
-CLEARLY_WORSE: Rule = (_ON_FEW_FOLDS, Comparison(2, 100, 2.0, 0.02))
+# One fold gives no standard error, so the margin is wide.
+_FAR_WORSE = Comparison(min_folds=1, min_rows=500, standard_errors=0.0, share=1 / 3, most_C=None)
+# For a search over a whole range. `python -m benchmarks races` compares it with validation on all
+# folds.
+RULE: Rule = (_FAR_WORSE, Comparison(2, 100, standard_errors=2.0, share=0.02, most_C=2))
 # For a walk, which goes only downhill and must not end at noise. Without a margin it ended at
 # machines with a fifth more error; a margin of two standard errors saved nothing.
-WORSE: Rule = (_ON_FEW_FOLDS, Comparison(3, 500, 1.0, 0.15))
+RULE_OF_WALKS: Rule = (_FAR_WORSE, Comparison(3, 500, standard_errors=1.0, share=0.15, most_C=2))
 
 
 class BestFolds(NamedTuple):
@@ -56,7 +57,7 @@ class BestFolds(NamedTuple):
 
     score: float = math.inf  # infinite if no machine can be trusted yet
     fold_scores: Float[np.ndarray, " v"] = np.zeros(0)  # errors by fold; empty if not known
-    rule: Rule = CLEARLY_WORSE
+    rule: Rule = RULE
 
     __repr__ = short_repr
 
@@ -65,29 +66,34 @@ class Round(NamedTuple):
     """A comparison, and the folds on which it is made."""
 
     comparison: Comparison
-    folds: Bool[np.ndarray, " v"]
+    folds: Bool[np.ndarray, " v"]  # True for the first folds
 
     __repr__ = short_repr
 
 
-def rounds(fold_sizes: Int[np.ndarray, " v"], rule: Rule) -> list[Round]:
+def rounds(fold_sizes: Int[np.ndarray, " v"], rule: Rule, metric: Metric = "mse") -> list[Round]:
     """Return the rounds of a race; each has more folds than the one before.
 
-    If rows are few, the last round has all folds. Rows of weight 0 do not count in `fold_sizes`.
+    A comparison that needs no fewer folds than a later one is left out. So is one without standard
+    errors if the metric counts wrong classes: few errors on a fold differ by a third by chance. If
+    rows are few, the last round has all folds. Rows of weight 0 do not count in `fold_sizes`.
     """
     rows, folds = np.cumsum(fold_sizes), np.cumsum(fold_sizes > 0)
-    v, all_rounds = len(fold_sizes), []
-    for comparison in rule:
-        enough = (rows >= comparison.rows) & (folds >= comparison.folds)
-        count = int(np.argmax(enough)) + 1 if np.any(enough) else v
-        all_rounds.append(Round(comparison, np.arange(v) < count))
-    last = all_rounds[-1]
-    return [*(one for one in all_rounds if one.folds.sum() < last.folds.sum()), last]
+    v = count = len(fold_sizes)
+    kept: list[Round] = []
+    for comparison in reversed(rule):
+        enough = (rows >= comparison.min_rows) & (folds >= comparison.min_folds)
+        needed = int(np.argmax(enough)) + 1 if np.any(enough) else v
+        by_chance = metric == "misclassification" and comparison.standard_errors == 0
+        if not kept or (needed < count and not by_chance):
+            count = needed
+            kept.append(Round(comparison, np.arange(v) < count))
+    return kept[::-1]
 
 
 def race(
     method: Method,
-    of_rounds: Sequence[Round],
+    race_rounds: Sequence[Round],
     first: Validation,
     some_errors: Callable[[Bool[np.ndarray, "s v"]], Validation],
     best: BestFolds,
@@ -100,17 +106,17 @@ def race(
 
     Args:
         method: chooses the size of a machine.
-        of_rounds: the rounds of the race, see `rounds`.
+        race_rounds: the rounds of the race, see `rounds`.
         first: the kernel's errors on the folds of the first round, and perhaps on others.
         some_errors: returns the errors on the given folds of each `C`, and perhaps on others.
         best: the best machine so far.
     """
     validation = jax.tree.map(np.asarray, first._replace(total=None))
     C_in_race = np.ones(len(validation.scores), bool)
-    computed = validation.computed(C_in_race[:, None] & of_rounds[0].folds)
+    computed = validation.computed(C_in_race[:, None] & race_rounds[0].folds)
 
-    def scores_with(wanted: Bool[np.ndarray, "s v"]) -> Scores:
-        """Validate on the wanted folds that are still missing; return the scores."""
+    def validate(wanted: Bool[np.ndarray, "s v"]) -> Scores:
+        """Validate on the wanted folds that are still missing; return all scores so far."""
         nonlocal validation, computed
         missing = wanted & ~computed
         if np.any(missing):
@@ -118,13 +124,13 @@ def race(
             validation, computed = validation.joined(more), computed | more.computed(missing)
         return least_of_sizes(method, validation)
 
-    for one_round in of_rounds:
-        scores = scores_with(C_in_race[:, None] & one_round.folds)
+    for comparison, folds in race_rounds:
+        scores = validate(C_in_race[:, None] & folds)
         if np.all(computed):
             return validation, scores
-        C_in_race = _stays(scores, C_in_race, one_round, best)
+        C_in_race = _stays(scores, C_in_race, comparison, folds, best)
     while True:
-        scores = scores_with(np.broadcast_to(C_in_race[:, None], computed.shape))
+        scores = validate(np.broadcast_to(C_in_race[:, None], computed.shape))
         complete = np.all(computed, axis=1)
         scores = _with_estimates(scores, complete, best)
         least = np.argmin(scores.trusted)
@@ -134,11 +140,14 @@ def race(
 
 
 def _stays(
-    scores: Scores, C_in_race: Bool[np.ndarray, " s"], this: Round, best: BestFolds
+    scores: Scores,
+    C_in_race: Bool[np.ndarray, " s"],
+    comparison: Comparison,
+    folds: Bool[np.ndarray, " v"],
+    best: BestFolds,
 ) -> Bool[np.ndarray, " s"]:
-    """Return, for each `C`, whether its machine is still in the race after this round."""
+    """Return, for each `C`, whether its machine stays in the race after a comparison."""
     trusted = np.where(C_in_race, scores.trusted, np.inf)
-    comparison, folds = this
     fold_scores = scores.fold_scores[:, folds]
     rival = fold_scores[np.argmin(trusted)]
     if np.isfinite(best.score) and _mean(best.fold_scores[folds]) <= _mean(rival):
@@ -146,7 +155,8 @@ def _stays(
     mean, error = _mean_difference(fold_scores, rival)
     margin = np.fmax(comparison.standard_errors * error, comparison.share * _mean(rival))
     rank = np.argsort(np.argsort(trusted, kind="stable"))
-    return np.isfinite(trusted) & (rank < comparison.kept) & ~(mean > margin)
+    most_C = len(rank) if comparison.most_C is None else comparison.most_C
+    return np.isfinite(trusted) & (rank < most_C) & ~(mean > margin)
 
 
 def _mean(fold_scores: Float[np.ndarray, "*s v"]) -> Float[np.ndarray, "*s"]:

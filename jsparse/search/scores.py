@@ -16,7 +16,7 @@ class Scores(NamedTuple):
     """Errors on `v` folds of one or `q` kernels, each for `s` values of `C`; on the host."""
 
     scores: Float[np.ndarray, "*q s"]  # cross-validated errors
-    standard_errors: Float[np.ndarray, "*q s"]  # of the scores, from their spread over the folds
+    standard_errors: Float[np.ndarray, "*q s"]  # of the scores, from the spread over folds
     status: Int[np.ndarray, "*q s"]  # stop codes, the worst over folds
     # Errors of each fold. NaN where a race ended before the fold: the score is then an estimate,
     # see `race`.

@@ -17,7 +17,7 @@ from .._status import RUNNING
 from .._types import Key
 from ..machines.method import Method
 from . import annealing, downhill, simplex
-from .race import CLEARLY_WORSE, WORSE, Rule
+from .race import RULE, RULE_OF_WALKS, Rule
 from .template import Template
 
 LINE_EVALUATIONS = 10
@@ -177,7 +177,7 @@ class Profile(Search):
     by machines of a sample.
     """
 
-    race: ClassVar[Rule | None] = CLEARLY_WORSE
+    race: ClassVar[Rule | None] = RULE
     near_a_sample: ClassVar[bool] = True
 
     def why_alone(self, p: int, dtype: jnp.dtype) -> str | None:
@@ -261,7 +261,7 @@ class Nearby(Search):
     remaining folds, as in `Profile`.
     """
 
-    race: ClassVar[Rule | None] = WORSE
+    race: ClassVar[Rule | None] = RULE_OF_WALKS
 
     ratio: float = 1.65
 

@@ -53,10 +53,11 @@ def test_at_the_least_point_it_takes_the_coarse_neighbours_only():
     assert sorted(evaluated) == [(-4, 0), (0, -2), (0, 0), (0, 2), (4, 0)]
 
 
+@pytest.mark.parametrize("place", [-4, 4])
 @pytest.mark.parametrize("factor", [0.8, 1.0, 1.25])
-def test_errors_at_the_coarse_neighbours_may_be_wrong_by_a_fifth(factor):
+def test_errors_at_the_coarse_neighbours_may_be_wrong_by_a_fifth(factor, place):
     def error(point):
-        return (point[0] - 1.1) ** 2 * (factor if point[0] == -4 else 1)
+        return (point[0] - 1.1) ** 2 * (factor if point[0] == place else 1)
 
     end, evaluated = walk(error, (0,), [(0, 4), (0, 2)])
     assert end == (2,)

@@ -11,7 +11,7 @@ from jsparse.kernels import RBF
 from jsparse.machines import KSP, RVM, SCDP, Dual, FixedSize, SpSVM, dual
 from jsparse.machines.rows import rows_of
 from jsparse.search.history import Evaluation, load_history, save_history, scored
-from jsparse.search.race import CLEARLY_WORSE, WORSE, BestFolds, race, rounds
+from jsparse.search.race import RULE, RULE_OF_WALKS, BestFolds, Comparison, race, rounds
 from jsparse.search.run import Tuning
 from jsparse.search.strategies import Nearby, Profile
 from jsparse.validation.folds import plain_folds
@@ -43,10 +43,11 @@ class Errors:
         """Return the least error of all sizes over all folds, for each `C`."""
         return np.average(self.fold_scores, axis=1, weights=self.weights).min(axis=1)
 
-    def race(self, best=None, rows_in_fold=100):
-        of_rounds = rounds(rows_in_fold * (self.weights > 0), (best or BestFolds()).rule)
-        first = self(np.broadcast_to(of_rounds[0].folds, self.fold_scores.shape[:2]))
-        return race(SCDP(3), of_rounds, first, self, best or BestFolds())[1]
+    def race(self, best=None, rows_in_fold=100, metric="mse"):
+        best = best or BestFolds()
+        race_rounds = rounds(rows_in_fold * (self.weights > 0), best.rule, metric)
+        first = self(np.broadcast_to(race_rounds[0].folds, self.fold_scores.shape[:2]))
+        return race(SCDP(3), race_rounds, first, self, best)[1]
 
     @property
     def folds_asked(self):
@@ -81,7 +82,7 @@ def test_all_but_the_two_best_values_of_C_are_left_out():
 @pytest.mark.parametrize(("factor", "folds"), [(1.2, 5), (1.1, V), (0.9, V)])
 def test_the_rule_of_walks_has_a_larger_margin(factor, folds):
     errors = Errors(machines(1.0))
-    best = BestFolds(1 / factor, errors.fold_scores[0, :, 0] / factor, WORSE)
+    best = BestFolds(1 / factor, errors.fold_scores[0, :, 0] / factor, RULE_OF_WALKS)
     scores = errors.race(best)
     assert errors.folds_asked == [folds]
     assert (folds == V) or scores.scores[0] > best.score
@@ -109,12 +110,13 @@ def test_a_machine_whose_estimate_is_the_least_is_validated_on_all_folds():
     np.testing.assert_allclose(scores.scores[least], errors.scores[least])
 
 
+@pytest.mark.parametrize("rows_in_fold", [100, 500])
 @pytest.mark.parametrize("seed", range(20))
-def test_the_least_score_of_a_kernel_is_of_all_folds(seed):
+def test_the_least_score_of_a_kernel_is_of_all_folds(seed, rows_in_fold):
     rng = np.random.default_rng(seed)
     errors = Errors(rng.gamma(2.0, size=(5, V, 3)), rng.integers(1, 4, V))
     best = BestFolds() if seed % 2 else BestFolds(0.9, rng.gamma(2.0, size=V))
-    scores = errors.race(best)
+    scores = errors.race(best, rows_in_fold)
     least = np.argmin(scores.scores)
     if scores.scores[least] < best.score:
         assert not np.isnan(scores.fold_scores[least]).any()
@@ -122,28 +124,31 @@ def test_the_least_score_of_a_kernel_is_of_all_folds(seed):
         np.testing.assert_allclose(scores.scores[least], by_size.min())
 
 
-def test_a_method_that_computes_every_fold_is_asked_once():
+@pytest.mark.parametrize("rows_in_fold", [100, 500])
+def test_a_method_that_computes_every_fold_is_asked_once(rows_in_fold):
     errors = Errors(machines(1.0, 5.0), ignores_wishes=True)
-    scores = errors.race()
+    scores = errors.race(rows_in_fold=rows_in_fold)
     assert len(errors.asked) == 1
     np.testing.assert_allclose(scores.scores, errors.scores)
 
 
-def test_folds_without_weight_have_no_say():
+@pytest.mark.parametrize("rows_in_fold", [100, 500])
+def test_folds_without_weight_have_no_say(rows_in_fold):
     weights = np.ones(V)
     weights[[0, 5]] = 0.0
     errors = Errors(machines(1.0, 1.4), weights)
-    scores = errors.race()
+    scores = errors.race(rows_in_fold=rows_in_fold)
     least = np.average(errors.fold_scores[0, :, 0], weights=weights)
     np.testing.assert_allclose(scores.scores[0], least)
 
 
-def test_machines_that_cannot_be_trusted_leave_the_race():
+@pytest.mark.parametrize(("rows_in_fold", "folds"), [(100, 2), (500, 1)])
+def test_machines_that_cannot_be_trusted_leave_the_race(rows_in_fold, folds):
     fold_scores = machines(1.0, 2.0)
     fold_scores[0] = np.nan
     errors = Errors(fold_scores)
-    errors.race()
-    assert errors.folds_asked == [2, V]
+    errors.race(rows_in_fold=rows_in_fold)
+    assert errors.folds_asked == [folds, V]
 
 
 def test_large_folds_are_compared_alone_by_a_wide_margin():
@@ -164,15 +169,31 @@ def test_a_comparison_on_one_fold_leaves_more_than_two_values_of_C():
 
 def test_a_kernel_that_is_far_worse_on_one_large_fold_is_left_out_there():
     errors = Errors(machines(1.0, 1.1))
-    best = BestFolds(0.5, 0.5 * errors.fold_scores[0, :, 0], WORSE)
+    best = BestFolds(0.5, 0.5 * errors.fold_scores[0, :, 0], RULE_OF_WALKS)
     scores = errors.race(best, rows_in_fold=500)
     assert errors.folds_asked == [1, 1]
     assert scores.scores.min() > best.score
 
 
-def folds_of(sizes, rule):
+def test_one_fold_does_not_decide_by_a_few_wrong_rows():
+    # Of 500 rows in a fold one machine errs on 0, then 5; the other on 1, then 2.5.
+    shares = np.full((2, V, 1), 0.01)
+    shares[0, 0], shares[1], shares[1, 0] = 0.0, 0.005, 0.002
+    errors = Errors(shares)
+    scores = errors.race(rows_in_fold=500, metric="misclassification")
+    assert np.argmin(scores.scores) == 1
+    np.testing.assert_allclose(scores.scores[1], errors.scores[1])
+
+
+def folds_of(sizes, rule, metric="mse"):
     """Return the number of folds in each round."""
-    return [int(one.folds.sum()) for one in rounds(np.array(sizes), rule)]
+    return [int(one.folds.sum()) for one in rounds(np.array(sizes), rule, metric)]
+
+
+def test_every_round_has_more_folds_than_the_one_before():
+    rule = tuple(Comparison(folds, 1, 0.0, 0.1, None) for folds in (3, 2, 5, 5))
+    assert folds_of([100] * 10, rule) == [2, 5]
+    assert folds_of([500] * 10, RULE_OF_WALKS, "misclassification") == [3]
 
 
 @pytest.mark.parametrize(
@@ -183,12 +204,12 @@ def folds_of(sizes, rule):
     ],
 )  # fmt: skip
 def test_machines_are_first_compared_on_one_large_fold_or_two_with_a_hundred_rows(sizes, folds):
-    assert folds_of(sizes, CLEARLY_WORSE) == folds
+    assert folds_of(sizes, RULE) == folds
 
 
 @pytest.mark.parametrize(("size", "folds"), [(1000, [1, 3]), (499, [2, 3]), (150, [4]), (40, [10])])
 def test_walks_compare_machines_on_three_folds_with_five_hundred_rows(size, folds):
-    assert folds_of([size] * 10, WORSE) == folds
+    assert folds_of([size] * 10, RULE_OF_WALKS) == folds
 
 
 def rows(n, task="regression"):
