@@ -63,11 +63,11 @@ class Dual(Method):
 
     Args:
         tuned_with: tune kernel and `C` for a machine of this many random rows; then tune `C` again
-            for all rows, among three values. With many rows this saves nearly all time. Kernels
-            are compared by their squared errors, for classification too. None: tune the machine of
-            all rows. With more than 1,500 rows the search `Profile` then begins on 1,000 of them,
-            and goes downhill from the best kernel and `C` with all rows. In both cases, values of
-            `C` so large that rounding would decide the machine of all rows are left out.
+            for all rows, among three values. With many rows this saves nearly all time. None: tune
+            the machine of all rows. With more than 1,500 rows the search `Profile` then begins on
+            1,000 of them, and goes downhill from the best kernel and `C` with all rows. On fewer
+            rows kernels are compared by squared errors, unless a metric is stated. Then with all
+            rows, values of `C` so large that rounding would decide the machine are left out.
     """
 
     tuned_with: int | None = option(
@@ -114,13 +114,14 @@ class Dual(Method):
 
         With many rows the first stage tunes kernel and `C` on a sample of the rows. The second
         stage then goes downhill from there with all rows, or with `tuned_with` it tries three
-        values of `C`. It tries only values that rounding allows for the first stage's kernel.
+        values of `C`. Values that rounding forbids for the first stage's kernel are left out.
         """
         if not search.tune_kernel:
             return (yield from super().stages_of_one_size(problem, search))
         if self.tuned_with is None:
             if not search.near_a_sample or problem.source.n_rows <= MOST_SEARCHED:
                 return (yield from super().stages_of_one_size(problem, search))
+            # The misclassification of a sample is too coarse to choose among kernels.
             sample = problem.on_a_sample(SAMPLE).with_metric("mse")
             later = search.nearby(None).planned(problem)
             first = yield Stage(sample, search, problem.C, planned_later=later)
@@ -129,7 +130,6 @@ class Dual(Method):
             return (yield from single_stage(problem, search.nearby(first.tuning), allowed))
         few = self.tuned_with < problem.source.n_rows
         sample = problem.on_a_sample(self.tuned_with) if few else problem
-        # The misclassification of a sample is too coarse to choose among kernels.
         sample = sample.with_metric("mse").with_method(replaced(self, tuned_with=None))
         first = yield Stage(sample, search, planned_later=1)
         assert first is not None
@@ -219,17 +219,19 @@ def _three_near(C: float, grid: Float[np.ndarray, " s"]) -> Float[np.ndarray, " 
 def _allowed_C(problem: Any, kernel: Kernel) -> Float[np.ndarray, " s"]:
     """Return the problem's values of `C`, increasing, for which a fit to all rows keeps precision.
 
-    `1 / C` must exceed the rounding of the kernel matrix, as `definite.factorise` asks, which is
-    estimated here from some rows of the matrix. If no value is allowed, return the smallest.
+    `1 / C` must exceed the rounding of the kernel matrix, as in `definite.factorise`. The rounding
+    is estimated from some rows of the matrix. If no value is allowed, return the smallest.
     """
     X, _, weights = problem.source.rows_in_memory()
-    grid, row_sums = np.sort(problem.C), np.asarray(_row_sums(kernel, X, weights))
-    largest = 1 / (4 * epsilon(X.dtype) * float(np.max(row_sums)))
-    return grid[: max(1, np.searchsorted(grid, largest))]
+    rounding = 4 * epsilon(X.dtype) * float(np.max(_sampled_row_sums(kernel, X, weights)))
+    grid = np.sort(problem.C)
+    return grid[: max(1, np.sum(grid * rounding < 1))]
 
 
 @compiled
-def _row_sums(kernel: Kernel, X: Float[Array, "n d"], w: Float[Array, " n"]) -> Float[Array, " r"]:
+def _sampled_row_sums(
+    kernel: Kernel, X: Float[Array, "n d"], w: Float[Array, " n"]
+) -> Float[Array, " r"]:
     """Return the sum of `|W^(1/2) K W^(1/2)|` in each of `r` rows of the matrix, at most 256."""
     sampled = jnp.linspace(0, len(X) - 1, min(256, len(X))).astype(jnp.int32)
     root_weights = jnp.sqrt(w)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 Point = tuple[int, ...]
 Step = tuple[int, int]  # an axis, and a length of at least 1
 # A neighbour is tried only if the parabola's minimum is farther than this from the point, in steps.
-# From half a step on the neighbour is nearer to the minimum. But if machines left a race, their
-# errors are estimates, and so is the minimum.
+# From half a step on, the neighbour is nearer to the minimum. The limit is lower, as the errors may
+# be estimates, see `race`, and so may the minimum.
 _MINIMUM_DISTANCE = 0.25
 
 
@@ -16,24 +16,25 @@ class Walk:
 
     Along an axis the smaller coordinate is tried first. If the error falls there, the larger
     coordinate is not tried. Then the errors at the last point and at its two neighbours define a
-    parabola. Until the point moves along another axis, the minimum of the parabola tells which of
-    the points half a step away to evaluate: one of them, or neither.
+    parabola. If the next step is half as long, the minimum of the parabola tells which neighbour to
+    evaluate: the one on its side, or neither if it is close.
 
     Args:
-        error: returns the error at a point. It must remember the errors, as the walk asks for some
-            points again.
+        error: returns the error at a point; infinity or NaN where there is none. It must remember
+            the errors, as the walk evaluates some points several times.
     """
 
     def __init__(self, error: Callable[[Point], float]) -> None:
         self._error = error
-        self._minima: dict[Step, float] = {}  # minimum of the last parabola, in steps
+        # For each step, where its parabola is least, in steps from the point; NaN if nowhere.
+        self._minima: dict[Step, float] = {}
 
     def descend(self, point: Point, steps: Sequence[Step]) -> Point:
         """Walk from `point` along the axis of each step in turn; return the last point."""
         for step in steps:
             begin, point = point, self._along(point, step)
-            if point != begin:  # parabolas along the other axes were measured elsewhere
-                self._minima = {at: x for at, x in self._minima.items() if at[0] == step[0]}
+            if point != begin:  # the other parabolas were measured elsewhere
+                self._minima = {step: self._minima[step]}
         return point
 
     def _along(self, point: Point, step: Step) -> Point:

@@ -274,7 +274,10 @@ class Problem:
     def _raced(
         self, thetas: Table, C: Table, scoring: Scoring, best: BestFolds | None
     ) -> tuple[Sequence[Validation], Sequence[Scores]]:
-        """Return errors and scores of every kernel, after a race if there is a `best` machine."""
+        """Return errors and scores of every kernel.
+
+        They race if `best` is given, but not on a part of the rows.
+        """
         if best is None or self.source.part is not None:
             errors = self.source.errors(self, thetas, C, scoring)
             return errors, [least_of_sizes(self.method, one) for one in errors]

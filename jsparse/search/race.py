@@ -1,10 +1,10 @@
 """A race: machines that are worse on the first folds, by a margin, skip the remaining folds.
 
-Every `C` is validated on the first folds that have 500 rows together, often one fold, and the
-machines that err far more than the best one leave the race. The others are compared on two or three
-folds. At most two values of `C`, those with the least errors, are then validated on all folds,
-unless they are clearly worse than the best machine so far. Errors are compared fold by fold, as a
-fold of hard rows is hard for all machines.
+The machines of a kernel, one for each `C`, are compared on the first folds that have 500 rows
+together, often one fold, and those that err far more than the best machine so far leave the race.
+The others are compared on a few more folds. At most two are then validated on all folds, and so is
+any other machine whose estimated error is the least. Errors are compared fold by fold, as a fold of
+hard rows is hard for all machines.
 """
 
 import math
@@ -25,16 +25,17 @@ from .scores import Scores, least_of_sizes
 class Comparison(NamedTuple):
     """A comparison of machines on the first folds, after which some of them leave the race.
 
-    The rival is the best machine on these folds. A machine leaves if its mean error exceeds the
-    rival's by more than a margin, the larger of `standard_errors` standard errors and `share` of
-    the rival's error, or if it cannot be trusted.
+    The rival is the better, on these folds, of the kernel's best machine and the best machine of
+    the search. A machine leaves if its mean error exceeds the rival's by more than a margin, if
+    `max_C` machines of its kernel are better, or if its error cannot be trusted. The margin is the
+    larger of `standard_errors` standard errors and `relative_margin` of the rival's error.
     """
 
     min_folds: int
     min_rows: int  # least number of rows of the folds together
     standard_errors: float  # number of standard errors of the mean of the paired differences
-    share: float
-    most_C: int | None  # how many values of `C` stay at most; None for no limit
+    relative_margin: float
+    max_C: float  # limit of the values of `C` that stay
 
     __repr__ = short_repr
 
@@ -42,18 +43,25 @@ class Comparison(NamedTuple):
 Rule = tuple[Comparison, ...]
 """The comparisons of a race, in their order."""
 
-# One fold gives no standard error, so the margin is wide.
-_FAR_WORSE = Comparison(min_folds=1, min_rows=500, standard_errors=0.0, share=1 / 3, most_C=None)
+# Often on one fold, which gives no standard error. So the margin is wide.
+_FAR_WORSE = Comparison(1, 500, standard_errors=0.0, relative_margin=1 / 3, max_C=math.inf)
 # For a search over a whole range. `python -m benchmarks races` compares it with validation on all
 # folds.
-RULE: Rule = (_FAR_WORSE, Comparison(2, 100, standard_errors=2.0, share=0.02, most_C=2))
-# For a walk, which goes only downhill and must not end at noise. Without a margin it ended at
-# machines with a fifth more error; a margin of two standard errors saved nothing.
-RULE_OF_WALKS: Rule = (_FAR_WORSE, Comparison(3, 500, standard_errors=1.0, share=0.15, most_C=2))
+RULE: Rule = (
+    _FAR_WORSE,
+    Comparison(2, 100, standard_errors=2.0, relative_margin=0.02, max_C=2),
+)
+# A walk stops where no neighbour seems better, so noise must not drop a neighbour. Without a
+# relative margin walks ended at machines with a fifth more error; with a margin of two standard
+# errors they skipped no folds.
+RULE_OF_WALKS: Rule = (
+    _FAR_WORSE,
+    Comparison(3, 500, standard_errors=1.0, relative_margin=0.15, max_C=2),
+)
 
 
 class BestFolds(NamedTuple):
-    """The best machine of a search so far, and the rule of races against it."""
+    """What a race takes from the search: its rule, and the best machine so far, if any."""
 
     score: float = math.inf  # infinite if no machine can be trusted yet
     fold_scores: Float[np.ndarray, " v"] = np.zeros(0)  # errors by fold; empty if not known
@@ -71,24 +79,29 @@ class Round(NamedTuple):
     __repr__ = short_repr
 
 
-def rounds(fold_sizes: Int[np.ndarray, " v"], rule: Rule, metric: Metric = "mse") -> list[Round]:
+def rounds(fold_sizes: Int[np.ndarray, " v"], rule: Rule, metric: Metric) -> list[Round]:
     """Return the rounds of a race; each has more folds than the one before.
 
-    A comparison that needs no fewer folds than a later one is left out. So is one without standard
-    errors if the metric counts wrong classes: few errors on a fold differ by a third by chance. If
-    rows are few, the last round has all folds. Rows of weight 0 do not count in `fold_sizes`.
+    A comparison is left out if a later one needs as few folds. If the metric is
+    "misclassification", so is every comparison without standard errors but the last: one of few
+    wrong rows on a fold is often a third of them. If rows are few, the last round has all folds.
+
+    Args:
+        fold_sizes: number of rows of positive weight in each fold.
+        rule: the comparisons.
+        metric: the metric of the errors.
     """
-    rows, folds = np.cumsum(fold_sizes), np.cumsum(fold_sizes > 0)
-    v = count = len(fold_sizes)
-    kept: list[Round] = []
+    v, n_rows, n_folds = len(fold_sizes), np.cumsum(fold_sizes), np.cumsum(fold_sizes > 0)
+    from_last: list[Round] = []
+    limit = v + 1
     for comparison in reversed(rule):
-        enough = (rows >= comparison.min_rows) & (folds >= comparison.min_folds)
-        needed = int(np.argmax(enough)) + 1 if np.any(enough) else v
+        too_few = (n_rows < comparison.min_rows) | (n_folds < comparison.min_folds)
+        needed = min(v, int(np.sum(too_few)) + 1)
         by_chance = metric == "misclassification" and comparison.standard_errors == 0
-        if not kept or (needed < count and not by_chance):
-            count = needed
-            kept.append(Round(comparison, np.arange(v) < count))
-    return kept[::-1]
+        if needed < limit and not (by_chance and from_last):
+            from_last.append(Round(comparison, np.arange(v) < needed))
+            limit = needed
+    return from_last[::-1]
 
 
 def race(
@@ -100,15 +113,16 @@ def race(
 ) -> tuple[Validation, Scores]:
     """Return the errors of one kernel on the folds that were computed, and its score for every `C`.
 
-    The score of a machine that leaves the race is an estimate: the score of the best machine, and
-    the mean difference to it on the folds computed for both. The least score of the kernel is an
-    estimate only if the best machine is another kernel's.
+    The score of a machine that leaves the race is an estimate: the score of the best machine, plus
+    the mean difference to it on the folds computed for both. If no machine can be trusted on all
+    folds, it is the mean over the computed folds. The least score of the kernel is an estimate only
+    if the best machine is another kernel's.
 
     Args:
         method: chooses the size of a machine.
         race_rounds: the rounds of the race, see `rounds`.
-        first: the kernel's errors on the folds of the first round, and perhaps on others.
-        some_errors: returns the errors on the given folds of each `C`, and perhaps on others.
+        first: the kernel's errors on the folds of the first round, and perhaps on other folds.
+        some_errors: returns the errors on the given folds of each `C`, and perhaps on other folds.
         best: the best machine so far.
     """
     validation = jax.tree.map(np.asarray, first._replace(total=None))
@@ -128,7 +142,7 @@ def race(
         scores = validate(C_in_race[:, None] & folds)
         if np.all(computed):
             return validation, scores
-        C_in_race = _stays(scores, C_in_race, comparison, folds, best)
+        C_in_race = _remaining_C(scores, C_in_race, comparison, folds, best)
     while True:
         scores = validate(np.broadcast_to(C_in_race[:, None], computed.shape))
         complete = np.all(computed, axis=1)
@@ -139,24 +153,23 @@ def race(
         C_in_race = np.arange(len(complete)) == least
 
 
-def _stays(
+def _remaining_C(
     scores: Scores,
     C_in_race: Bool[np.ndarray, " s"],
     comparison: Comparison,
     folds: Bool[np.ndarray, " v"],
     best: BestFolds,
 ) -> Bool[np.ndarray, " s"]:
-    """Return, for each `C`, whether its machine stays in the race after a comparison."""
+    """Return which values of `C` remain in the race after a comparison."""
     trusted = np.where(C_in_race, scores.trusted, np.inf)
     fold_scores = scores.fold_scores[:, folds]
     rival = fold_scores[np.argmin(trusted)]
     if np.isfinite(best.score) and _mean(best.fold_scores[folds]) <= _mean(rival):
         rival = best.fold_scores[folds]
     mean, error = _mean_difference(fold_scores, rival)
-    margin = np.fmax(comparison.standard_errors * error, comparison.share * _mean(rival))
+    margin = np.fmax(comparison.standard_errors * error, comparison.relative_margin * _mean(rival))
     rank = np.argsort(np.argsort(trusted, kind="stable"))
-    most_C = len(rank) if comparison.most_C is None else comparison.most_C
-    return np.isfinite(trusted) & (rank < most_C) & ~(mean > margin)
+    return np.isfinite(trusted) & (rank < comparison.max_C) & ~(mean > margin)
 
 
 def _mean(fold_scores: Float[np.ndarray, "*s v"]) -> Float[np.ndarray, "*s"]:
