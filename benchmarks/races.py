@@ -1,9 +1,9 @@
 """Searches in which clearly worse machines skip most folds, beside searches on all folds."""
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +13,7 @@ from jsparse.machines.method import Task
 from jsparse.search.history import scored
 from jsparse.search.strategies import Nearby, Profile
 
-from .report import Report
+from .report import Report, save, saved_data
 from .tabular import split
 
 ROWS = 3000
@@ -63,24 +63,33 @@ def trained(name: str, method: Any) -> dict[str, Any]:
     }
 
 
-def run(*, quick: bool) -> Report:
-    data, rows = {}, []
+def run(*, quick: bool, out: Path) -> Report:
+    """Search with each method on each set; keep the results of an interrupted run."""
+    data = saved_data(out, "races", quick=quick)
     for label, method in METHODS.items():
         for name in SETS[:2] if quick else SETS:
-            if split(name, 0).task not in method.tasks:
+            if f"{label}, {name}" in data or split(name, 0).task not in method.tasks:
                 continue
             trained(name, method)  # compiles
             raced = trained(name, method)
             with without_races():
                 whole = trained(name, method)
             data[f"{label}, {name}"] = {"raced": raced, "whole": whole}
-            excess = (raced["score"] - whole["score"]) / whole["standard error"]
-            rows.append([
-                label, name, f"{raced['fits']} of {raced['of']}", f"{whole['fits']}",
-                f"{raced['seconds']:.2f}", f"{raced['seconds'] / whole['seconds']:.2f}",
-                f"{excess:.2f}", f"{raced['test error']:.4f}", f"{whole['test error']:.4f}",
-            ])  # fmt: skip
-            print(*rows[-1], file=sys.stderr, flush=True)
+            save(out, "races", report(data), quick=quick)
+    return report(data)
+
+
+def report(data: dict[str, Any]) -> Report:
+    """Return the table of all searches."""
+    rows = []
+    for key, searches in data.items():
+        raced, whole = searches["raced"], searches["whole"]
+        excess = (raced["score"] - whole["score"]) / whole["standard error"]
+        rows.append([
+            *key.split(", "), f"{raced['fits']} of {raced['of']}", f"{whole['fits']}",
+            f"{raced['seconds']:.2f}", f"{raced['seconds'] / whole['seconds']:.2f}",
+            f"{excess:.2f}", f"{raced['test error']:.4f}", f"{whole['test error']:.4f}",
+        ])  # fmt: skip
     return Report(
         "Searches with and without a race",
         ["method", "set", "fits", "without a race", "processor seconds", "over without a race",
