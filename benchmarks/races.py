@@ -64,7 +64,10 @@ def trained(name: str, method: Any) -> dict[str, Any]:
 
 
 def run(*, quick: bool, out: Path) -> Report:
-    """Search with each method on each set; keep the results of an interrupted run."""
+    """Search with each method on each set.
+
+    The results of an interrupted run are kept, so delete them after a change of methods or rules.
+    """
     data = saved_data(out, "races", quick=quick)
     for label, method in METHODS.items():
         for name in SETS[:2] if quick else SETS:
@@ -85,6 +88,7 @@ def report(data: dict[str, Any]) -> Report:
     for key, searches in data.items():
         raced, whole = searches["raced"], searches["whole"]
         excess = (raced["score"] - whole["score"]) / whole["standard error"]
+        excess = round(excess, 2) + 0.0  # not -0
         rows.append([
             *key.split(", "), f"{raced['fits']} of {raced['of']}", f"{whole['fits']}",
             f"{raced['seconds']:.2f}", f"{raced['seconds'] / whole['seconds']:.2f}",

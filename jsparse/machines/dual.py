@@ -130,6 +130,7 @@ class Dual(Method):
             return (yield from single_stage(problem, search.nearby(first.tuning), allowed))
         few = self.tuned_with < problem.source.n_rows
         sample = problem.on_a_sample(self.tuned_with) if few else problem
+        # As above, misclassification is too coarse.
         sample = sample.with_metric("mse").with_method(replaced(self, tuned_with=None))
         first = yield Stage(sample, search, planned_later=1)
         assert first is not None

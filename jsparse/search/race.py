@@ -1,10 +1,11 @@
 """A race: machines that are worse on the first folds, by a margin, skip the remaining folds.
 
 The machines of a kernel, one for each `C`, are compared on the first folds that have 500 rows
-together, often one fold, and those that err far more than the best machine so far leave the race.
-The others are compared on a few more folds. At most two are then validated on all folds, and so is
-any other machine whose estimated error is the least. Errors are compared fold by fold, as a fold of
-hard rows is hard for all machines.
+together, often one fold, and those that err far more than the best machine so far leave the race
+(not if the metric is "misclassification"). The others are compared on a few more folds. At most two
+machines of each kernel are then validated on all folds, and so is any other machine whose estimated
+error is the least. Errors are compared fold by fold, as a fold of hard rows is hard for all
+machines.
 """
 
 import math
@@ -35,7 +36,7 @@ class Comparison(NamedTuple):
     min_rows: int  # least number of rows of the folds together
     standard_errors: float  # number of standard errors of the mean of the paired differences
     relative_margin: float
-    max_C: float  # limit of the values of `C` that stay
+    max_C: float  # largest number of values of `C` that stay; infinite for no limit
 
     __repr__ = short_repr
 
@@ -82,9 +83,10 @@ class Round(NamedTuple):
 def rounds(fold_sizes: Int[np.ndarray, " v"], rule: Rule, metric: Metric) -> list[Round]:
     """Return the rounds of a race; each has more folds than the one before.
 
-    A comparison is left out if a later one needs as few folds. If the metric is
-    "misclassification", so is every comparison without standard errors but the last: one of few
-    wrong rows on a fold is often a third of them. If rows are few, the last round has all folds.
+    A comparison is left out if a later one needs no more folds. If the metric is
+    "misclassification", so is each comparison without standard errors, except the last: by chance,
+    the numbers of wrong rows on one fold may differ by a third. If rows are few, the last round has
+    all folds.
 
     Args:
         fold_sizes: number of rows of positive weight in each fold.
