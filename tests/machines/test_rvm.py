@@ -65,6 +65,26 @@ def test_it_ends_where_no_change_raises_the_evidence(likelihood):
     assert int(bad.status) == NOT_FINITE
 
 
+@pytest.mark.parametrize("likelihood", ["normal", "logistic"])
+@pytest.mark.parametrize(("rises", "is_barred"), [(50, True), (200, False)])
+def test_a_failed_change_is_tried_again_only_after_a_large_rise(likelihood, rises, is_barred):
+    _, Phi, y, w = rows(likelihood)
+    problem = sparse_bayes.Problem(*map(jnp.asarray, (Phi.T * (w > 0), y, w)), likelihood)
+    start = sparse_bayes.init(problem, 20, 10)._replace(most_changes=jnp.int32(2))
+    best = int(sparse_bayes.step(problem, start, jnp.asarray(1e-9), 10).model.columns[1])
+    failed = start._replace(tried=start.tried.at[best].set(True))
+
+    def step(tolerance):
+        return sparse_bayes.step(problem, failed, jnp.asarray(tolerance), 10)
+
+    rise = float(step(1e-9).posterior.evidence - start.posterior.evidence)
+    after = step(rise / rises)  # the rise in tolerances
+    assert int(after.steps) == 1
+    assert best not in np.asarray(after.model.columns)[np.asarray(after.model.filled)]
+    assert bool(after.tried[best]) == is_barred
+    assert int(after.tried.sum()) == is_barred  # the changes of a step that is kept did not fail
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("likelihood", ["normal", "logistic"])
 def test_it_says_when_steps_or_functions_run_out(likelihood):
