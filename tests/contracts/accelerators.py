@@ -18,6 +18,7 @@ PACKAGE = Path(jsparse.__file__).parent
 CUSTOM_CALLS = {
     "cuda": {
         "cusolver_geqrf_ffi",
+        "cusolver_orgqr_ffi",
         "cusolver_gesvdj_ffi",
         "cusolver_potrf_ffi",
         "cusolver_syevd_ffi",
