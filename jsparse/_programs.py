@@ -159,6 +159,25 @@ def _before_compilation(event: str, duration_secs: float, **_: str | int) -> Non
 jax.monitoring.register_event_duration_secs_listener(_before_compilation)
 
 
+class _Program:
+    """A jitted function whose first call is finished before a second thread may call it.
+
+    JAX would compile the same program once for every thread that calls it before it is known.
+    """
+
+    def __init__(self, jitted: Any) -> None:
+        self.jitted, self.lower, self.clear_cache = jitted, jitted.lower, jitted.clear_cache
+        self._first, self._called = threading.RLock(), False
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if self._called:
+            return self.jitted(*arguments, **named)
+        with self._first:
+            result = self.jitted(*arguments, **named)
+            self._called = True
+            return result
+
+
 def compiled(
     function: Callable[..., Any], *, quickly: bool = False, loop: bool = False, **options: Any
 ) -> Callable[..., Any]:
@@ -192,7 +211,7 @@ def compiled(
         def copy(*arguments: Any, **named: Any) -> Any:
             return function(*arguments, **named)
 
-        return jax.jit(copy, compiler_options=compiler_options or None, **options)
+        return _Program(jax.jit(copy, compiler_options=compiler_options or None, **options))
 
     def jitted_for(*arguments: Any, **named: Any) -> Any:
         leaves = jax.tree.leaves((arguments, named))

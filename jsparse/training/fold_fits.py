@@ -14,11 +14,18 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._programs import compiled
+from .._runtime import on_cpu, usable_cores
+from .._threads import map_in_threads
 from ..machines.family import Family
 from ..machines.held_out import HeldOut, OnFold, on_held_out_rows, over_C_and_folds
 from ..machines.rows import Rows
 from ..search.problem import Problem
 from ..validation.folds import Folds
+
+
+# Rows of all folds that are fitted at the same time on a CPU. A fit to more rows shares its
+# operations among the cores well, and takes more memory.
+_ROWS_AT_ONCE = 1 << 16
 
 
 def held_out_by_fits(
@@ -32,8 +39,8 @@ def held_out_by_fits(
     """Predict each fold by machines from `Method.fits_over_C`.
 
     A method that overrides `fits_over_C` gets other machines than from `Method.held_out`. Only the
-    folds that `on_fold.wanted` names are fitted; at least one must be. The function runs on the
-    host, so no array may be traced.
+    folds that `on_fold.wanted` names are fitted; at least one must be. On a CPU, cores share the
+    folds. The function runs on the host, so no array may be traced.
 
     Args:
         problem: the method, the template, the points and the key.
@@ -46,21 +53,33 @@ def held_out_by_fits(
     kernel, s, v = problem.template.at(theta), len(C), len(folds.index)
     wanted = np.ones((s, v), bool) if on_fold.wanted is None else np.asarray(on_fold.wanted)
     index, valid = (np.asarray(a) for a in folds)
-    results: dict[tuple[int, int], PyTree] = {}
-    for fold in np.flatnonzero(np.any(wanted, axis=0)):
+
+    def results_of_fold(fold: int) -> dict[tuple[int, int], PyTree]:
+        """Return the results of a fold for each wanted `C`, by the numbers of both."""
         training_rows = rows.without(index[fold, valid[fold]])
         part = Folds(index[fold : fold + 1], valid[fold : fold + 1])
         C_indices = np.flatnonzero(wanted[:, fold])
         families = problem.method.fits_over_C(
             kernel, problem.points, C[C_indices], training_rows, problem.key
         )
+        results = {}
         for i, family in zip(C_indices, families, strict=True):
             result = _reduce_fold(family, rows, part, on_fold, np.int32(i))
             results[int(i), int(fold)] = jax.tree.map(np.asarray, result)
+        return results
+
+    fitted = np.flatnonzero(np.any(wanted, axis=0))
+    parts = map_in_threads(results_of_fold, fitted, _folds_at_once(len(rows)))
+    results = {pair: result for part in parts for pair, result in part.items()}
     zeros = jax.tree.map(np.zeros_like, next(iter(results.values())))
     all_results = [results.get(pair, zeros) for pair in np.ndindex(s, v)]
     stacked: Any = jax.tree.map(lambda *arrays: np.stack(arrays), *all_results)
     return _join(stacked, on_fold, s, v)
+
+
+def _folds_at_once(n: int) -> int:
+    """Return how many folds of `n` rows to fit at the same time."""
+    return max(1, min(usable_cores(), _ROWS_AT_ONCE // n)) if on_cpu() else 1
 
 
 @compiled

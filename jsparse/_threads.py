@@ -1,0 +1,51 @@
+"""Calls of compiled functions in several threads of the host."""
+
+import contextvars
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import jax
+
+S, T = TypeVar("S"), TypeVar("T")
+
+# A caller may set these for one thread, by context managers of JAX with the same names. They decide
+# dtypes, devices and values, or which values are errors.
+_SETTINGS = (
+    "enable_x64", "default_device", "default_matmul_precision", "default_prng_impl",
+    "threefry_partitionable", "numpy_dtype_promotion", "numpy_rank_promotion", "debug_nans",
+    "debug_infs", "disable_jit", "check_tracer_leaks", "log_compiles",
+)  # fmt: skip
+
+
+def map_in_threads(function: Callable[[S], T], items: Iterable[S], threads: int) -> list[T]:
+    """Return `[function(item) for item in items]`, computed in at most `threads` threads.
+
+    JAX on a CPU runs the programs that one thread calls one after another, and a program of many
+    small operations leaves most cores idle. Programs of several threads run at the same time. They
+    must call LAPACK for one matrix at a time, see `_numerics.unbatched_lapack`.
+
+    Every thread has the caller's context variables and settings of JAX. If a call raises an error,
+    or the caller is interrupted, then calls that have not begun are left out.
+    """
+    items = list(items)
+    if min(threads, len(items)) <= 1:
+        return [function(item) for item in items]
+    settings = {name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS}
+
+    def call(item: S) -> T:
+        with ExitStack() as stack:
+            for name, value in settings.items():
+                stack.enter_context(getattr(jax, name)(value))
+            return function(item)
+
+    pool = ThreadPoolExecutor(min(threads, len(items)))
+    try:
+        # A context can be entered by one thread only, so each call has a copy.
+        calls: list[Any] = [
+            pool.submit(contextvars.copy_context().run, call, item) for item in items
+        ]
+        return [finished.result() for finished in calls]
+    finally:
+        pool.shutdown(cancel_futures=True)
