@@ -201,7 +201,8 @@ def _fit(
         weights = jnp.where(y == 0, 0, w)
         objective = Objective(present_targets(y, weights), weights, C)
         finite_X = present_rows(X, weights, apart=True)
-        problem = spsvm_path.Problem(kernel, candidates, finite_X, objective)
+        drawn = subset * max_prototypes
+        problem = spsvm_path.problem_of(kernel, candidates, finite_X, objective, drawn)
         last = jax.lax.while_loop(
             lambda state: state.status == RUNNING,
             lambda state: spsvm_path.step(

@@ -48,7 +48,7 @@ class _Bracket(NamedTuple):
 def line_search(
     objective: Objective,
     values: Float[Array, " n"],
-    changes: Float[Array, "n r"],
+    changes: Float[Array, "r n"],
     square: Float[Array, " r"],
     slope: Float[Array, " r"],
     max_steps: int = _LINE_STEPS,
@@ -60,18 +60,18 @@ def line_search(
     increasing and piecewise linear. At most `max_steps` Newton steps, safeguarded by a bracket,
     find its root. They end once no `t` moves.
     """
-    y, w, C = objective.y[:, None], objective.w[:, None], objective.C
-    margins, along = 1 - y * values[:, None], y * changes  # of 1 - y (f + t change)
-    weighted = w * along
+    y, w, C = objective.y[None], objective.w[None], objective.C
+    margins, along = 1 - y * values[None], y * changes  # of 1 - y (f + t change)
+    weighted, each_row = w * along, jnp.ones_like(values)
     least = _MOVED * epsilon(values.dtype)
 
     def newton(bracket: _Bracket) -> _Bracket:
         t, low, high, steps, _ = bracket
-        # Sums over the leading axis run over all directions at once. Matrix products would read
-        # the rows several times more often.
-        deficits = jnp.maximum(margins - t[None] * along, 0)
-        first = square * t + slope - C * jnp.sum(weighted * deficits, axis=0)
-        second = square + C * jnp.sum(jnp.where(deficits > 0, weighted * along, 0), axis=0)
+        # XLA sums along rows a half to a third as fast as a product with a vector of ones.
+        deficits = jnp.maximum(margins - t[:, None] * along, 0)
+        first = square * t + slope - C * dot(weighted * deficits, each_row)
+        inside = jnp.where(deficits > 0, weighted * along, 0)
+        second = square + C * dot(inside, each_row)
         low, high = jnp.where(first < 0, t, low), jnp.where(first < 0, high, t)
         newton_t = t - first / jnp.where(second > 0, second, 1)
         outside = (newton_t < low) | (newton_t > high)
@@ -88,8 +88,8 @@ def line_search(
     t = jax.lax.while_loop(lambda b: b.moved & (b.steps < max_steps), newton, start).t
 
     # Subtract the squares row by row: rounding would spoil the difference of their sums.
-    before, after = jnp.maximum(margins, 0), jnp.maximum(margins - t[None] * along, 0)
-    decrease = jnp.sum(w * (before - after) * (before + after), axis=0)
+    before, after = jnp.maximum(margins, 0), jnp.maximum(margins - t[:, None] * along, 0)
+    decrease = dot(w * (before - after) * (before + after), each_row)
     return t, C / 2 * decrease - square * t**2 / 2 - slope * t
 
 
@@ -151,7 +151,7 @@ def step(
     direction = factor.solve((scale * downhill)[:, None])[:, 0] * scale
     along, change = penalty * direction, dot(direction, features)
     squares = jnp.stack([dot(along, along)]), jnp.stack([dot(along, solution)])
-    (t,), (gain,) = line_search(objective, values, change[:, None], *squares)
+    (t,), (gain,) = line_search(objective, values, change[None], *squares)
     better = gain > 0
     loss = dot(y - values, objective.deficit(values))  # y (y - f) = 1 - y f
     total = (C * loss + dot(solution, penalty * solution)) / 2

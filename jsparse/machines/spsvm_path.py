@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import capacities, of_capacity
@@ -24,23 +23,68 @@ from ..kernels import Kernel
 from ..pursuit.conjugate import NOISE
 from .spsvm_newton import Objective, line_search, minimise, precision
 
-# Newton's systems have a quarter, half or all of the path's length: the smallest that holds the
-# prototypes. Below 64 prototypes a smaller system would save less time than its compilation takes.
+# Products with the features, and Newton's systems, have a quarter, half or all of the path's length:
+# the smallest that holds the prototypes. Below 64 a smaller size would save less time than its
+# compilation takes.
 _EIGHTHS, _LEAST = (2, 4, 8), 64
 # Each drawn candidate gets a few Newton steps, and the best of them are searched to the end. With a
 # large `C` the few steps may miss most of the decrease, as the objective then has sharp bends.
 _SCREENING_STEPS, _FINALISTS = 3, 8
+_MOST_BYTES = 1 << 28  # of the kernel of all candidates, to compute it once
 
 
 class Problem(NamedTuple):
-    """Kernel, candidates, rows and objective. Rows of weight 0 hold copies of other rows."""
+    """Kernel, rows, candidates and objective. Rows of weight 0 hold copies of other rows."""
 
     kernel: Kernel
-    candidates: Float[Array, "M d"]
-    X: Float[Array, "n d"]
+    points: Float[Array, "p d"]  # the n rows, then the M candidates
     objective: Objective
+    gram: Float[Array, "M p"] | None  # k(z, x) of candidates and points; None to compute when drawn
 
     __repr__ = short_repr
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows."""
+        return len(self.objective.y)
+
+    @property
+    def candidates(self) -> Float[Array, "M d"]:
+        """The candidates."""
+        return self.points[self.n_rows :]
+
+    def at_rows(self, numbers: Int[Array, " r"]) -> Float[Array, "r n"]:
+        """Return the kernel of the numbered candidates and the rows."""
+        if self.gram is None:
+            # The kernel centres distances at its second argument; an absent row may be far away.
+            rows = self.points[: self.n_rows]
+            return self.kernel.cross_gram(rows, self.candidates[numbers]).T
+        return self.gram[numbers, : self.n_rows]
+
+    def at_points(self, numbers: Int[Array, " r"]) -> Float[Array, "r p"]:
+        """Return the kernel of the numbered candidates and all points."""
+        if self.gram is None:
+            return self.kernel.cross_gram(self.points, self.candidates[numbers]).T
+        return self.gram[numbers]
+
+
+def problem_of(
+    kernel: Kernel,
+    candidates: Float[Array, "M d"],
+    X: Float[Array, "n d"],
+    objective: Objective,
+    drawn: int,
+) -> Problem:
+    """Return the problem of a path that draws `drawn` candidates in all, each perhaps repeatedly.
+
+    The kernel of all candidates is computed once, if it takes less time than that of those drawn,
+    and fits into memory.
+    """
+    points = jnp.concatenate([X, candidates])
+    gram, M = None, len(candidates)
+    if M <= drawn and M * points.shape[0] * points.dtype.itemsize <= _MOST_BYTES:
+        gram = kernel.cross_gram(points, candidates).T
+    return Problem(kernel, points, objective, gram)
 
 
 class Machine(NamedTuple):
@@ -64,7 +108,7 @@ class Machine(NamedTuple):
 class State(NamedTuple):
     """The path so far."""
 
-    features: Float[Array, "k n"]  # L^(-1) k(z_j, x) at the rows
+    features: Float[Array, "k p"]  # L^(-1) k(z_j, x) at the points
     factor: Float[Array, "k k"]  # L; the identity where there is no prototype
     values: Float[Array, " n"]  # f(x) at the rows
     machine: Machine  # the current machine
@@ -82,11 +126,11 @@ class State(NamedTuple):
 
 def init(problem: Problem, max_prototypes: int) -> State:
     """Return the initial state, without prototypes."""
-    k, n, dtype = max_prototypes, len(problem.X), problem.X.dtype
+    k, n, dtype = max_prototypes, problem.n_rows, problem.points.dtype
     zero, count = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
     machine = Machine(jnp.zeros(k, dtype), zero, zero + 1, zero, count + RUNNING)
     return State(
-        features=jnp.zeros((k, n), dtype),
+        features=jnp.zeros((k, len(problem.points)), dtype),
         factor=jnp.eye(k, dtype=dtype),
         values=jnp.zeros(n, dtype),
         machine=machine,
@@ -114,7 +158,7 @@ def step(
 
     Then optimise all coefficients, if the path has ended or has grown by the factor `growth`.
     """
-    eps, k = epsilon(problem.X.dtype), len(state.support)
+    eps, k = epsilon(problem.points.dtype), len(state.support)
     drawn = _draw(problem, state, key, subset)
     grown = _add_best(problem, state, drawn)
     ended = jnp.where(grown.truncated, TRUNCATED, CONVERGED)
@@ -145,7 +189,7 @@ class Drawn(NamedTuple):
 
     number: Int[Array, " r"]  # row numbers in the table of candidates
     free: Bool[Array, " r"]  # False for surplus draws, if fewer candidates are free
-    columns: Float[Array, "n r"]  # k(z, x) at the rows
+    at_rows: Float[Array, "r n"]  # k(z, x) at the rows
     shares: Float[Array, "r k"]  # L^(-1) k(z_j, z)
     square: Float[Array, " r"]  # k(z, z)
     pivot: Float[Array, " r"]  # Schur complement k(z, z) - |shares|^2; 0 if z is dependent
@@ -162,24 +206,21 @@ def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
     The gain is the decrease of the objective by a few Newton steps of the candidate's coefficient,
     with all other coefficients held fixed.
     """
-    kernel, candidates, X, objective = problem
-    eps, least = epsilon(X.dtype), float(jnp.finfo(X.dtype).tiny)
+    objective, dtype = problem.objective, problem.points.dtype
+    eps, least = epsilon(dtype), float(jnp.finfo(dtype).tiny)
     # Draw in float32 for all dtypes, so that all dtypes examine the same subsets.
     step_key = jax.random.fold_in(key, state.step)
-    uniform = jax.random.uniform(step_key, (len(candidates),), jnp.float32)
+    uniform = jax.random.uniform(step_key, state.free.shape, jnp.float32)
     priorities, number = jax.lax.top_k(jnp.where(state.free, uniform, -1.0), subset)
-    Z = candidates[number]
-    columns = kernel.cross_gram(X, Z)  # centres distances at Z, as a zero-weight row may be far
-    among = kernel.cross_gram(Z, candidates[jnp.maximum(state.support, 0)])
-    among = jnp.where(state.support >= 0, among, 0)
-    shares = solve_triangular(state.factor, among.T, lower=True).T
-    square = kernel.diagonal(Z)
+    at_rows = problem.at_rows(number)
+    shares = state.features[:, problem.n_rows + number].T
+    square = problem.kernel.diagonal(problem.candidates[number])
     slope = dot(shares, state.machine.coordinates)
-    _, gain = line_search(objective, state.values, columns, square, slope, _SCREENING_STEPS)
+    _, gain = line_search(objective, state.values, at_rows, square, slope, _SCREENING_STEPS)
     return Drawn(
         number=number.astype(jnp.int32),
         free=priorities >= 0,
-        columns=columns,
+        at_rows=at_rows,
         shares=shares,
         square=square,
         pivot=square - jnp.sum(jnp.square(shares), axis=1),
@@ -198,16 +239,23 @@ def _add_best(problem: Problem, state: State, drawn: Drawn) -> State:
         jnp.where(independent, drawn.gain, -jnp.inf), min(_FINALISTS, len(drawn.gain))
     )
     steps, final_gains = line_search(
-        objective, state.values, drawn.columns[:, finalists], drawn.square[finalists],
+        objective, state.values, drawn.at_rows[finalists], drawn.square[finalists],
         drawn.slope[finalists],
     )  # fmt: skip
     first = jnp.argmax(jnp.where(gains > -jnp.inf, final_gains, -jnp.inf))
     best = finalists[first].astype(jnp.int32)
     skipped = jnp.argmax(jnp.where(dependent, drawn.pivot, -jnp.inf)).astype(jnp.int32)
     both = jnp.stack([best, skipped])
-    residuals = drawn.columns[:, both].T - dot(drawn.shares[both], state.features)
+    at_points = problem.at_points(drawn.number[both])
+    explained = of_capacity(
+        state.size,
+        capacities(k, _EIGHTHS, _LEAST),
+        lambda size: dot(drawn.shares[both, :size], state.features[:size]),
+    )
+    residuals = at_points - explained
     # Whether the data would outweigh the penalty for the skipped direction, if it were resolved.
-    useful = objective.C * dot(objective.inside(state.values), jnp.square(residuals[1]))
+    at_rows = residuals[1, : problem.n_rows]
+    useful = objective.C * dot(objective.inside(state.values), jnp.square(at_rows))
     useful = useful > jnp.maximum(drawn.pivot, drawn.noise)[skipped]
 
     adds, size = jnp.any(independent), state.size
@@ -220,7 +268,7 @@ def _add_best(problem: Problem, state: State, drawn: Drawn) -> State:
     return state._replace(
         features=state.features.at[slot].set(residuals[0] / root, mode="drop"),
         factor=state.factor.at[slot].set(row, mode="drop"),
-        values=state.values + t * drawn.columns[:, best],
+        values=state.values + t * at_points[0, : problem.n_rows],
         machine=state.machine._replace(coordinates=coordinates),
         support=state.support.at[slot].set(drawn.number[best], mode="drop"),
         free=state.free.at[jnp.where(used, drawn.number, M)].set(False, mode="drop"),
@@ -238,7 +286,8 @@ def _optimise_all(
 
     def optimise(k: int) -> tuple[Machine, Float[Array, " n"]]:
         """Optimise the first `k` places, which hold all prototypes."""
-        extended = jnp.concatenate([state.features[:k], jnp.ones_like(state.values)[None]])
+        at_rows = state.features[:k, : problem.n_rows]
+        extended = jnp.concatenate([at_rows, jnp.ones_like(state.values)[None]])
         start = jnp.append(state.machine.coordinates[:k], state.machine.intercept)
         last = minimise(problem.objective, extended, start, max_iterations)
         condition, error = precision(state.factor[:k, :k], state.support[:k] >= 0, last.hessian)
