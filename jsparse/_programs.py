@@ -197,6 +197,8 @@ def compiled(
     """
     assert not (quickly and loop)
     plain = jax.jit(function, **options)
+    static_names = np.atleast_1d(options.get("static_argnames", ())).tolist()
+    static_numbers = np.atleast_1d(options.get("static_argnums", ())).tolist()
 
     def jit_for(longest: int) -> Any:
         """Return a new jitted function, compiled for arrays of at most `longest` rows."""
@@ -214,12 +216,15 @@ def compiled(
         return _Program(jax.jit(copy, compiler_options=compiler_options or None, **options))
 
     def jitted_for(*arguments: Any, **named: Any) -> Any:
-        leaves = jax.tree.leaves((arguments, named))
+        leaves, structure = jax.tree.flatten((arguments, named))
         # Python's, NumPy's and JAX's numbers share programs.
         arrays = (leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray))
         shapes = tuple(array.shape for array in arrays if array.ndim > 0)
         longest = max((max(shape) for shape in shapes), default=0)
-        return PROGRAMS.get((call, shapes, on_cpu()), functools.partial(jit_for, longest))
+        static = tuple(named.get(name) for name in static_names)
+        static += tuple(arguments[number] for number in static_numbers if number < len(arguments))
+        key = (call, structure, shapes, static, on_cpu())
+        return PROGRAMS.get(key, functools.partial(jit_for, longest))
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:

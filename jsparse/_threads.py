@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import jax
 
-S, T = TypeVar("S"), TypeVar("T")
+S = TypeVar("S")
+T = TypeVar("T")
 
 # A caller may set these for one thread, by context managers of JAX with the same names. They decide
 # dtypes, devices and values, or which values are errors.

@@ -1,5 +1,6 @@
 """Sparse SVM of growing size: greedy prototypes, squared hinge, Newton (Keerthi et al. 2006)."""
 
+import dataclasses
 import functools
 from typing import Any, ClassVar, cast
 
@@ -21,7 +22,7 @@ from . import spsvm_path
 from .candidates import Candidates
 from .checks import check_points, check_problem, in_one_dtype
 from .family import Family
-from .method import Task, check_number
+from .method import Task, check_number, setting
 from .nested import nested_family, with_sizes
 from .rows import Rows
 from .spsvm_newton import Objective
@@ -71,8 +72,9 @@ class SpSVM(Candidates):
     def stages(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages`: the kernel and `C` are tuned for the first part of the path."""
         length = min(self.largest_size, max(SEARCHED, self.largest_size // 4))
-        beginning = problem.with_method(self.shortened(length))
-        tuned = yield from super().stages(beginning, search)
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        beginning = _Beginning(**settings, length=length)
+        tuned = yield from super().stages(problem.with_method(beginning), search)
         outcome = tuned.outcome
         problem = outcome.problem.with_method(self)
         return tuned._replace(outcome=outcome._replace(problem=problem))
@@ -91,7 +93,27 @@ class SpSVM(Candidates):
         return fit(
             kernel, points, C, rows.X, rows.targets, rows.weights, key=key, growth=self.growth,
             max_prototypes=self.largest_size, subset=cast(int | None, self.subset),
+            length=self.path_length,
         )  # fmt: skip
+
+    @property
+    def path_length(self) -> int:
+        """The number of prototypes at which the path ends."""
+        return self.largest_size
+
+
+class _Beginning(SpSVM):
+    """The beginning of a path, which the program of the whole path computes.
+
+    Sizes above `length` repeat the last machine.
+    """
+
+    length: int = setting(1)
+
+    @property
+    def path_length(self) -> int:
+        """See `SpSVM.path_length`."""
+        return self.length
 
 
 def fit(
@@ -107,6 +129,7 @@ def fit(
     subset: int | None = None,
     growth: ScalarLike = GROWTH,
     max_iterations: CountLike = 50,
+    length: CountLike | None = None,
 ) -> Family:
     """Fit sparse support vector machines of 1, 2, .. prototypes (Keerthi et al. 2006, spSVM-2).
 
@@ -126,12 +149,14 @@ def fit(
             where 0 leaves the row out of a problem.
         weights: row weights, shape `n`, at least 0.
         key: decides the random subsets, which all problems share.
-        max_prototypes: length of the path, at most `M` (static).
+        max_prototypes: largest number of prototypes, at most `M` (static).
         subset: number of random candidates examined for each prototype (static); None for 59, as in
             the paper, or `M` if it is smaller.
         growth: factor by which the number of prototypes grows between optimisations of all
             coefficients; 1 to optimise them after every prototype.
         max_iterations: limit of the Newton steps of each optimisation.
+        length: number of prototypes at which to end the path; None for `max_prototypes`. Sizes
+            above it repeat the last machine. A new value compiles nothing again.
 
     Returns:
         A `Family` of the sizes 1 to `max_prototypes`, with a group of outputs for each problem. Its
@@ -160,10 +185,14 @@ def fit(
     check_number("growth", growth, 1.0, finite=False)
     if is_concrete(max_iterations):
         whole_number("max_iterations", max_iterations, 1)
+    length = max_prototypes if length is None else length
+    if is_concrete(length):
+        whole_number("length", length, 1, max_prototypes, "max_prototypes")
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
     family = _fit(
         kernel, candidates, jnp.asarray(C, X.dtype), X, y, w, as_key(key), like(growth, X),
-        jnp.asarray(max_iterations, jnp.int32), max_prototypes=max_prototypes, subset=subset,
+        jnp.asarray(max_iterations, jnp.int32), jnp.asarray(length, jnp.int32),
+        max_prototypes=max_prototypes, subset=subset,
     )  # fmt: skip
     return with_sizes(family, np.arange(1, max_prototypes + 1))
 
@@ -192,6 +221,7 @@ def _fit(
     key: Key,
     growth: Float[Array, ""],
     max_iterations: Int[Array, ""],
+    length: Int[Array, ""],
     *,
     max_prototypes: int,
     subset: int,
@@ -201,12 +231,12 @@ def _fit(
         weights = jnp.where(y == 0, 0, w)
         objective = Objective(present_targets(y, weights), weights, C)
         finite_X = present_rows(X, weights, apart=True)
-        drawn = subset * max_prototypes
-        problem = spsvm_path.problem_of(kernel, candidates, finite_X, objective, drawn)
+        most_drawn = subset * max_prototypes
+        problem = spsvm_path.problem_of(kernel, candidates, finite_X, objective, most_drawn)
         last = jax.lax.while_loop(
             lambda state: state.status == RUNNING,
             lambda state: spsvm_path.step(
-                problem, state, key, growth, max_iterations, subset=subset
+                problem, state, key, growth, max_iterations, length, subset=subset
             ),
             spsvm_path.init(problem, max_prototypes),
         )

@@ -23,9 +23,9 @@ from ..kernels import Kernel
 from ..pursuit.conjugate import NOISE
 from .spsvm_newton import Objective, line_search, minimise, precision
 
-# Products with the features, and Newton's systems, have a quarter, half or all of the path's length:
-# the smallest that holds the prototypes. Below 64 a smaller size would save less time than its
-# compilation takes.
+# Products with the features, and Newton's systems, have a quarter, half or all of the largest size:
+# the smallest of them that holds the prototypes. Below 64 prototypes a smaller one would save less
+# time than its compilation takes.
 _EIGHTHS, _LEAST = (2, 4, 8), 64
 # Each drawn candidate gets a few Newton steps, and the best of them are searched to the end. With a
 # large `C` the few steps may miss most of the decrease, as the objective then has sharp bends.
@@ -73,16 +73,16 @@ def problem_of(
     candidates: Float[Array, "M d"],
     X: Float[Array, "n d"],
     objective: Objective,
-    drawn: int,
+    most_drawn: int,
 ) -> Problem:
-    """Return the problem of a path that draws `drawn` candidates in all, each perhaps repeatedly.
+    """Return the problem of a path that draws at most `most_drawn` candidates, some repeatedly.
 
-    The kernel of all candidates is computed once, if it takes less time than that of those drawn,
-    and fits into memory.
+    The kernel of all candidates is computed once, if they are no more than may be drawn and their
+    kernel fits into memory.
     """
     points = jnp.concatenate([X, candidates])
     gram, M = None, len(candidates)
-    if M <= drawn and M * points.shape[0] * points.dtype.itemsize <= _MOST_BYTES:
+    if most_drawn >= M and M * points.shape[0] * points.dtype.itemsize <= _MOST_BYTES:
         gram = kernel.cross_gram(points, candidates).T
     return Problem(kernel, points, objective, gram)
 
@@ -151,19 +151,21 @@ def step(
     key: Key,
     growth: Float[Array, ""],
     max_iterations: Int[Array, ""],
+    length: Int[Array, ""],
     *,
     subset: int,
 ) -> State:
     """Draw candidates and add the best, or none if all of them depend on the prototypes.
 
-    Then optimise all coefficients, if the path has ended or has grown by the factor `growth`.
+    Then optimise all coefficients, if the path has ended or has grown by the factor `growth`. The
+    path ends at `length` prototypes.
     """
-    eps, k = epsilon(problem.points.dtype), len(state.support)
+    eps = epsilon(problem.points.dtype)
     drawn = _draw(problem, state, key, subset)
     grown = _add_best(problem, state, drawn)
     ended = jnp.where(grown.truncated, TRUNCATED, CONVERGED)
     status = jnp.where(jnp.any(grown.free), RUNNING, ended)
-    status = jnp.where(grown.size >= k, COMPLETED, status)
+    status = jnp.where(grown.size >= length, COMPLETED, status)
     due = grown.size.astype(growth.dtype) >= growth * state.optimised.astype(growth.dtype)
     due = ((grown.size > state.size) & due) | (status != RUNNING)
     # Only small arrays pass through the branches: the features would be copied.

@@ -22,7 +22,6 @@ from ..machines.rows import Rows
 from ..search.problem import Problem
 from ..validation.folds import Folds
 
-
 # Rows of all folds that are fitted at the same time on a CPU. A fit to more rows shares its
 # operations among the cores well, and takes more memory.
 _ROWS_AT_ONCE = 1 << 16
@@ -68,7 +67,7 @@ def held_out_by_fits(
             results[int(i), int(fold)] = jax.tree.map(np.asarray, result)
         return results
 
-    fitted = np.flatnonzero(np.any(wanted, axis=0))
+    fitted = np.flatnonzero(np.any(wanted, axis=0)).tolist()
     parts = map_in_threads(results_of_fold, fitted, _folds_at_once(len(rows)))
     results = {pair: result for part in parts for pair, result in part.items()}
     zeros = jax.tree.map(np.zeros_like, next(iter(results.values())))

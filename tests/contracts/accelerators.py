@@ -57,6 +57,7 @@ def caller_outside(file):
 
 def check_lowers(platform, jitted, *arguments, **named):
     """Assert that a float32 program lowers for a platform without float64 and foreign calls."""
+    jitted = getattr(jitted, "jitted", jitted)  # of a program in `_programs.PROGRAMS`
     module = export.export(jitted, platforms=[platform])(*arguments, **named).mlir_module()
     assert "f64" not in module
     assert "callback" not in module

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 from jsparse._status import COMPLETED, CONVERGED, EXHAUSTED, PRECISION_LOST
 from jsparse.kernels import RBF, Linear
-from jsparse.machines import spsvm
+from jsparse.machines import spsvm, spsvm_path
 
 
 def fit(*arguments, **options):
@@ -61,6 +61,38 @@ def test_bad_input_is_told(options, match, as_users_call):
     settings = {"C": 1.0, "max_prototypes": 5, "key": jax.random.key(0), **options}
     with pytest.raises(ValueError, match=match):
         fit(RBF(1.0), X, settings.pop("C"), X, y, **settings)
+
+
+def test_a_path_may_end_early_in_the_program_of_a_longer_one():
+    X, y = problem()
+    arguments, options = (RBF(1.0), X, 3.0, X, y), {"key": 0, "subset": 20}
+    whole = fit(*arguments, max_prototypes=12, length=5, **options)
+    short = fit(*arguments, max_prototypes=5, **options)
+    assert int(whole.info["path_length"][0]) == 5
+    assert int(whole.info["path_status"][0]) == COMPLETED
+    for size in (1, 4, 5, 8, 12):
+        np.testing.assert_allclose(whole.at(size)(X), short.at(min(size, 5))(X), rtol=1e-10)
+    with pytest.raises(ValueError, match="length: expected a whole number between 1 and max_"):
+        fit(*arguments, max_prototypes=12, length=13, **options)
+
+
+def test_a_kernel_too_large_for_memory_gives_the_same_path(dtype, monkeypatch):
+    X, y = problem(dtype=dtype)
+    w = np.where(np.arange(len(X)) % 7 > 0, 1, 0).astype(dtype)
+    X[::7] = 1e6  # absent rows far away from all candidates
+    arguments = RBF(1.0), X[w > 0][::2], np.asarray(3.0, dtype), X, y, w
+    options = {"key": 0, "max_prototypes": 15, "subset": 20}
+    computed_once = fit(*arguments, **options)
+    monkeypatch.setattr(spsvm_path, "_MOST_BYTES", 0)
+    spsvm._fit.clear_cache()
+    when_drawn = fit(*arguments, **options)
+    spsvm._fit.clear_cache()
+    np.testing.assert_array_equal(when_drawn.support, computed_once.support)
+    rows = X[w > 0]
+    rtol = 1e-10 if dtype == "float64" else 1e-3
+    np.testing.assert_allclose(
+        when_drawn.at(15)(rows), computed_once.at(15)(rows), rtol=rtol, atol=rtol
+    )
 
 
 def test_the_machine_of_one_class_is_a_constant():
