@@ -58,7 +58,9 @@ class TooManyProgramsError(RuntimeError):
 
 
 class Programs:
-    """A store of jitted functions, by function and shapes, that drops the least recently used.
+    """A store of jitted functions that drops the least recently used.
+
+    The key of each has its function, and the shapes, dtypes and static values of its arguments.
 
     Args:
         limit: number of memory maps that this process may have; None without a limit.
@@ -106,9 +108,10 @@ class Programs:
         """
         if self.limit is None:
             return
-        self._compilations_before_counting -= 1
-        if self._compilations_before_counting > 0:
-            return
+        with self._lock:
+            self._compilations_before_counting -= 1
+            if self._compilations_before_counting > 0:
+                return
         maps = count_memory_maps()
         if maps > self._drop_above:
             maps = self._drop_oldest()
@@ -159,10 +162,14 @@ def _before_compilation(event: str, duration_secs: float, **_: str | int) -> Non
 jax.monitoring.register_event_duration_secs_listener(_before_compilation)
 
 
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return (value,) if isinstance(value, str | int) else tuple(value)
+
+
 class _Program:
     """A jitted function whose first call is finished before a second thread may call it.
 
-    JAX would compile the same program once for every thread that calls it before it is known.
+    JAX would compile a program once for every thread that calls it before it has been compiled.
     """
 
     def __init__(self, jitted: Any) -> None:
@@ -197,8 +204,8 @@ def compiled(
     """
     assert not (quickly and loop)
     plain = jax.jit(function, **options)
-    static_names = np.atleast_1d(options.get("static_argnames", ())).tolist()
-    static_numbers = np.atleast_1d(options.get("static_argnums", ())).tolist()
+    static_names = _as_tuple(options.get("static_argnames", ()))
+    static_places = _as_tuple(options.get("static_argnums", ()))
 
     def jit_for(longest: int) -> Any:
         """Return a new jitted function, compiled for arrays of at most `longest` rows."""
@@ -219,10 +226,10 @@ def compiled(
         leaves, structure = jax.tree.flatten((arguments, named))
         # Python's, NumPy's and JAX's numbers share programs.
         arrays = (leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray))
-        shapes = tuple(array.shape for array in arrays if array.ndim > 0)
-        longest = max((max(shape) for shape in shapes), default=0)
+        shapes = tuple((array.shape, array.dtype) for array in arrays if array.ndim > 0)
+        longest = max((max(shape) for shape, _ in shapes), default=0)
         static = tuple(named.get(name) for name in static_names)
-        static += tuple(arguments[number] for number in static_numbers if number < len(arguments))
+        static += tuple(arguments[place] for place in static_places if place < len(arguments))
         key = (call, structure, shapes, static, on_cpu())
         return PROGRAMS.get(key, functools.partial(jit_for, longest))
 

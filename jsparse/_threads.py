@@ -2,7 +2,7 @@
 
 import contextvars
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
@@ -12,7 +12,8 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 # A caller may set these for one thread, by context managers of JAX with the same names. They decide
-# dtypes, devices and values, or which values are errors.
+# dtypes, devices, values, what is an error and what is logged. Others, such as meshes and transfer
+# guards, do not reach the threads.
 _SETTINGS = (
     "enable_x64", "default_device", "default_matmul_precision", "default_prng_impl",
     "threefry_partitionable", "numpy_dtype_promotion", "numpy_rank_promotion", "debug_nans",
@@ -28,7 +29,8 @@ def map_in_threads(function: Callable[[S], T], items: Iterable[S], threads: int)
     must call LAPACK for one matrix at a time, see `_numerics.unbatched_lapack`.
 
     Every thread has the caller's context variables and settings of JAX. If a call raises an error,
-    or the caller is interrupted, then calls that have not begun are left out.
+    or the caller is interrupted, then calls that have begun are awaited, and all others are left
+    out.
     """
     items = list(items)
     if min(threads, len(items)) <= 1:
@@ -43,10 +45,12 @@ def map_in_threads(function: Callable[[S], T], items: Iterable[S], threads: int)
 
     pool = ThreadPoolExecutor(min(threads, len(items)))
     try:
-        # A context can be entered by one thread only, so each call has a copy.
-        calls: list[Any] = [
+        # Two threads cannot be in one context at the same time, so each call has a copy.
+        futures: list[Future[Any]] = [
             pool.submit(contextvars.copy_context().run, call, item) for item in items
         ]
-        return [finished.result() for finished in calls]
+        for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+            future.result()  # raises the error of a call
+        return [future.result() for future in futures]
     finally:
         pool.shutdown(cancel_futures=True)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any, ClassVar, cast
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
 from .._arguments import as_key, whole_number
+from .._blocks import systems_at_once
 from .._numerics import as_array, as_float, is_concrete, like, present_rows, present_targets
 from .._programs import compiled
 from .._status import RUNNING
@@ -22,7 +24,7 @@ from . import spsvm_path
 from .candidates import Candidates
 from .checks import check_points, check_problem, in_one_dtype
 from .family import Family
-from .method import Task, check_number, setting
+from .method import Task, check_number
 from .nested import nested_family, with_sizes
 from .rows import Rows
 from .spsvm_newton import Objective
@@ -71,9 +73,14 @@ class SpSVM(Candidates):
 
     def stages(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages`: the kernel and `C` are tuned for the first part of the path."""
-        length = min(self.largest_size, max(SEARCHED, self.largest_size // 4))
-        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        beginning = _Beginning(**settings, length=length)
+        length = max(SEARCHED, self.largest_size // 4)
+        if length >= self.largest_size:
+            return (yield from super().stages(problem, search))
+        if systems_at_once() > 1:  # a path takes the time of its largest size there
+            beginning = self.shortened(length)
+        else:
+            fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+            beginning = _Beginning(**fields, length=length)
         tuned = yield from super().stages(problem.with_method(beginning), search)
         outcome = tuned.outcome
         problem = outcome.problem.with_method(self)
@@ -103,12 +110,12 @@ class SpSVM(Candidates):
 
 
 class _Beginning(SpSVM):
-    """The beginning of a path, which the program of the whole path computes.
+    """`SpSVM` with paths that end at `length` prototypes; larger sizes repeat their last machine.
 
-    Sizes above `length` repeat the last machine.
+    Fits share the program of the whole path, so that tuning `C` compiles no second one.
     """
 
-    length: int = setting(1)
+    length: int = eqx.field(static=True, kw_only=True)
 
     @property
     def path_length(self) -> int:
@@ -155,8 +162,9 @@ def fit(
         growth: factor by which the number of prototypes grows between optimisations of all
             coefficients; 1 to optimise them after every prototype.
         max_iterations: limit of the Newton steps of each optimisation.
-        length: number of prototypes at which to end the path; None for `max_prototypes`. Sizes
-            above it repeat the last machine. A new value compiles nothing again.
+        length: number of prototypes at which the path ends, from 1 to `max_prototypes`, which is
+            also the default. Larger sizes repeat the last machine. Another value needs no
+            compilation.
 
     Returns:
         A `Family` of the sizes 1 to `max_prototypes`, with a group of outputs for each problem. Its
@@ -172,8 +180,8 @@ def fit(
         ValueError: for shapes that do not fit, values known to be out of range, or more prototypes
             than candidates.
     """
-    X, candidates = as_float(X), as_float(candidates)
-    X, y, weights = in_one_dtype(X, as_array(y), weights)
+    X, y, weights = in_one_dtype(as_float(X), as_array(y), weights)
+    candidates = as_float(candidates).astype(X.dtype)
     check_problem(None, C, X, y, weights, kernel=kernel)
     check_points("candidates", candidates, X.shape[1])
     if y.ndim > 2:
@@ -226,13 +234,16 @@ def _fit(
     max_prototypes: int,
     subset: int,
 ) -> Family:
+    points = jnp.concatenate([present_rows(X, w, apart=True), candidates])
+    kernel_values = spsvm_path.values_of_candidates(
+        kernel, points, len(candidates), max_prototypes, subset
+    )
+
     def grow_path(C_and_y: tuple[Array, Array]) -> dict[str, Array]:
         C, y = C_and_y
         weights = jnp.where(y == 0, 0, w)
         objective = Objective(present_targets(y, weights), weights, C)
-        finite_X = present_rows(X, weights, apart=True)
-        most_drawn = subset * max_prototypes
-        problem = spsvm_path.problem_of(kernel, candidates, finite_X, objective, most_drawn)
+        problem = spsvm_path.Problem(kernel, points, kernel_values, objective)
         last = jax.lax.while_loop(
             lambda state: state.status == RUNNING,
             lambda state: spsvm_path.step(

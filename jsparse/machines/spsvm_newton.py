@@ -62,16 +62,17 @@ def line_search(
     """
     y, w, C = objective.y[None], objective.w[None], objective.C
     margins, along = 1 - y * values[None], y * changes  # of 1 - y (f + t change)
-    weighted, each_row = w * along, jnp.ones_like(values)
+    weighted, ones = w * along, jnp.ones_like(values)
     least = _MOVED * epsilon(values.dtype)
 
     def newton(bracket: _Bracket) -> _Bracket:
         t, low, high, steps, _ = bracket
-        # XLA sums along rows a half to a third as fast as a product with a vector of ones.
+        # A product with ones sums rows two to three times as fast as `jnp.sum` on a CPU (measured
+        # with jaxlib 0.10.1).
         deficits = jnp.maximum(margins - t[:, None] * along, 0)
-        first = square * t + slope - C * dot(weighted * deficits, each_row)
-        inside = jnp.where(deficits > 0, weighted * along, 0)
-        second = square + C * dot(inside, each_row)
+        first = square * t + slope - C * dot(weighted * deficits, ones)
+        curvatures = jnp.where(deficits > 0, weighted * along, 0)
+        second = square + C * dot(curvatures, ones)
         low, high = jnp.where(first < 0, t, low), jnp.where(first < 0, high, t)
         newton_t = t - first / jnp.where(second > 0, second, 1)
         outside = (newton_t < low) | (newton_t > high)
@@ -89,7 +90,7 @@ def line_search(
 
     # Subtract the squares row by row: rounding would spoil the difference of their sums.
     before, after = jnp.maximum(margins, 0), jnp.maximum(margins - t[:, None] * along, 0)
-    decrease = dot(w * (before - after) * (before + after), each_row)
+    decrease = dot(w * (before - after) * (before + after), ones)
     return t, C / 2 * decrease - square * t**2 / 2 - slope * t
 
 

@@ -6,7 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._blocks import capacities, of_capacity
+from .._blocks import (
+    capacities,
+    default_block_rows,
+    map_row_blocks,
+    of_capacity,
+    systems_at_once,
+)
 from .._numerics import dot, epsilon
 from .._repr import short_repr
 from .._status import (
@@ -23,23 +29,23 @@ from ..kernels import Kernel
 from ..pursuit.conjugate import NOISE
 from .spsvm_newton import Objective, line_search, minimise, precision
 
-# Products with the features, and Newton's systems, have a quarter, half or all of the largest size:
-# the smallest of them that holds the prototypes. Below 64 prototypes a smaller one would save less
-# time than its compilation takes.
+# Newton's systems and products with the features are padded to a quarter, half or all of the path's
+# largest size. Below 64 prototypes a smaller size would save less time than its compilation takes.
 _EIGHTHS, _LEAST = (2, 4, 8), 64
 # Each drawn candidate gets a few Newton steps, and the best of them are searched to the end. With a
 # large `C` the few steps may miss most of the decrease, as the objective then has sharp bends.
 _SCREENING_STEPS, _FINALISTS = 3, 8
-_MOST_BYTES = 1 << 28  # of the kernel of all candidates, to compute it once
+# Bytes of the largest kernel of all candidates that is computed once.
+_MOST_BYTES = 1 << 27
 
 
 class Problem(NamedTuple):
-    """Kernel, rows, candidates and objective. Rows of weight 0 hold copies of other rows."""
+    """Kernel, points and objective. Rows of weight 0 whose values do harm are replaced."""
 
     kernel: Kernel
     points: Float[Array, "p d"]  # the n rows, then the M candidates
+    kernel_values: Float[Array, "M p"] | None  # see `values_of_candidates`
     objective: Objective
-    gram: Float[Array, "M p"] | None  # k(z, x) of candidates and points; None to compute when drawn
 
     __repr__ = short_repr
 
@@ -48,43 +54,32 @@ class Problem(NamedTuple):
         """The number of rows."""
         return len(self.objective.y)
 
-    @property
-    def candidates(self) -> Float[Array, "M d"]:
-        """The candidates."""
-        return self.points[self.n_rows :]
-
-    def at_rows(self, numbers: Int[Array, " r"]) -> Float[Array, "r n"]:
-        """Return the kernel of the numbered candidates and the rows."""
-        if self.gram is None:
-            # The kernel centres distances at its second argument; an absent row may be far away.
-            rows = self.points[: self.n_rows]
-            return self.kernel.cross_gram(rows, self.candidates[numbers]).T
-        return self.gram[numbers, : self.n_rows]
-
-    def at_points(self, numbers: Int[Array, " r"]) -> Float[Array, "r p"]:
-        """Return the kernel of the numbered candidates and all points."""
-        if self.gram is None:
-            return self.kernel.cross_gram(self.points, self.candidates[numbers]).T
-        return self.gram[numbers]
+    def values(self, numbers: Int[Array, " r"], n_points: int) -> Float[Array, "r q"]:
+        """Return the kernel of the numbered candidates and the first `n_points` points."""
+        if self.kernel_values is not None:
+            return self.kernel_values[numbers, :n_points]
+        # The kernel centres distances at its second argument, as an absent row may be far away.
+        drawn = self.points[self.n_rows + numbers]
+        return self.kernel.cross_gram(self.points[:n_points], drawn).T
 
 
-def problem_of(
-    kernel: Kernel,
-    candidates: Float[Array, "M d"],
-    X: Float[Array, "n d"],
-    objective: Objective,
-    most_drawn: int,
-) -> Problem:
-    """Return the problem of a path that draws at most `most_drawn` candidates, some repeatedly.
+def values_of_candidates(
+    kernel: Kernel, points: Float[Array, "p d"], M: int, most_prototypes: int, subset: int
+) -> Float[Array, "M p"] | None:
+    """Return the kernel of the last `M` points, the candidates, and all points.
 
-    The kernel of all candidates is computed once, if they are no more than may be drawn and their
-    kernel fits into memory.
+    None on an accelerator, if the values would take more than `_MOST_BYTES`, or if a path of
+    `most_prototypes`, each out of `subset` candidates, draws fewer than `M` candidates in all. The
+    values are then computed for the candidates that a step draws.
     """
-    points = jnp.concatenate([X, candidates])
-    gram, M = None, len(candidates)
-    if most_drawn >= M and M * points.shape[0] * points.dtype.itemsize <= _MOST_BYTES:
-        gram = kernel.cross_gram(points, candidates).T
-    return Problem(kernel, points, objective, gram)
+    size = M * len(points) * points.dtype.itemsize
+    if systems_at_once() > 1 or size > _MOST_BYTES or most_prototypes * subset < M:
+        return None
+    candidates = points[len(points) - M :]
+    in_blocks = map_row_blocks(
+        lambda rows: kernel.cross_gram(rows, candidates), points, default_block_rows()
+    )
+    return in_blocks.T
 
 
 class Machine(NamedTuple):
@@ -108,7 +103,7 @@ class Machine(NamedTuple):
 class State(NamedTuple):
     """The path so far."""
 
-    features: Float[Array, "k p"]  # L^(-1) k(z_j, x) at the points
+    features: Float[Array, "k p"]  # L^(-1) k(z_j, x) at the rows, then at the candidates
     factor: Float[Array, "k k"]  # L; the identity where there is no prototype
     values: Float[Array, " n"]  # f(x) at the rows
     machine: Machine  # the current machine
@@ -136,7 +131,7 @@ def init(problem: Problem, max_prototypes: int) -> State:
         machine=machine,
         machines=jax.tree.map(lambda a: jnp.broadcast_to(a, (k, *a.shape)), machine),
         support=jnp.full(k, -1, jnp.int32),
-        free=jnp.ones(len(problem.candidates), bool),
+        free=jnp.ones(len(problem.points) - n, bool),
         truncated=jnp.zeros((), bool),
         optimised=count,
         size=count,
@@ -165,7 +160,8 @@ def step(
     grown = _add_best(problem, state, drawn)
     ended = jnp.where(grown.truncated, TRUNCATED, CONVERGED)
     status = jnp.where(jnp.any(grown.free), RUNNING, ended)
-    status = jnp.where(grown.size >= length, COMPLETED, status)
+    most = jnp.minimum(length, len(state.support))
+    status = jnp.where(grown.size >= most, COMPLETED, status)
     due = grown.size.astype(growth.dtype) >= growth * state.optimised.astype(growth.dtype)
     due = ((grown.size > state.size) & due) | (status != RUNNING)
     # Only small arrays pass through the branches: the features would be copied.
@@ -214,9 +210,9 @@ def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
     step_key = jax.random.fold_in(key, state.step)
     uniform = jax.random.uniform(step_key, state.free.shape, jnp.float32)
     priorities, number = jax.lax.top_k(jnp.where(state.free, uniform, -1.0), subset)
-    at_rows = problem.at_rows(number)
+    at_rows = problem.values(number, problem.n_rows)
     shares = state.features[:, problem.n_rows + number].T
-    square = problem.kernel.diagonal(problem.candidates[number])
+    square = problem.kernel.diagonal(problem.points[problem.n_rows + number])
     slope = dot(shares, state.machine.coordinates)
     _, gain = line_search(objective, state.values, at_rows, square, slope, _SCREENING_STEPS)
     return Drawn(
@@ -248,13 +244,13 @@ def _add_best(problem: Problem, state: State, drawn: Drawn) -> State:
     best = finalists[first].astype(jnp.int32)
     skipped = jnp.argmax(jnp.where(dependent, drawn.pivot, -jnp.inf)).astype(jnp.int32)
     both = jnp.stack([best, skipped])
-    at_points = problem.at_points(drawn.number[both])
-    explained = of_capacity(
+    at_points = problem.values(drawn.number[both], len(problem.points))
+    projections = of_capacity(
         state.size,
         capacities(k, _EIGHTHS, _LEAST),
         lambda size: dot(drawn.shares[both, :size], state.features[:size]),
     )
-    residuals = at_points - explained
+    residuals = at_points - projections
     # Whether the data would outweigh the penalty for the skipped direction, if it were resolved.
     at_rows = residuals[1, : problem.n_rows]
     useful = objective.C * dot(objective.inside(state.values), jnp.square(at_rows))

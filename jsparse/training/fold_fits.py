@@ -13,17 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from .._lapack_threads import LARGE_SYSTEM
 from .._programs import compiled
-from .._runtime import on_cpu, usable_cores
+from .._runtime import usable_cores
 from .._threads import map_in_threads
 from ..machines.family import Family
 from ..machines.held_out import HeldOut, OnFold, on_held_out_rows, over_C_and_folds
+from ..machines.method import Method
 from ..machines.rows import Rows
 from ..search.problem import Problem
 from ..validation.folds import Folds
 
-# Rows of all folds that are fitted at the same time on a CPU. A fit to more rows shares its
-# operations among the cores well, and takes more memory.
+# Limit of the rows of all concurrent fits together. A fit to more rows shares its operations among
+# the cores well, and takes more memory.
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -64,11 +66,12 @@ def held_out_by_fits(
         results = {}
         for i, family in zip(C_indices, families, strict=True):
             result = _reduce_fold(family, rows, part, on_fold, np.int32(i))
-            results[int(i), int(fold)] = jax.tree.map(np.asarray, result)
+            results[int(i), fold] = jax.tree.map(np.asarray, result)
         return results
 
     fitted = np.flatnonzero(np.any(wanted, axis=0)).tolist()
-    parts = map_in_threads(results_of_fold, fitted, _folds_at_once(len(rows)))
+    threads = _folds_at_once(problem.method, len(rows))
+    parts = map_in_threads(results_of_fold, fitted, threads)
     results = {pair: result for part in parts for pair, result in part.items()}
     zeros = jax.tree.map(np.zeros_like, next(iter(results.values())))
     all_results = [results.get(pair, zeros) for pair in np.ndindex(s, v)]
@@ -76,9 +79,11 @@ def held_out_by_fits(
     return _join(stacked, on_fold, s, v)
 
 
-def _folds_at_once(n: int) -> int:
-    """Return how many folds of `n` rows to fit at the same time."""
-    return max(1, min(usable_cores(), _ROWS_AT_ONCE // n)) if on_cpu() else 1
+def _folds_at_once(method: Method, n: int) -> int:
+    """Return how many folds to fit at the same time on a CPU, if each fit reads `n` rows."""
+    if method.largest_system >= LARGE_SYSTEM:  # LAPACK has several threads, see `_lapack_threads`
+        return 1
+    return max(1, min(usable_cores(), _ROWS_AT_ONCE // n))
 
 
 @compiled

@@ -7,7 +7,9 @@ import pytest
 from reference.kernels import gaussian as gram
 from scipy.optimize import minimize
 
+import jsparse
 from jsparse._status import COMPLETED, CONVERGED, EXHAUSTED, PRECISION_LOST
+from jsparse.compilation import count_compilations
 from jsparse.kernels import RBF, Linear
 from jsparse.machines import spsvm, spsvm_path
 
@@ -70,16 +72,53 @@ def test_a_path_may_end_early_in_the_program_of_a_longer_one():
     short = fit(*arguments, max_prototypes=5, **options)
     assert int(whole.info["path_length"][0]) == 5
     assert int(whole.info["path_status"][0]) == COMPLETED
+    with count_compilations() as counts:
+        fit(*arguments, max_prototypes=12, length=7, **options)
+    assert counts.programs == 0
     for size in (1, 4, 5, 8, 12):
         np.testing.assert_allclose(whole.at(size)(X), short.at(min(size, 5))(X), rtol=1e-10)
     with pytest.raises(ValueError, match="length: expected a whole number between 1 and max_"):
         fit(*arguments, max_prototypes=12, length=13, **options)
+    traced = jax.jit(lambda length: fit(*arguments, max_prototypes=5, length=length, **options))
+    np.testing.assert_allclose(traced(99).at(5)(X), short.at(5)(X), rtol=1e-10)
+
+
+def test_smaller_products_on_the_way_change_no_machine(monkeypatch):
+    X, y = problem()
+    arguments, options = (RBF(1.0), X, 3.0, X, y), {"key": 0, "max_prototypes": 17, "subset": 20}
+    one_size = fit(*arguments, **options)
+    monkeypatch.setattr(spsvm_path, "_LEAST", 2)
+    spsvm._fit.clear_cache()
+    several_sizes = fit(*arguments, **options)
+    spsvm._fit.clear_cache()
+    np.testing.assert_array_equal(several_sizes.support, one_size.support)
+    for size in (3, 5, 9, 17):
+        np.testing.assert_allclose(
+            several_sizes.at(size)(X), one_size.at(size)(X), rtol=1e-9, atol=1e-10
+        )
+
+
+def test_training_searches_on_the_beginning_of_the_path_by_the_same_program(monkeypatch):
+    X, y = problem()
+    traced, fit_arrays = [], spsvm._fit
+
+    def counted(*arguments, **static):
+        traced.append((int(arguments[9]), static["max_prototypes"]))
+        return fit_arrays(*arguments, **static)
+
+    monkeypatch.setattr(spsvm, "SEARCHED", 2)
+    monkeypatch.setattr(spsvm, "_fit", counted)
+    method = jsparse.SpSVM(max_prototypes=12)
+    result = jsparse.train(X, y > 0, task="classification", method=method, folds=3, key=0)
+    assert set(traced) == {(3, 12), (12, 12)}
+    assert traced[-1] == (12, 12)
+    assert len(result.curve.errors) == 12
 
 
 def test_a_kernel_too_large_for_memory_gives_the_same_path(dtype, monkeypatch):
     X, y = problem(dtype=dtype)
     w = np.where(np.arange(len(X)) % 7 > 0, 1, 0).astype(dtype)
-    X[::7] = 1e6  # absent rows far away from all candidates
+    X[::7] = 1e4  # absent rows far away from all candidates
     arguments = RBF(1.0), X[w > 0][::2], np.asarray(3.0, dtype), X, y, w
     options = {"key": 0, "max_prototypes": 15, "subset": 20}
     computed_once = fit(*arguments, **options)

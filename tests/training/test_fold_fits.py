@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.scipy.linalg import solve_triangular
 
 import jsparse
 from jsparse import _programs
@@ -53,15 +54,16 @@ def test_the_results_are_those_of_the_program_of_all_folds(name):
     np.testing.assert_array_equal(weights.T > 0, wanted)
 
 
-def test_threads_change_no_number(dtype, monkeypatch):
+@pytest.mark.parametrize("name", ["slmc", "spsvm"])
+def test_threads_change_no_number(name, dtype, monkeypatch):
     rng = np.random.default_rng(1)
     X = rng.standard_normal((60, 2)).astype(dtype)
+    y = np.digitize(X[:, 0], [-0.5, 0.5])
+    method = {"slmc": jsparse.SLMC(3), "spsvm": jsparse.SpSVM(max_prototypes=4)}[name]
     trained = []
     for threads in (1, 3):
         monkeypatch.setattr(fold_fits, "usable_cores", lambda threads=threads: threads)
-        result = jsparse.train(
-            X, X[:, 0] > 0, task="classification", method=jsparse.SLMC(3), folds=3, key=0
-        )
+        result = jsparse.train(X, y, task="classification", method=method, folds=3, key=0)
         trained.append((result.out_of_fold, result.cv_error, result.predict_proba(X)))
     assert np.asarray(trained[0][0]).dtype == dtype
     for one, other in zip(*trained, strict=True):
@@ -69,7 +71,7 @@ def test_threads_change_no_number(dtype, monkeypatch):
 
 
 def batched_decompositions(module):
-    """Return the lines of a lowered program that decompose a batch of matrices."""
+    """Return the lines of a lowered program that decompose, and those that decompose a batch."""
     called = r"custom_call @lapack|stablehlo\.(?:triangular_solve|cholesky)"
     lines = [line for line in module.splitlines() if re.search(called, line)]
     return lines, [line for line in lines if re.search(r"tensor<(?:\d+x){3,}[a-z]", line)]
@@ -77,10 +79,11 @@ def batched_decompositions(module):
 
 def test_a_batch_of_decompositions_is_found():
     matrices = np.zeros((3, 4, 4), np.float32)
-    one, batch = (jax.jit(jnp.linalg.cholesky).lower(a).as_text() for a in (matrices[0], matrices))
-    assert batched_decompositions(one)[0]
-    assert not batched_decompositions(one)[1]
-    assert batched_decompositions(batch)[1]
+    for function in (jnp.linalg.cholesky, lambda a: solve_triangular(a, a, lower=True)):
+        one, batch = (jax.jit(function).lower(a).as_text() for a in (matrices[0], matrices))
+        assert batched_decompositions(one)[0]
+        assert not batched_decompositions(one)[1]
+        assert batched_decompositions(batch)[1]
 
 
 FITTED_BY_FOLD = sorted(
@@ -92,14 +95,13 @@ FITTED_BY_FOLD = sorted(
 @pytest.mark.parametrize("name", FITTED_BY_FOLD)
 def test_programs_of_several_threads_decompose_one_matrix_at_a_time(name, monkeypatch):
     """Two programs with batches could wait for each other, see `_numerics.unbatched_lapack`."""
-    get, modules = _programs.PROGRAMS.get, {}
+    get, modules = _programs.PROGRAMS.get, []
 
     def lowered_first(key, make):
         program = get(key, make)
 
         def call(*arguments, **named):
-            name, module = key[0].__name__, program.lower(*arguments, **named).as_text()
-            modules[name] = modules.get(name, "") + module
+            modules.append(program.lower(*arguments, **named).as_text())
             return program(*arguments, **named)
 
         return call
@@ -114,15 +116,16 @@ def test_programs_of_several_threads_decompose_one_matrix_at_a_time(name, monkey
         if task in ("classification", "regression"):
             method = jsparse.machines.METHODS[name](**sizes)
             jsparse.train(X, y, task=task, method=method, folds=3, key=0)
-    decompositions, batched = batched_decompositions("\n".join(modules.values()))
-    assert "_reduce_fold" in modules
+    decompositions, batched = batched_decompositions("\n".join(modules))
     assert decompositions
     assert batched == []
 
 
 def test_large_tables_are_fitted_one_fold_after_another(monkeypatch):
     monkeypatch.setattr(fold_fits, "usable_cores", lambda: 16)
-    assert [fold_fits._folds_at_once(n) for n in (100, 30_000, 10**6)] == [16, 2, 1]
+    method = jsparse.RVM(max_prototypes=10)
+    assert [fold_fits._folds_at_once(method, n) for n in (100, 30_000, 10**6)] == [16, 2, 1]
+    assert fold_fits._folds_at_once(jsparse.RVM(max_prototypes=2000), 100) == 1
 
 
 def test_validation_and_the_last_fit_share_one_program(monkeypatch):
