@@ -183,7 +183,7 @@ def _table(data: dict[str, Any]) -> list[list[str]]:
         steps = result["steps"]
         seconds = [f"{step[WALL]:.2f}" for step in steps] + ["-"] * (len(STEPS) - len(steps))
         # There is no ratio without a second run, or if the grid did not end.
-        ratio = f"{steps[1][WALL] / grid[0][WALL]:.3f}" if len(steps) > 1 and grid else "-"
+        ratio = f"{steps[1][0] / grid[0][0]:.3f}" if len(steps) > 1 and grid else "-"
         compiled = "/".join(str(step[1]) for step in steps) or "-"
         error = f"{steps[0][2]:.4f}" if steps else result["failure"]
         rows.append([name, task, *seconds, ratio, compiled, error])
@@ -196,7 +196,8 @@ def _notes(n: int) -> list[str]:
         "`cold`: the first call of a fresh process, compilation included and imports not. "
         f"`another number of rows`: other rows, {n + OTHER_ROWS - ROWS} of them.",
         "`SVM grid`: an SVC or SVR of scikit-learn over 5 x 5 settings in 5 folds. It and "
-        "LightGBM compile nothing, so they run once, and the ratio is to this run.",
+        "LightGBM compile nothing, so they run once, each on one core. The ratio is to this run, "
+        "and of processor times.",
         f"Seconds by the clock. A process ends after {SECONDS} seconds of processor time "
         f"({REFERENCE_SECONDS} for `SVM grid` and LightGBM); `-` stands for a step that was not "
         "run or did not end. The file with the numbers also has the processor time of all threads.",
