@@ -245,7 +245,7 @@ class Members:
             return "a batch needs columns of numbers, not of categories"
         n_prototypes = cast(int, method.n_features)
         has_part = method.rows_of_part(shape.n, n_prototypes) is not None
-        if has_part and template.size > 0 and on_cpu():
+        if on_cpu() and has_part and template.size > 0:
             return "a batch needs fewer rows, as many are first compared on a part of the rows"
         m = capacity(n_prototypes, 8)
         criterion = config.metric or method.criterion(config.task)

@@ -165,7 +165,7 @@ def plan(
     if n_prototypes is None:
         programs += COMPARISON_BYTES
     limit = free_bytes() if memory is None else int(real("memory", memory, 0.0))
-    if memory is None and limit is not None and on_cpu():  # programs are in the same memory
+    if on_cpu() and memory is None and limit is not None:  # programs are in the same memory
         limit = max(0, limit - programs)
     item, block_rows = np.dtype(dtype).itemsize, default_block_rows()
     if m == "all":
