@@ -1,5 +1,6 @@
 """Threads that share the folds of a fit: same results, settings and errors as one thread."""
 
+import _thread
 import contextvars
 import threading
 import time
@@ -63,6 +64,20 @@ def test_after_an_error_no_other_call_begins():
     with pytest.raises(ValueError, match="of the second call"):
         map_in_threads(fail, range(50), 2)
     assert len(begun) <= 3  # a thread may take another call before the caller knows of the error
+
+
+def test_an_interrupt_ends_the_calls():
+    begun = []
+
+    def interrupt(number):
+        begun.append(number)
+        if number == 0:
+            _thread.interrupt_main()
+        time.sleep(0.5)
+
+    with pytest.raises(KeyboardInterrupt):
+        map_in_threads(interrupt, range(50), 2)
+    assert len(begun) <= 3
 
 
 def test_threads_that_need_a_program_at_once_compile_it_once():
