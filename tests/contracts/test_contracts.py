@@ -284,7 +284,7 @@ def test_a_task_that_a_method_does_not_support_is_refused():
 def test_a_surrogate_tunes_the_kernel_and_a_second_stage_tries_few_values_nearby():
     X, y = rows("classification")
     C = np.geomspace(1e-3, 1e6, 10)
-    result = trained("spsvm", "classification", X, y, C=C)
+    result = trained("robust", "classification", X, y, C=C)
     assert result.metric == "misclassification"
     last = [e for e in result.tuning.history if e.stage == 1]
     assert len({(*e.theta, e.C.item()) for e in last}) == len(last)
