@@ -2,6 +2,7 @@
 
 import _thread
 import contextvars
+import signal
 import threading
 import time
 
@@ -66,7 +67,15 @@ def test_after_an_error_no_other_call_begins():
     assert len(begun) <= 3  # a thread may take another call before the caller knows of the error
 
 
-def test_an_interrupt_ends_the_calls():
+@pytest.fixture
+def interruptible():
+    """Let an interrupt raise its error; processes in the background may ignore it."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+def test_an_interrupt_ends_the_calls(interruptible):
     begun = []
 
     def interrupt(number):
