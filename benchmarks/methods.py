@@ -23,7 +23,8 @@ SECONDS = 120  # limit of the processor time of each process, imports included
 REFERENCE_SECONDS = 1800  # the same for the learners of `REFERENCES`
 WALL_SECONDS = 20 * SECONDS
 STEPS = ("cold", "warm", "another number of rows")
-WALL = 3  # place of the seconds by the clock among the numbers of a step, see `main`
+# Places of the numbers of a step, see `main`.
+PROCESSOR, PROGRAMS, ERROR, WALL = range(4)
 GRID = {"C": np.geomspace(0.1, 1000, 5), "gamma": np.geomspace(0.01, 1, 5)}
 
 Answers = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # of X, y and test rows
@@ -183,9 +184,11 @@ def _table(data: dict[str, Any]) -> list[list[str]]:
         steps = result["steps"]
         seconds = [f"{step[WALL]:.2f}" for step in steps] + ["-"] * (len(STEPS) - len(steps))
         # There is no ratio without a second run, or if the grid did not end.
-        ratio = f"{steps[1][0] / grid[0][0]:.3f}" if len(steps) > 1 and grid else "-"
-        compiled = "/".join(str(step[1]) for step in steps) or "-"
-        error = f"{steps[0][2]:.4f}" if steps else result["failure"]
+        ratio = (
+            f"{steps[1][PROCESSOR] / grid[0][PROCESSOR]:.3f}" if len(steps) > 1 and grid else "-"
+        )
+        compiled = "/".join(str(step[PROGRAMS]) for step in steps) or "-"
+        error = f"{steps[0][ERROR]:.4f}" if steps else result["failure"]
         rows.append([name, task, *seconds, ratio, compiled, error])
     return rows
 
