@@ -120,10 +120,17 @@ class Quadratic(NamedTuple):
     slopes: Float[Array, " p"]  # derivative of the log likelihood along each function, at the mean
     basis: Float[Array, "b n"]  # orthonormal, but for rows of 0
     in_model: Float[Array, "b k"]  # coordinates of the model's functions; 0 in an empty place
-    coordinates: Float[Array, "b p"]  # of all functions
+    coordinates: Float[Array, "b p"]  # of all functions, but 0 along recent basis vectors
+    recent: Float[Array, "r p"]  # their coordinates along the vectors since the last factorisation
+    first_recent: Int[Array, ""]  # row of `coordinates` that the first row of `recent` belongs to
     changes: Int[Array, ""]  # number of changes since the expansion
 
     __repr__ = short_repr
+
+    def products(self, vectors: Float[Array, "*v b"]) -> Float[Array, "*v p"]:
+        """Return the product of every function with vectors, which are given by coordinates."""
+        recent = jax.lax.dynamic_slice_in_dim(vectors, self.first_recent, len(self.recent), -1)
+        return dot(vectors, self.coordinates) + dot(recent, self.recent)
 
 
 class Change(NamedTuple):
@@ -290,13 +297,20 @@ def _changes(
 
     def change_once(so_far: tuple[Quadratic, Change]) -> tuple[Quadratic, Change]:
         """Apply the change to the model; return the changed model and its best further change."""
-        after = _after_change(*so_far, weighted)
-        factor, unexplained = jax.lax.cond(
-            after.changes % _FACTOR_AGAIN == 0,
-            lambda: _factorised(after, squares),
-            lambda: (after.factor, after.unexplained),
+        after = _at_mode(_after_change(*so_far, weighted))
+        return after, best_change(after)
+
+    def goes_on(so_far: tuple[Quadratic, Change]) -> Array:
+        return (so_far[0].changes < state.most_changes) & (so_far[1].gain > 0)
+
+    def change_often(so_far: tuple[Quadratic, Change]) -> tuple[Quadratic, Change]:
+        """Apply up to `_FACTOR_AGAIN` changes; then factorise again, to remove rounding."""
+        last = so_far[0].changes + _FACTOR_AGAIN
+        # XLA would copy the table of all coordinates at every change if it were changed here.
+        after, _ = jax.lax.while_loop(
+            lambda so_far: goes_on(so_far) & (so_far[0].changes < last), change_once, so_far
         )
-        after = _at_mode(after._replace(factor=factor, unexplained=unexplained))
+        after = _at_mode(_factorised(after, squares))
         return after, best_change(after)
 
     functions = jnp.where(model.filled[:, None], weighted[model.columns], 0)
@@ -308,16 +322,12 @@ def _changes(
     start = Quadratic(
         model, current.mean, jnp.eye(len(current.mean), dtype=Phi.dtype), squares,
         dot(Phi, problem.slopes(model, current.values)),
-        basis, in_model, coordinates, zero,
+        basis, in_model, coordinates, jnp.zeros((_FACTOR_AGAIN, len(Phi)), Phi.dtype),
+        zero + len(functions), zero,
     )  # fmt: skip
-    factor, unexplained = _factorised(start, squares)
-    start = _at_mode(start._replace(factor=factor, unexplained=unexplained))
+    start = _at_mode(_factorised(start, squares))
     first = best_change(start)
-    changed, _ = jax.lax.while_loop(
-        lambda so_far: (so_far[0].changes < state.most_changes) & (so_far[1].gain > 0),
-        change_once,
-        (start, first),
-    )
+    changed, _ = jax.lax.while_loop(goes_on, change_often, (start, first))
     return changed, first
 
 
@@ -377,9 +387,11 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
     row, length, direction, sign, in_basis, new_vector, products = jax.lax.cond(
         change.number < len(weighted), added, not_added
     )
-    # The row `vector` was 0 so far, and stays 0 unless a function is added.
-    coordinates = before.coordinates.at[vector].set(products)
-    explained, along_place = dot(jnp.stack([direction, G[:, place]]), coordinates)
+    # The row was 0 so far, and stays 0 unless a function is added.
+    recent = before.recent.at[vector - before.first_recent].set(products)
+    explained, along_place = before._replace(recent=recent).products(
+        jnp.stack([direction, G[:, place]])
+    )
     mean = jnp.where(model.filled[place], 0, before.mean[place])
     # The factor's column at `place` is scaled; adding `row` to it would lose digits.
     return before._replace(
@@ -390,18 +402,25 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         slopes=before.slopes + mean * along_place,
         basis=before.basis.at[vector].set(new_vector),
         in_model=G.at[:, place].set(in_basis),
-        coordinates=coordinates,
+        recent=recent,
         changes=before.changes + 1,
     )
 
 
-def _factorised(
-    current: Quadratic, squares: Float[Array, " p"]
-) -> tuple[Float[Array, "k k"], Float[Array, " p"]]:
-    """Return `factor` and `unexplained` of `Quadratic`, computed from its other fields."""
+def _factorised(current: Quadratic, squares: Float[Array, " p"]) -> Quadratic:
+    """Return the model with `factor` and `unexplained` computed from its other fields."""
     factor, _ = _covariance_factor(current.model, current.in_model)
-    explained = dot(dot(factor, current.in_model.T), current.coordinates)
-    return factor, squares - jnp.sum(jnp.square(explained), axis=0)
+    coordinates = jax.lax.dynamic_update_slice_in_dim(
+        current.coordinates, current.recent, current.first_recent, 0
+    )
+    explained = dot(dot(factor, current.in_model.T), coordinates)
+    return current._replace(
+        factor=factor,
+        unexplained=squares - jnp.sum(jnp.square(explained), axis=0),
+        coordinates=coordinates,
+        recent=jnp.zeros_like(current.recent),
+        first_recent=len(current.mean) + current.changes,
+    )
 
 
 def _at_mode(start: Quadratic) -> Quadratic:
@@ -410,7 +429,7 @@ def _at_mode(start: Quadratic) -> Quadratic:
     alpha = jnp.where(model.filled, model.alpha, 1)
     slope = jnp.where(model.filled, start.slopes[model.columns] - alpha * start.mean, 0)
     step = dot(dot(F, slope), F)
-    change = dot(dot(start.in_model, step), start.coordinates)
+    change = start.products(dot(start.in_model, step))
     mean = jnp.where(model.filled, start.mean + step, 0)
     return start._replace(mean=mean, slopes=start.slopes - change)
 
