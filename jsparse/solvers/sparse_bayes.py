@@ -132,6 +132,11 @@ class Quadratic(NamedTuple):
         recent = jax.lax.dynamic_slice_in_dim(vectors, self.first_recent, len(self.recent), -1)
         return dot(vectors, self.coordinates) + dot(recent, self.recent)
 
+    def coordinates_of(self, number: Int[Array, ""]) -> Float[Array, " b"]:
+        """Return the coordinates of one function."""
+        older, recent = self.coordinates[:, number], self.recent[:, number]
+        return jax.lax.dynamic_update_slice(older, recent, (self.first_recent,))
+
 
 class Change(NamedTuple):
     """The change of a model that promises the largest gain."""
@@ -345,7 +350,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
     def added() -> tuple[Array, ...]:
         """Return the terms of the update if the change adds a function."""
         function = weighted[change.number]
-        first = dot(before.basis, function)
+        first = before.coordinates_of(change.number)
         remainder = function - dot(first, before.basis)
         second = dot(before.basis, remainder)  # once more, as `remainder` may be far smaller
         remainder = remainder - dot(second, before.basis)
