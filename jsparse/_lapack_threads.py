@@ -19,7 +19,7 @@ _limited = threading.Lock()  # held by the context that limits the threads of th
 
 
 @contextmanager
-def one_lapack_thread(largest_system: int | float) -> Iterator[None]:
+def one_lapack_thread(largest_system: int) -> Iterator[None]:
     """Limit LAPACK and BLAS to one thread within the context, on a CPU and for small systems.
 
     The limit holds for all threads of the process until the context ends. Of concurrent contexts

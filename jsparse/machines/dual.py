@@ -1,7 +1,6 @@
 """The LS-SVM in the dual: every row is a prototype."""
 
 import functools
-import math
 from collections.abc import Generator
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
@@ -87,10 +86,9 @@ class Dual(Method):
         """See `Method.n_features`: memory holds the kernel matrix."""
         return "all"
 
-    @property
-    def largest_system(self) -> int | float:
+    def largest_system(self, n_rows: int) -> int:
         """See `Method.largest_system`: the kernel matrix of all rows is factorised."""
-        return math.inf
+        return n_rows
 
     @property
     def shares_work_over_C(self) -> bool:

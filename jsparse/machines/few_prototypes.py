@@ -110,8 +110,7 @@ class FewPrototypes(Sized):
         surrogate = fixed_size_surrogate(on_rows, len(on_rows.points))
         return surrogate_stages(surrogate, problem, search)
 
-    @property
-    def largest_system(self) -> int | float:
+    def largest_system(self, n_rows: int) -> int:
         """See `Method.largest_system`: the surrogate's, if there is one."""
         return self.largest * (ROWS_FOR_EACH_PROTOTYPE if self.optimises_prototypes else 1)
 

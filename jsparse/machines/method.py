@@ -323,12 +323,8 @@ class Method(eqx.Module):
         """
         return None
 
-    @property
-    def largest_system(self) -> int | float:
-        """The number of unknowns of the largest system of equations; valid once resolved.
-
-        Infinite if it is the number of rows.
-        """
+    def largest_system(self, n_rows: int) -> int:
+        """Return the number of unknowns of the largest system of equations; valid once resolved."""
         return self.n_features if isinstance(self.n_features, int) else 0
 
     @property

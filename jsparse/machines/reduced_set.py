@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import math
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -82,11 +81,10 @@ class ReducedSetSVM(FewPrototypes):
         """See `Method.n_features`."""
         return "all"
 
-    @property
-    def largest_system(self) -> int | float:
+    def largest_system(self, n_rows: int) -> int:
         """See `Method.largest_system`: the large machine's, or the surrogate's."""
-        large = math.inf if self.large_prototypes is None else self.large_prototypes
-        return max(large, super().largest_system)
+        large = n_rows if self.large_prototypes is None else self.large_prototypes
+        return max(large, super().largest_system(n_rows))
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""

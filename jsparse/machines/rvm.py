@@ -95,8 +95,7 @@ class RVM(Method):
         """See `Method.n_features`."""
         return "all"
 
-    @property
-    def largest_system(self) -> int | float:
+    def largest_system(self, n_rows: int) -> int:
         """See `Method.largest_system`: the precision of the coefficients in the model."""
         return self.max_prototypes
 

@@ -12,6 +12,8 @@ from .._arguments import finite_rows
 from .._lapack_threads import one_lapack_thread
 from .._mesh import from_first_process, spans_processes
 from .._repr import short_repr
+from .._runtime import on_cpu, usable_cores
+from .._threads import map_in_threads
 from .._types import KeyLike
 from ..conformal import ConformalScores
 from ..data.frames import as_frame
@@ -29,7 +31,7 @@ from ..search.problem import Problem
 from ..search.run import Progress
 from ..search.template import Template, split_kernel
 from ..validation.folds import Folds
-from .auto import family_of, main_directions
+from .auto import LARGEST_SAMPLE, family_of, main_directions
 from .checkpoint import Entry, RunState, resumable, run_state
 from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
@@ -88,16 +90,16 @@ def run(
             compared |= data.compared | {"columns": schema}
             state.same("data", data.compared | {"columns": schema})
         if config.columns == "auto":
-            with clock(seconds, "settings"):
+            with clock(seconds, "settings"), one_lapack_thread(LARGEST_SAMPLE):
                 config = _choose_columns(config, data)
             if config.columns == "ranks":
                 data, schema = _read(X, y, weights, config, seconds, state)
         config = _resolve_search(config, data, state)
         method = _resolve_method(config, data)
         if _is_auto(config.kernel) or config.search.rank is not None:
-            with clock(seconds, "settings"):
+            with clock(seconds, "settings"), one_lapack_thread(LARGEST_SAMPLE):
                 config = _choose_kernel(config, data)
-        with one_lapack_thread(method.largest_system):
+        with one_lapack_thread(method.largest_system(data.source.n_rows)):
             fitted = _fitted(method, config, data, state, seconds)
     return trained_of(fitted, data, config, schema, seconds, preset)
 
@@ -277,7 +279,10 @@ def _choose_columns(config: Config, data: TrainingData) -> Config:
         return config._replace(columns="standard")
     X, y, weights = data.source.rows_in_memory()
     ranks = apply_scaling(normal_scores(np.asarray(X), np.asarray(weights)), X)
-    standard, normal = (_best_family(config, inputs, y, weights) for inputs in (X, ranks))
+    threads = usable_cores() if on_cpu() and config.resources.mesh is None else 1
+    standard, normal = map_in_threads(
+        lambda inputs: _best_family(config, inputs, y, weights), (X, ranks), threads
+    )
     columns, best = ("ranks", normal) if normal[1] < standard[1] else ("standard", standard)
     kernel = best[0] if _is_auto(config.kernel) else config.kernel
     return config._replace(columns=columns, kernel=kernel)

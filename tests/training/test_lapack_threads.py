@@ -7,8 +7,10 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import jsparse
+from jsparse import _lapack_threads
 from jsparse._lapack_threads import LARGE_SYSTEM, one_lapack_thread
 from jsparse.machines import RVM, SLMC, Dual, FixedSize, ReducedSetSVM, ReducedSVM
+from jsparse.training import run
 
 
 @pytest.fixture(autouse=True)
@@ -59,12 +61,37 @@ def train(method, progress):
     return jsparse.train(X, X[:, 0], task="regression", method=method, key=0, progress=progress)
 
 
-@pytest.mark.parametrize(("method", "count"), [(FixedSize(8), 1), (Dual(), 2)])
-def test_training_limits_the_threads_for_small_systems(method, count):
+@pytest.mark.parametrize(("method", "count"), [(FixedSize(8), 1), (Dual(), 1), (Dual(), 2)])
+def test_training_limits_the_threads_for_small_systems(method, count, monkeypatch):
+    if count == 2:
+        monkeypatch.setattr(_lapack_threads, "LARGE_SYSTEM", 40)
     seen = []
     train(method, lambda *_: seen.append(threads()))
     assert seen
     assert all(one == {count} for one in seen)
+
+
+def test_the_choice_of_columns_and_kernel_limits_the_threads(monkeypatch):
+    """With two threads of LAPACK on a busy computer the choice took nine times as long."""
+    seen = []
+
+    def family_of(*_, **options):
+        seen.append(threads())
+        return "rbf", 1.0
+
+    monkeypatch.setattr(run, "family_of", family_of)
+    X = np.random.default_rng(0).standard_normal((60, 2))
+    jsparse.train(
+        X,
+        X[:, 0],
+        task="regression",
+        method=FixedSize(8),
+        kernel="auto",
+        columns="auto",
+        C=1.0,
+        key=0,
+    )
+    assert seen == [{1}, {1}]
 
 
 def test_an_interrupted_training_restores_the_number_of_threads():
@@ -81,14 +108,14 @@ def test_an_interrupted_training_restores_the_number_of_threads():
     [
         (FixedSize(100), 100),
         (FixedSize((8, 2000)), 2000),
-        (Dual(), np.inf),
+        (Dual(), 5000),
         (RVM(max_prototypes=50), 50),
         (SLMC(300), 1500),
         (ReducedSVM(300), 300),
         (ReducedSetSVM(20), 500),
         (ReducedSetSVM(200), 1000),
-        (ReducedSetSVM(20, large_prototypes=None), np.inf),
+        (ReducedSetSVM(20, large_prototypes=None), 5000),
     ],
 )
 def test_the_largest_system_of_a_method(method, unknowns):
-    assert method.largest_system == unknowns
+    assert method.largest_system(5000) == unknowns
