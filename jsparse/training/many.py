@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .._arguments import real
+from .._lapack_threads import one_lapack_thread
 from .._mesh import check_mesh, spans_processes
 from .._runtime import check_runtime, on_cpu
 from .._status import NOT_FINITE
@@ -141,8 +142,9 @@ def train_many(
     members = run.prepared()
     for rows, numbers in batches(members):
         group = _Group([members[number] for number in numbers], rows, run.mesh, run.limit)
-        for part, results in group.results():
-            run.record(numbers[part], results)
+        with one_lapack_thread(group.members[0].common.wide.largest_system(rows)):
+            for part, results in group.results():
+                run.record(numbers[part], results)
     run.train_alone()
     return TrainedMany(
         run.names, tuple(run.results), run.errors, run.alone, time.perf_counter() - start
