@@ -243,7 +243,10 @@ def test_folds_that_are_not_wanted_are_zero_and_the_others_are_unchanged(method)
     np.testing.assert_array_equal(joined.fold_scores, every.fold_scores)
 
 
-@pytest.mark.parametrize("method", [SCDP(20, candidates=60), KSP(n_prototypes=(2, 8))])
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(SCDP(20, candidates=60), marks=pytest.mark.slow), KSP(n_prototypes=(2, 8))],
+)
 def test_training_with_a_race_gives_the_same_machine_by_fewer_fits(method, monkeypatch, tmp_path):
     task = method.tasks[0]
     X, y = rows(400, task)

@@ -59,7 +59,7 @@ def train(method, progress):
     return jsparse.train(X, X[:, 0], task="regression", method=method, key=0, progress=progress)
 
 
-@pytest.mark.parametrize(("method", "count"), [(FixedSize(8), 1), (Dual(), 2)])
+@pytest.mark.parametrize(("method", "count"), [(FixedSize(8, "uniform"), 1), (Dual(), 2)])
 def test_training_limits_the_threads_for_small_systems(method, count):
     seen = []
     train(method, lambda *_: seen.append(threads()))
@@ -73,7 +73,7 @@ def test_an_interrupted_training_restores_the_number_of_threads():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        train(FixedSize(8), interrupt)
+        train(FixedSize(8, "uniform"), interrupt)
 
 
 @pytest.mark.parametrize(
