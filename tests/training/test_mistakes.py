@@ -12,7 +12,7 @@ from jsparse.machines import dual, fixed_size
 
 X = np.random.default_rng(0).uniform(size=(60, 2)).astype(np.float32)
 y = np.sin(6 * X[:, 0]) + X[:, 1]
-QUICK = {"task": "regression", "key": 0, "method": FixedSize(5, "uniform"), "search": Profile(2)}
+QUICK = {"task": "regression", "key": 0, "method": FixedSize(5), "search": Profile(2)}
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -5,6 +5,7 @@ import warnings
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -132,7 +133,7 @@ def test_a_target_far_from_zero_costs_no_digits():
     with pytest.warns(jsparse.PrecisionWarning, match="y: float32 holds .* in steps of 0.0078"):
         far = trained("squared", X, y + 1e5).expansion
     # The intercept is compared by itself: float32 has no digits for the sum.
-    values = (replace(one, intercept=np.zeros((), "float32"))(X) for one in (far, near))
+    values = (replace(one, intercept=jnp.zeros((), "float32"))(X) for one in (far, near))
     np.testing.assert_allclose(*values, atol=1e-3)
     assert abs(float(far.intercept) - 1e5 - float(near.intercept)) < 0.01
 
