@@ -337,7 +337,9 @@ def test_more_prototypes_than_rows_are_capped_with_both_numbers_said():
     with pytest.warns(
         UserWarning, match="n_prototypes: 200 is more than 30 rows.*30 is taken"
     ) as caught:
-        model = FixedSizeLSSVMClassifier(200, **QUICK, cv=3, out_of_fold=False).fit(X, y)
+        model = FixedSizeLSSVMClassifier(
+            200, selection="uniform", **QUICK, cv=3, out_of_fold=False
+        ).fit(X, y)
     assert caught[0].filename == __file__
     assert len(model.prototypes_) == 30
 

@@ -35,7 +35,8 @@ def _registered():
 
 
 def classifier(**parameters):
-    return FixedSizeLSSVMClassifier(8, lengthscale=1.0, C=10.0, random_state=0, **parameters)
+    options = {"selection": "uniform", "lengthscale": 1.0, "C": 10.0, "random_state": 0}
+    return FixedSizeLSSVMClassifier(8, **options, **parameters)
 
 
 def run(model, X, **settings):

@@ -119,7 +119,12 @@ def table(n=N):
 
 def learn(frame, **options):
     with jax.enable_x64(True):
-        options = {"method": FixedSize(N), "kernel": kernels.RBF(1.5), **GIVEN, **options}
+        options = {
+            "method": FixedSize(N, "uniform"),
+            "kernel": kernels.RBF(1.5),
+            **GIVEN,
+            **options,
+        }
         return train(Frame(frame, categories="kernel"), "income", task="regression", **options)
 
 

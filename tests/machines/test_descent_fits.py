@@ -212,7 +212,14 @@ def descents(kind):
     return method, lambda *C: [*method.fits_over_C(KERNEL, Z, np.array(C), rows)], rows, Z
 
 
-DIRECT = [jsparse.SLMC, jsparse.SparseFisher, jsparse.SparseRidge]
+# The validation of all is that of `DirectMethod`.
+DIRECT = [
+    jsparse.SLMC,
+    *(
+        pytest.param(kind, marks=pytest.mark.slow)
+        for kind in (jsparse.SparseFisher, jsparse.SparseRidge)
+    ),
+]
 
 
 @pytest.mark.parametrize("kind", DIRECT)

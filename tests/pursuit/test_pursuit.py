@@ -222,9 +222,9 @@ def test_matching_pursuit_is_the_papers_algorithm(shrinkage):
     [("lasso", pursuit.lasso), pytest.param("lar", pursuit.lars, marks=pytest.mark.slow)],
 )
 def test_lasso_and_lars_equal_scikit_learn(method, solve):
-    X, y = problem(60, 15, seed=8)
-    path = jax.device_get(solve(*gram(X, y), max_atoms=10))
-    _, _, theirs = lars_path(X, y, method=method, max_iter=10)
+    X, y = problem(seed=8)
+    path = jax.device_get(solve(*gram(X, y), max_atoms=12))
+    _, _, theirs = lars_path(X, y, method=method, max_iter=12)
     k = min(theirs.shape[1], int(path.steps) + 1)
     assert k >= 10
     np.testing.assert_allclose(path.coefficients[:k].T, theirs[:, :k], rtol=1e-8, atol=1e-10)
@@ -309,11 +309,11 @@ def test_a_zero_target_needs_no_atoms():
 
 
 def test_an_indefinite_matrix_is_told_beside_a_large_entry():
-    A, b = np.diag([1e10, *np.ones(9)]), np.zeros(10)
+    A, b = np.diag([1e10, *np.ones(19)]), np.zeros(20)
     A[1:3, 1:3] = [[1.0, 2.0], [2.0, 1.0]]  # with a positive diagonal
     b[:4] = np.diag(A)[:4]  # the others have no part in it
     for solve in (pursuit.scdp, pursuit.matching_pursuit):
-        path = solve(A, b, max_atoms=10)
+        path = solve(A, b, max_atoms=12)
         assert path.status == INDEFINITE
         with pytest.raises(NumericalError, match="positive semi-definite"):
             check(path.status)
@@ -384,7 +384,9 @@ def test_atoms_passed_over_for_the_precision_are_told():
 def test_paths_that_end_early_say_what_was_reached():
     X, y = problem()
     A, b = gram(X, y)
-    nothing = pursuit.scdp(np.zeros((3, 3)), np.array([1.0, 2.0, 3.0]), max_atoms=2)
+    nothing = pursuit.scdp(
+        np.zeros((20, 20)), np.array([1.0, 2.0, 3.0, *np.zeros(17)]), max_atoms=12
+    )
     np.testing.assert_allclose(nothing.residual_norm, np.sqrt(14.0))
     assert nothing.size == 0
     # Of the atoms given those are left out that depend on the ones before, and the path goes on.
@@ -395,7 +397,8 @@ def test_paths_that_end_early_say_what_was_reached():
     assert path.support[:2].tolist() == [0, 5]
     assert path.size == 4
     # A zero atom has nothing to give, whatever its residual.
-    zero = pursuit.matching_pursuit(np.diag([0.0, 1.0, 1.0]), np.array([1.0, 0, 0]), max_atoms=2)
+    first = np.arange(20) == 0
+    zero = pursuit.matching_pursuit(np.diag(1.0 - first), 1.0 * first, max_atoms=12)
     assert (zero.status, zero.size) == (TRUNCATED, 0)
     X, y, _ = planted(100, 200, 8, seed=2)
     cut = pursuit.stagewise_omp(X, y, max_atoms=40, max_stages=1)
@@ -405,7 +408,7 @@ def test_paths_that_end_early_say_what_was_reached():
 
 def test_precisions_are_not_mixed_in_silence(as_users_call):
     A, b = gram(*problem())
-    path = pursuit.scdp(A, b.astype(np.float32), max_atoms=3)
+    path = pursuit.scdp(A, b.astype(np.float32), max_atoms=12)
     assert path.coefficients.dtype == np.float64
     path = pursuit.scdp(A.astype(np.float32), np.ones(len(b), int), max_atoms=3)
     assert path.coefficients.dtype == np.float32

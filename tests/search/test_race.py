@@ -229,9 +229,10 @@ def test_folds_that_are_not_wanted_are_zero_and_the_others_are_unchanged(method)
     table = rows_of(jnp.asarray(X), jnp.asarray(y, float))
     arguments = RBF(1.0), jnp.asarray(X[:20]), C, table, plain_folds(0, 60, 4)
 
+    @jax.jit
     def validation(wanted):
         on_fold = FoldLosses(Scoring("mse"), wanted=wanted)
-        return mean_losses(jax.jit(method.held_out)(*arguments, on_fold, key), on_fold.scoring)
+        return mean_losses(method.held_out(*arguments, on_fold, key), on_fold.scoring)
 
     some, every = validation(wanted), validation(None)
     np.testing.assert_array_equal(some.fold_weights > 0, wanted)
@@ -242,7 +243,10 @@ def test_folds_that_are_not_wanted_are_zero_and_the_others_are_unchanged(method)
     np.testing.assert_array_equal(joined.fold_scores, every.fold_scores)
 
 
-@pytest.mark.parametrize("method", [SCDP(20, candidates=60), KSP(n_prototypes=(2, 8))])
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(SCDP(20, candidates=60), marks=pytest.mark.slow), KSP(n_prototypes=(2, 8))],
+)
 def test_training_with_a_race_gives_the_same_machine_by_fewer_fits(method, monkeypatch, tmp_path):
     task = method.tasks[0]
     X, y = rows(400, task)
@@ -279,7 +283,7 @@ def test_a_walk_near_a_surrogate_races_too(monkeypatch):
 
 def test_methods_whose_folds_cost_nothing_do_not_race():
     X, y = rows(300)
-    trained = jsparse.train(X, y, task="regression", method=FixedSize(20), key=0)
+    trained = jsparse.train(X, y, task="regression", method=FixedSize(20, "uniform"), key=0)
     assert not any(np.isnan(e.fold_scores).any() for e in trained.tuning.history)
 
 

@@ -24,8 +24,8 @@ from jsparse.validation.validate import Scoring, Validation
 
 SMALLEST = 2.0**-130  # a unit of the targets, in which squares are far from 1
 METHODS = {
-    "sizes": FixedSize((5, 20)),
-    "tuned_with": FixedSize(20, tuned_with=5),
+    "sizes": FixedSize((5, 20), selection="uniform"),
+    "tuned_with": FixedSize(20, selection="uniform", tuned_with=5),
     "SpSVM": SpSVM(max_prototypes=3, candidates=12),
 }
 SPSVM = pytest.param("SpSVM", marks=pytest.mark.slow)
@@ -325,17 +325,20 @@ def test_a_stated_machine_that_rounding_decides_has_its_stop_code():
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(100, 2)).astype(np.float32)
     y = np.sin(6 * X[:, 0]) + X[:, 1]
-    stated = {"method": FixedSize(40), "kernel": RBF(20.0), "search": Profile(tune_kernel=False)}
+    uniform = functools.partial(FixedSize, selection="uniform")  # a batch needs another selection
+    stated = {"method": uniform(40), "kernel": RBF(20.0), "search": Profile(tune_kernel=False)}
     for choice in (
         {"C": np.array([1e9, 1e10])},
         {"C": 1e9, "search": Profile(max_evaluations=1)},
-        {"C": 1e9, "method": FixedSize((40, 50))},
+        {"C": 1e9, "method": uniform((40, 50))},
     ):
         with pytest.raises(jsparse.NumericalError, match="no kernel and C"):
             jsparse.train(X, y, task="regression", key=0, **stated | choice)
     model = jsparse.train(X, y, task="regression", key=0, C=1e9, **stated)
     assert model.statuses["cross-validation"] == PRECISION_LOST
+    stated |= {"method": FixedSize(40)}
     many = jsparse.train_many([(X, y)], task="regression", key=0, C=1e9, **stated)
+    assert not many.alone
     assert many.statuses["cross-validation"].tolist() == [PRECISION_LOST]
     assert np.isfinite(model.predict(X)).all()
 

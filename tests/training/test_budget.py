@@ -27,7 +27,7 @@ def regression(method, budget):
 def free():
     """Return a machine of no budget."""
     with jax.enable_x64(True):
-        return regression(FixedSize(60), None)
+        return regression(FixedSize(60, "uniform"), None)
 
 
 SLOW = pytest.mark.slow
@@ -36,8 +36,8 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [
-        FixedSize(60),
-        pytest.param(FixedSize((20, 60)), marks=SLOW),
+        FixedSize(60, "uniform"),
+        pytest.param(FixedSize((20, 60), "uniform"), marks=SLOW),
         pytest.param(SCDP(max_prototypes=40), marks=SLOW),
     ],
 )
@@ -55,7 +55,7 @@ def test_the_saved_file_is_within_its_bytes_and_one_more_prototype_is_not(method
 
 
 def test_a_machine_that_fits_is_kept(free):
-    trained = regression(FixedSize(60), Budget(bytes=10**6))
+    trained = regression(FixedSize(60, "uniform"), Budget(bytes=10**6))
     assert free.costs is None
     np.testing.assert_array_equal(free.predict(X), trained.predict(X))
 
@@ -70,12 +70,12 @@ def test_the_latency_decides_by_what_the_clock_says(monkeypatch, serving):
 
     monkeypatch.setattr(budgets, "seconds_of_a_row", seconds)
     latency = 2.5e-5  # as many prototypes as in 3000 bytes, so the same programs
-    trained = regression(FixedSize(60), Budget(latency=latency, serving=serving))
+    trained = regression(FixedSize(60, "uniform"), Budget(latency=latency, serving=serving))
     assert trained.model.size == int(1 + (0.9 * latency - 1.1e-5) / 1e-6)
     assert trained.costs == {"latency": 1e-5 + 1e-6 * trained.model.size}
     assert set(servings) == {serving}
     with pytest.raises(BudgetError, match=r"latency: expected at least 1.1e-05 s, which one proto"):
-        regression(FixedSize(60), Budget(latency=1.05e-5))
+        regression(FixedSize(60, "uniform"), Budget(latency=1.05e-5))
 
 
 @pytest.mark.parametrize("kernels", [1, 2])
@@ -124,7 +124,7 @@ def test_budgets_that_make_no_sense_are_refused(monkeypatch):
             Budget(**settings)
     monkeypatch.setattr(budgets.shutil, "which", lambda name: None)
     with pytest.raises(BudgetError, match="serving: expected a C compiler"):
-        regression(FixedSize(60), Budget(latency=1.0, serving="c"))
+        regression(FixedSize(60, "uniform"), Budget(latency=1.0, serving="c"))
 
 
 def test_the_command_line_takes_a_budget(tmp_path, capsys):

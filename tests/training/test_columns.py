@@ -32,7 +32,9 @@ def test_ranks_do_not_change_under_monotone_maps_of_the_columns():
     assert error < 0.7 * other
 
 
-@pytest.mark.parametrize("method", [pytest.param(Dual(), marks=pytest.mark.slow), FixedSize(60)])
+@pytest.mark.parametrize(
+    "method", [pytest.param(Dual(), marks=pytest.mark.slow), FixedSize(60, "uniform")]
+)
 def test_auto_takes_what_errs_less(method):
     X, y = heavy_tails()
     options = {"task": "regression", "key": 0, "method": method, "columns": "auto"}

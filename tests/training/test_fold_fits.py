@@ -54,16 +54,25 @@ def test_the_results_are_those_of_the_program_of_all_folds(name):
     np.testing.assert_array_equal(weights.T > 0, wanted)
 
 
-@pytest.mark.parametrize("name", ["slmc", "spsvm"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("slmc", "float32"),
+        ("spsvm", "float64"),
+        pytest.param("slmc", "float64", marks=pytest.mark.slow),
+        pytest.param("spsvm", "float32", marks=pytest.mark.slow),
+    ],
+)
 def test_threads_change_no_number(name, dtype, monkeypatch):
     rng = np.random.default_rng(1)
     X = rng.standard_normal((60, 2)).astype(dtype)
     y = np.digitize(X[:, 0], [-0.5, 0.5])
     method = {"slmc": jsparse.SLMC(3), "spsvm": jsparse.SpSVM(max_prototypes=4)}[name]
+    options = {"task": "classification", "method": method, "search": jsparse.Profile(3)}
     trained = []
     for threads in (1, 3):
         monkeypatch.setattr(fold_fits, "usable_cores", lambda threads=threads: threads)
-        result = jsparse.train(X, y, task="classification", method=method, folds=3, key=0)
+        result = jsparse.train(X, y, **options, folds=3, key=0)
         trained.append((result.out_of_fold, result.cv_error, result.predict_proba(X)))
     assert np.asarray(trained[0][0]).dtype == dtype
     for one, other in zip(*trained, strict=True):

@@ -9,8 +9,8 @@ from jsparse.training import source
 KEPT = {
     "scdp": jsparse.SCDP(max_prototypes=8),  # a race over several C, and several sizes
     "kmp": jsparse.KMP(max_prototypes=6),  # without C
-    "fixed-size": jsparse.FixedSize(6),
-    "robust": jsparse.Robust(6, loss="quantile", quantile=(0.2, 0.8)),
+    "fixed-size": jsparse.FixedSize(6, "uniform"),
+    "robust": jsparse.Robust(6, "uniform", loss="quantile", quantile=(0.2, 0.8)),
     "sparse-fisher": jsparse.SparseFisher(3, starts=1, max_iterations=5),
     "reduced-svm": jsparse.ReducedSVM(4),
 }
@@ -25,7 +25,7 @@ def rows(method, n=90):
     return X, y, "regression"
 
 
-FAST = ("scdp", "robust")
+FAST = ("scdp", "fixed-size")
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,9 @@ def train(method, progress):
     return jsparse.train(X, X[:, 0], task="regression", method=method, key=0, progress=progress)
 
 
-@pytest.mark.parametrize(("method", "count"), [(FixedSize(8), 1), (Dual(), 1), (Dual(), 2)])
+@pytest.mark.parametrize(
+    ("method", "count"), [(FixedSize(8, "uniform"), 1), (Dual(), 1), (Dual(), 2)]
+)
 def test_training_limits_the_threads_for_small_systems(method, count, monkeypatch):
     if count == 2:
         monkeypatch.setattr(_lapack_threads, "LARGE_SYSTEM", 40)
@@ -82,15 +84,8 @@ def test_the_choice_of_columns_and_kernel_limits_the_threads(monkeypatch):
     monkeypatch.setattr(run, "family_of", family_of)
     X = np.random.default_rng(0).standard_normal((60, 2))
     jsparse.train(
-        X,
-        X[:, 0],
-        task="regression",
-        method=FixedSize(8),
-        kernel="auto",
-        columns="auto",
-        C=1.0,
-        key=0,
-    )
+        X, X[:, 0], task="regression", method=FixedSize(8, "uniform"), columns="auto", key=0
+    )  # fmt: skip
     assert seen == [{1}, {1}]
 
 
@@ -100,7 +95,7 @@ def test_an_interrupted_training_restores_the_number_of_threads():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        train(FixedSize(8), interrupt)
+        train(FixedSize(8, "uniform"), interrupt)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def rows():
 
 
 def small(X, y, **options):
-    settings = {"method": FixedSize(20), "folds": 3, "search": Profile(4), "key": 0}
+    settings = {"method": FixedSize(20, "uniform"), "folds": 3, "search": Profile(4), "key": 0}
     return train(X, y, **{"task": "classification", **settings, **options})
 
 

@@ -46,7 +46,7 @@ def summarize(stream, seed, sample_rows, *, classification):
 
 
 def options(**more):
-    settings = {"key": KEY, "method": FixedSize(20), "folds": 4, "search": Profile(3)}
+    settings = {"key": KEY, "method": FixedSize(20, "uniform"), "folds": 4, "search": Profile(3)}
     return {**settings, "C": np.array([0.1, 10.0, 1e3]), **more}
 
 

@@ -5,6 +5,7 @@ import warnings
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -34,8 +35,8 @@ def trained(kind, X, y, **options):
         "path": SCDP(4),
         "streamed path": SCDP(4),
         "absolute": Robust(6, loss="absolute"),
-        "sizes": FixedSize([3, 6]),
-    }.get(kind, FixedSize(6))
+        "sizes": FixedSize([3, 6], "uniform"),
+    }.get(kind, FixedSize(6, "uniform"))
     rows = (ArrayStream(X, y),) if kind.startswith("stream") else (X, y)
     return jsparse.train(*rows, method=method, folds=3, **options)
 
@@ -112,7 +113,9 @@ def test_estimators_score_in_the_units_of_the_targets(dtype):
     X, y = table(dtype)
     power = -19 if dtype == "float32" else -150
     base, model = (
-        FixedSizeLSSVMRegressor(6, cv=3, max_evaluations=3, random_state=0).fit(X, target)
+        FixedSizeLSSVMRegressor(
+            6, selection="uniform", cv=3, max_evaluations=3, random_state=0
+        ).fit(X, target)
         for target in (y, table(dtype, power=power)[1])
     )
     gap = math.log10(model.cv_error_) - math.log10(base.cv_error_) - 2 * power
@@ -122,6 +125,7 @@ def test_estimators_score_in_the_units_of_the_targets(dtype):
     assert model.score(X, y * 10.0**power) > 0.9
 
 
+@pytest.mark.usefixtures("jax_in_float32")
 def test_a_target_far_from_zero_costs_no_digits():
     """In float32 a mean of 1e5 would leave two digits of targets that vary by one."""
     X, y = table("float32")
@@ -129,14 +133,15 @@ def test_a_target_far_from_zero_costs_no_digits():
     with pytest.warns(jsparse.PrecisionWarning, match="y: float32 holds .* in steps of 0.0078"):
         far = trained("squared", X, y + 1e5).expansion
     # The intercept is compared by itself: float32 has no digits for the sum.
-    values = (replace(one, intercept=np.zeros((), "float32"))(X) for one in (far, near))
+    values = (replace(one, intercept=jnp.zeros((), "float32"))(X) for one in (far, near))
     np.testing.assert_allclose(*values, atol=1e-3)
     assert abs(float(far.intercept) - 1e5 - float(near.intercept)) < 0.01
 
 
 def test_rows_are_added_in_the_units_of_the_first():
     X, y = table("float32", power=20, offset=3.0)
-    model = FixedSizeLSSVMRegressor(6, lengthscale=1.0, C=10.0, cv=3, random_state=0)
+    options = {"selection": "uniform", "lengthscale": 1.0, "C": 10.0, "random_state": 0}
+    model = FixedSizeLSSVMRegressor(6, cv=3, **options)
     model.partial_fit(X[:30], y[:30])
     before = model.predict(X)
     model.partial_fit(X[30:], y[30:])
