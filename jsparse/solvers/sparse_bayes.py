@@ -28,7 +28,9 @@ _PATIENCE = 10  # the fit has converged once `State.tried` holds this many chang
 # A rise of the evidence by more than this many tolerances clears `State.tried`. With 1, one fit to
 # 2,400 rows took three times as long, as it tried the same changes again after every small rise.
 _SMALL_RISE = 100
-_FACTOR_AGAIN = 8  # changes after which the covariance is factorised again, to remove rounding
+# Changes after which the covariance is factorised again, to remove rounding. A divisor of
+# `_MOST_CHANGES`, so that all changes find room in `Quadratic.coordinates`.
+_FACTOR_AGAIN = 8
 # A basis spans a function if the rest of the function is below this many epsilons of its length.
 _SPANNED = 64
 
@@ -120,9 +122,10 @@ class Quadratic(NamedTuple):
     slopes: Float[Array, " p"]  # derivative of the log likelihood along each function, at the mean
     basis: Float[Array, "b n"]  # orthonormal, but for rows of 0
     in_model: Float[Array, "b k"]  # coordinates of the model's functions; 0 in an empty place
-    coordinates: Float[Array, "b p"]  # of all functions, but 0 along recent basis vectors
-    recent: Float[Array, "r p"]  # their coordinates along the vectors since the last factorisation
-    first_recent: Int[Array, ""]  # row of `coordinates` that the first row of `recent` belongs to
+    coordinates: Float[Array, "b p"]  # of all functions; 0 along the recent basis vectors
+    # Coordinates of all functions along basis vectors `first_recent` to `first_recent + r - 1`.
+    recent: Float[Array, "r p"]
+    first_recent: Int[Array, ""]
     changes: Int[Array, ""]  # number of changes since the expansion
 
     __repr__ = short_repr
@@ -135,7 +138,15 @@ class Quadratic(NamedTuple):
     def coordinates_of(self, number: Int[Array, ""]) -> Float[Array, " b"]:
         """Return the coordinates of one function."""
         older, recent = self.coordinates[:, number], self.recent[:, number]
-        return jax.lax.dynamic_update_slice(older, recent, (self.first_recent,))
+        return jax.lax.dynamic_update_slice_in_dim(older, recent, self.first_recent, 0)
+
+    def with_all_coordinates(self) -> "Quadratic":
+        """Move the recent coordinates into `coordinates`; the next change begins a new `recent`."""
+        coordinates = jax.lax.dynamic_update_slice_in_dim(
+            self.coordinates, self.recent, self.first_recent, 0
+        )
+        none, first = jnp.zeros_like(self.recent), len(self.mean) + self.changes
+        return self._replace(coordinates=coordinates, recent=none, first_recent=first)
 
 
 class Change(NamedTuple):
@@ -311,11 +322,11 @@ def _changes(
     def change_often(so_far: tuple[Quadratic, Change]) -> tuple[Quadratic, Change]:
         """Apply up to `_FACTOR_AGAIN` changes; then factorise again, to remove rounding."""
         last = so_far[0].changes + _FACTOR_AGAIN
-        # XLA would copy the table of all coordinates at every change if it were changed here.
+        # The inner loop changes only the table `recent`: XLA copies such a table at each change.
         after, _ = jax.lax.while_loop(
             lambda so_far: goes_on(so_far) & (so_far[0].changes < last), change_once, so_far
         )
-        after = _at_mode(_factorised(after, squares))
+        after = _at_mode(_factorised(after.with_all_coordinates(), squares))
         return after, best_change(after)
 
     functions = jnp.where(model.filled[:, None], weighted[model.columns], 0)
@@ -415,17 +426,9 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
 def _factorised(current: Quadratic, squares: Float[Array, " p"]) -> Quadratic:
     """Return the model with `factor` and `unexplained` computed from its other fields."""
     factor, _ = _covariance_factor(current.model, current.in_model)
-    coordinates = jax.lax.dynamic_update_slice_in_dim(
-        current.coordinates, current.recent, current.first_recent, 0
-    )
-    explained = dot(dot(factor, current.in_model.T), coordinates)
-    return current._replace(
-        factor=factor,
-        unexplained=squares - jnp.sum(jnp.square(explained), axis=0),
-        coordinates=coordinates,
-        recent=jnp.zeros_like(current.recent),
-        first_recent=len(current.mean) + current.changes,
-    )
+    explained = current.products(dot(factor, current.in_model.T))
+    unexplained = squares - jnp.sum(jnp.square(explained), axis=0)
+    return current._replace(factor=factor, unexplained=unexplained)
 
 
 def _at_mode(start: Quadratic) -> Quadratic:
