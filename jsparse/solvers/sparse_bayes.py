@@ -18,8 +18,6 @@ TOLERANCE = 1e-3  # smallest gain of the log evidence, in nats
 MAX_ITERATIONS = 200
 _DISCOUNT = 1 - 1e-3  # factor of the gain of an addition; see `_gains`
 _NEWTON_STEPS = 30  # Newton steps towards the mode
-# Factor of the tolerance for a model with the largest number of functions.
-_TOLERANCE_WHEN_FULL = 100
 _NOISE = 0.1  # initial share of the noise in the variance of the targets
 # Changes of the model in one step. With fewer a fit takes more steps; with more the curvatures of
 # the expansion are out of date. Which optimum of the evidence a fit finds depends on the number.
@@ -149,6 +147,15 @@ class Quadratic(NamedTuple):
         return self._replace(coordinates=coordinates, recent=none, first_recent=first)
 
 
+class Tolerance(NamedTuple):
+    """The smallest gain of the log evidence, in nats, that a change must promise."""
+
+    usual: Float[Array, ""]
+    when_full: Float[Array, ""]  # for a model with the largest number of functions
+
+    __repr__ = short_repr
+
+
 class Change(NamedTuple):
     """The change of a model that promises the largest gain."""
 
@@ -184,7 +191,7 @@ def solve(
     Phi: Float[Array, "n p"],
     y: Float[Array, " n"],
     w: Float[Array, " n"],
-    tolerance: Float[Array, ""],
+    tolerance: Tolerance,
     *,
     max_functions: int,
     max_iterations: int,
@@ -206,8 +213,7 @@ def solve(
         Phi: functions of the rows, shape `n p`. The last is the constant 1, for the intercept.
         y: targets whose squares are in range; for the logistic likelihood -1 and +1.
         w: row weights. Rows of weight 0 are ignored.
-        tolerance: stop when no change promises a larger gain, in nats, or ten have failed. A model
-            with the largest number of functions stops at 100 times the tolerance.
+        tolerance: stop when no change promises a larger gain, in nats, or ten have failed.
         max_functions: limit of functions in the model, including the constant (static).
         max_iterations: limit of steps; the length of the history (static).
         likelihood: "normal" for real targets, "logistic" for classes (static).
@@ -256,7 +262,7 @@ def init(problem: Problem, places: int, max_iterations: int) -> State:
     return State(model, first, zero + _MOST_CHANGES, tried, history, zero, status)
 
 
-def step(problem: Problem, state: State, tolerance: Float[Array, ""], max_iterations: int) -> State:
+def step(problem: Problem, state: State, tolerance: Tolerance, max_iterations: int) -> State:
     """Make several changes of the largest predicted gains; keep them if the evidence rises."""
     changed, first = _changes(problem, state, tolerance)
     after = posterior(problem, changed.model, changed.mean)
@@ -270,8 +276,8 @@ def step(problem: Problem, state: State, tolerance: Float[Array, ""], max_iterat
     tried = state.tried.at[first.number].set(True)
     # A rise within the tolerance may be rounding. If its change were tried again, the loop might
     # never end.
-    tried_if_accepted = jnp.where(rise <= tolerance, tried, state.tried)
-    is_small = rise <= _SMALL_RISE * tolerance  # then most changes tried would fail again
+    tried_if_accepted = jnp.where(rise <= tolerance.usual, tried, state.tried)
+    is_small = rise <= _SMALL_RISE * tolerance.usual  # then most changes tried would fail again
     accepted = State(
         model, after, jnp.minimum(2 * state.most_changes, _MOST_CHANGES),
         tried_if_accepted & is_small, state.history.at[steps].set(after.evidence), steps,
@@ -288,9 +294,7 @@ def step(problem: Problem, state: State, tolerance: Float[Array, ""], max_iterat
     return next_state._replace(status=status.astype(jnp.int32))
 
 
-def _changes(
-    problem: Problem, state: State, tolerance: Float[Array, ""]
-) -> tuple[Quadratic, Change]:
+def _changes(problem: Problem, state: State, tolerance: Tolerance) -> tuple[Quadratic, Change]:
     """Change the model up to `most_changes` times, each time by the change with the largest gain.
 
     The log likelihood stays at its quadratic expansion about the mode. Returns the changed model,
@@ -306,9 +310,8 @@ def _changes(
         gains, alphas = _gains(squares, so_far)
         gains = jnp.where(state.tried, 0, jnp.nan_to_num(gains))
         best = jnp.argmax(gains).astype(jnp.int32)
-        # A full model cannot reach the optimum of the evidence, so it stops at a larger gain.
         is_full = _is_full(so_far.model, len(Phi))
-        least = jnp.where(is_full, _TOLERANCE_WHEN_FULL * tolerance, tolerance)
+        least = jnp.where(is_full, tolerance.when_full, tolerance.usual)
         return Change(best, alphas[best], jnp.where(gains[best] > least, gains[best], 0))
 
     def change_once(so_far: tuple[Quadratic, Change]) -> tuple[Quadratic, Change]:

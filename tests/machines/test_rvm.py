@@ -31,11 +31,17 @@ def rows(likelihood):
     return x, Phi, y, w
 
 
+def one_tolerance(nats):
+    """Return the tolerances of `sparse_bayes`, 100 times as large for a full model."""
+    nats = jnp.asarray(nats)
+    return sparse_bayes.Tolerance(nats, 100 * nats)
+
+
 @pytest.mark.parametrize("likelihood", ["normal", "logistic"])
 def test_it_ends_where_no_change_raises_the_evidence(likelihood):
     _, Phi, y, w = rows(likelihood)
     arrays = tuple(map(jnp.asarray, (Phi, y, w)))
-    tolerance = jnp.asarray(1e-4)
+    tolerance = one_tolerance(1e-4)
     last = sparse_bayes.solve(
         *arrays, tolerance, max_functions=20, max_iterations=300, likelihood=likelihood
     )
@@ -85,7 +91,7 @@ def test_a_failed_change_is_tried_again_only_after_a_large_rise(likelihood, rise
     arrays = jax.device_put((Phi.T * (w > 0), y, w))
 
     def step(state, tolerance):
-        return step_of_two_changes(arrays, state, jnp.asarray(tolerance), likelihood)
+        return step_of_two_changes(arrays, state, one_tolerance(tolerance), likelihood)
 
     start = first_state(arrays, likelihood)
     best = int(np.asarray(step(start, 1e-9).model.columns)[1])
@@ -105,7 +111,7 @@ def test_a_failed_change_is_tried_again_only_after_a_large_rise(likelihood, rise
 @pytest.mark.parametrize("likelihood", ["normal", "logistic"])
 def test_it_says_when_steps_or_functions_run_out(likelihood):
     _, Phi, y, w = rows(likelihood)
-    arrays = (*map(jnp.asarray, (Phi, y, w)), jnp.asarray(1e-4))
+    arrays = (*map(jnp.asarray, (Phi, y, w)), one_tolerance(1e-4))
     short = sparse_bayes.solve(*arrays, max_functions=20, max_iterations=1, likelihood=likelihood)
     assert int(short.status) == EXHAUSTED
     if likelihood == "normal":
@@ -137,7 +143,7 @@ def test_columns_of_a_copy_promise_nothing():
     _, Phi, y, w = rows("normal")
     twice = jnp.asarray(np.concatenate([Phi[:, :-1], Phi], axis=1))
     last = sparse_bayes.solve(
-        twice, jnp.asarray(y), jnp.asarray(w), jnp.asarray(1e-6), max_functions=20,
+        twice, jnp.asarray(y), jnp.asarray(w), one_tolerance(1e-6), max_functions=20,
         max_iterations=300, likelihood="normal",
     )  # fmt: skip
     which = np.asarray(last.model.columns)[np.asarray(last.model.filled)]
@@ -172,7 +178,7 @@ def test_the_units_of_the_functions_do_not_change_the_result_in_float32():
         functions = np.concatenate([unit * Phi, np.ones((60, 1))], axis=1)
         arrays = (jnp.asarray(a, jnp.float32) for a in (functions, y, np.ones(60)))
         limits = {"max_functions": 30, "max_iterations": 50, "likelihood": "normal"}
-        return sparse_bayes.solve(*arrays, jnp.float32(1e-3), **limits)
+        return sparse_bayes.solve(*arrays, one_tolerance(jnp.float32(1e-3)), **limits)
 
     one = solved(1.0)
     assert float(one.posterior.evidence) > float(one.history[0]) + 10
@@ -200,7 +206,7 @@ def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch)
     def changed(*arrays):
         problem = sparse_bayes.Problem(*arrays, "normal")
         state = sparse_bayes.init(problem, n + 1, 10)
-        return sparse_bayes._changes(problem, state, jnp.asarray(1e-6))
+        return sparse_bayes._changes(problem, state, one_tolerance(1e-6))
 
     last, first = jax.device_get(changed(*map(jnp.asarray, (Phi.T, y, np.ones(n)))))
     model, filled = last.model, np.asarray(last.model.filled)
@@ -218,3 +224,17 @@ def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch)
     np.testing.assert_allclose(last.factor.T @ last.factor, whole, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(last.unexplained, unexplained, **limits)
     np.testing.assert_allclose(last.slopes, beta * Phi.T @ (y - used @ mean), **limits)
+
+
+@pytest.mark.parametrize("likelihood", ["normal", "logistic"])
+def test_validation_of_classes_stops_earlier(likelihood):
+    x, _, y, w = rows(likelihood)
+    X, y, w = map(jnp.asarray, (x[:, None], y, w))
+    method, data = RVM(20, likelihood=likelihood), rows_of(X, y, w)
+    (rough,) = method.fits_over_C(RBF(1.0), X, np.ones(1), data)
+    full = method.fit(RBF(1.0), X, 1.0, data)
+    ends = [float(np.nanmax(fit.info["history"])) for fit in (rough, full)]
+    if likelihood == "normal":
+        assert ends[0] == ends[1]
+    else:  # ten single changes of less than 0.1 nats each have failed or were not tried
+        assert ends[1] - 2 < ends[0] < ends[1]

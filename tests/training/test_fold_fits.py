@@ -21,7 +21,7 @@ from jsparse.validation.validate import Scoring
 METHODS = {
     "reduced-svm": jsparse.ReducedSVM(4),
     "spsvm": jsparse.SpSVM(max_prototypes=3, candidates=8, subset=4),  # several sizes, draws
-    "rvm": jsparse.RVM(max_prototypes=4, likelihood="logistic"),
+    "rvm": jsparse.RVM(max_prototypes=4, likelihood="normal"),
 }
 SLOW = ("rvm",)
 
