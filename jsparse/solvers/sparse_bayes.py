@@ -255,7 +255,9 @@ def init(problem: Problem, places: int, max_iterations: int) -> State:
         alpha=jnp.full(places, 1 / size if likelihood == "normal" else 1, Phi.dtype),
         beta=beta,
     )
-    first = posterior(problem, model, jnp.zeros(places, Phi.dtype))
+    weighted = jnp.sqrt(problem.curvatures(model, jnp.zeros_like(y)))[None, :] * Phi[model.columns]
+    in_model = jnp.where(model.filled, weighted.T, 0)
+    first = posterior(problem, model, jnp.zeros(places, Phi.dtype), in_model)
     history = jnp.full(max_iterations + 1, jnp.nan, Phi.dtype).at[0].set(first.evidence)
     tried = jnp.zeros(p + 2 * places, bool)
     status = jnp.where(jnp.isfinite(first.evidence), RUNNING, NOT_FINITE).astype(jnp.int32)
@@ -265,10 +267,10 @@ def init(problem: Problem, places: int, max_iterations: int) -> State:
 def step(problem: Problem, state: State, tolerance: Tolerance, max_iterations: int) -> State:
     """Make several changes of the largest predicted gains; keep them if the evidence rises."""
     changed, first = _changes(problem, state, tolerance)
-    after = posterior(problem, changed.model, changed.mean)
-    model = changed.model
+    model, in_model = changed.model, changed.in_model
+    after = posterior(problem, model, changed.mean, in_model)
     if problem.likelihood == "normal":
-        model, after = _with_noise_estimated(problem, model, after)
+        model, after = _with_noise_estimated(problem, model, after, in_model)
     ends = (changed.changes == 0) | (jnp.sum(state.tried) >= _PATIENCE)
     rise = after.evidence - state.posterior.evidence
     rises = ~ends & (rise > 0)
@@ -461,13 +463,16 @@ def _covariance_factor(
     return inverse_of_lower(triangle.T) * scale[None, :], log_determinant
 
 
-def posterior(problem: Problem, model: Model, start: Float[Array, " k"]) -> Posterior:
+def posterior(
+    problem: Problem, model: Model, start: Float[Array, " k"], in_model: Float[Array, "b k"]
+) -> Posterior:
     """Find the mode by Newton's method from the coefficients `start`, and return the posterior.
 
     Steps that lower the density are halved.
 
     For regression the precision of the coefficients does not depend on them: one factor serves all
-    steps, of which the second corrects the rounding of the first.
+    steps, of which the second corrects the rounding of the first. It is computed from `in_model`,
+    the coordinates of the model's functions, see `Quadratic`: of few vectors, not of all rows.
     """
     Phi = jnp.where(model.filled[:, None], problem.Phi[model.columns], 0)
     alpha = jnp.where(model.filled, model.alpha, 1)
@@ -476,12 +481,14 @@ def posterior(problem: Problem, model: Model, start: Float[Array, " k"]) -> Post
         return problem.log_likelihood(model, values) - dot(alpha, jnp.square(mean)) / 2
 
     def factor_at(values: Array) -> tuple[Array, Array]:
+        if problem.likelihood == "normal":
+            return constant
         root = jnp.sqrt(problem.curvatures(model, values))
         return _covariance_factor(model, (root[None, :] * Phi).T)
 
     def at(mean: Array, values: Array, value: Array) -> Mode:
         """Return the iterate at `mean`, whose log density is `value`, with its Newton step."""
-        factor, log_determinant = factor_at(values) if constant is None else constant
+        factor, log_determinant = factor_at(values)
         slope = dot(Phi, problem.slopes(model, values)) - alpha * mean
         half = dot(factor, slope)
         gain = dot(half, half) / 2  # of a whole step, if the density were quadratic
@@ -502,7 +509,7 @@ def posterior(problem: Problem, model: Model, start: Float[Array, " k"]) -> Post
         resolved = jnp.maximum(1e-9 * TOLERANCE, epsilon(Phi.dtype) * jnp.abs(mode.value))
         return (count < _NEWTON_STEPS) & (t > 1e-3) & (mode.gain > resolved)
 
-    constant = factor_at(jnp.zeros_like(problem.y)) if problem.likelihood == "normal" else None
+    constant = _covariance_factor(model, in_model)
     start = jnp.where(model.filled, start, 0)
     values = dot(start, Phi)
     first = at(start, values, density(start, values)), jnp.ones((), Phi.dtype), jnp.int32(0)
@@ -513,9 +520,12 @@ def posterior(problem: Problem, model: Model, start: Float[Array, " k"]) -> Post
 
 
 def _with_noise_estimated(
-    problem: Problem, model: Model, before: Posterior
+    problem: Problem, model: Model, before: Posterior, in_model: Float[Array, "b k"]
 ) -> tuple[Model, Posterior]:
-    """Estimate the noise again; return the model and posterior with the larger evidence."""
+    """Estimate the noise again; return the model and posterior with the larger evidence.
+
+    `in_model` are the coordinates of the functions, as for `posterior`.
+    """
     well_determined = 1 - model.alpha * before.variance
     well_determined = jnp.where(model.filled, well_determined, 0)
     errors = dot(problem.w, jnp.square(problem.y - before.values))
@@ -524,7 +534,7 @@ def _with_noise_estimated(
     )
     beta = degrees_of_freedom / jnp.maximum(errors, float(jnp.finfo(errors.dtype).tiny))
     with_new_noise = model._replace(beta=beta)
-    after = posterior(problem, with_new_noise, before.mean)
+    after = posterior(problem, with_new_noise, before.mean, jnp.sqrt(beta / model.beta) * in_model)
     better = after.evidence > before.evidence
     select = functools.partial(jnp.where, better)
     return jax.tree.map(select, (with_new_noise, after), (model, before))
