@@ -305,8 +305,7 @@ def _changes(problem: Problem, state: State, tolerance: Tolerance) -> tuple[Quad
     model, current = state.model, state.posterior
     Phi, zero = problem.Phi, jnp.zeros((), jnp.int32)
     root = jnp.sqrt(problem.curvatures(model, current.values))
-    weighted = root[None, :] * Phi
-    squares = jnp.sum(jnp.square(weighted), axis=1)
+    squares = jnp.sum(jnp.square(root[None, :] * Phi), axis=1)
 
     def best_change(so_far: Quadratic) -> Change:
         gains, alphas = _gains(squares, so_far)
@@ -318,7 +317,7 @@ def _changes(problem: Problem, state: State, tolerance: Tolerance) -> tuple[Quad
 
     def change_once(so_far: tuple[Quadratic, Change]) -> tuple[Quadratic, Change]:
         """Apply the change to the model; return the changed model and its best further change."""
-        after = _at_mode(_after_change(*so_far, weighted))
+        after = _at_mode(_after_change(*so_far, Phi, root))
         return after, best_change(after)
 
     def goes_on(so_far: tuple[Quadratic, Change]) -> Array:
@@ -334,9 +333,9 @@ def _changes(problem: Problem, state: State, tolerance: Tolerance) -> tuple[Quad
         after = _at_mode(_factorised(after.with_all_coordinates(), squares))
         return after, best_change(after)
 
-    functions = jnp.where(model.filled[:, None], weighted[model.columns], 0)
+    functions = jnp.where(model.filled[:, None], root[None, :] * Phi[model.columns], 0)
     basis, in_model = jnp.linalg.qr(functions.T)
-    basis, coordinates = basis.T, dot(basis.T, weighted.T)
+    basis, coordinates = basis.T, dot(basis.T * root[None, :], Phi.T)
     # Every change may add a basis vector.
     unused = [(0, len(functions) - len(in_model) + _MOST_CHANGES), (0, 0)]
     basis, in_model, coordinates = (jnp.pad(a, unused) for a in (basis, in_model, coordinates))
@@ -352,20 +351,22 @@ def _changes(problem: Problem, state: State, tolerance: Tolerance) -> tuple[Quad
     return changed, first
 
 
-def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n"]) -> Quadratic:
+def _after_change(
+    before: Quadratic, change: Change, Phi: Float[Array, "p n"], root: Float[Array, " n"]
+) -> Quadratic:
     """Return the model after one change, with the posterior's covariance, not yet its mean.
 
     A change alters the inverse of the covariance by one product of a vector with itself. So it
-    takes some products of vectors with matrices, but no factorisation. `weighted` are the functions
-    times the root of the curvatures.
+    takes some products of vectors with matrices, but no factorisation. `root` is the
+    root of the curvatures.
     """
-    model, place = _changed(before.model, change, len(weighted))
+    model, place = _changed(before.model, change, len(Phi))
     F, G, in_place = before.factor, before.in_model, before.factor[:, place]
     vector = len(before.mean) + before.changes  # the basis vector that an added function may need
 
     def added() -> tuple[Array, ...]:
         """Return the terms of the update if the change adds a function."""
-        function = weighted[change.number]
+        function = root * Phi[change.number]
         first = before.coordinates_of(change.number)
         remainder = function - dot(first, before.basis)
         second = dot(before.basis, remainder)  # once more, as `remainder` may be far smaller
@@ -375,7 +376,7 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         spanned = size <= _SPANNED * epsilon(remainder.dtype) * jnp.linalg.norm(function)
         size = jnp.where(spanned, 0, size)
         new_vector = jnp.where(spanned, 0, remainder / jnp.where(spanned, 1, size))
-        products = dot(new_vector, weighted.T)
+        products = dot(new_vector * root, Phi.T)
         in_basis = (first + second).at[vector].set(size)
         # The model's best approximation of the function, and the unexplained part. The latter is a
         # sum of squares, since rounding may exceed a small difference of squares.
@@ -399,14 +400,14 @@ def _after_change(before: Quadratic, change: Change, weighted: Float[Array, "p n
         length = jnp.where(model.filled[place], jnp.sqrt(factor), 1 / jnp.sqrt(variance))
         direction = jnp.sqrt(jnp.abs(1 - factor) / variance) * dot(G, covariances)
         in_basis = jnp.where(model.filled[place], G[:, place], 0)
-        no_vector, no_products = jnp.zeros_like(before.basis[0]), jnp.zeros_like(weighted[:, 0])
+        no_vector, no_products = jnp.zeros_like(before.basis[0]), jnp.zeros_like(Phi[:, 0])
         return row, length, direction, jnp.sign(1 - factor), in_basis, no_vector, no_products
 
     # The branches return only vectors, as XLA would copy a matrix. The unexplained part of each
     # function changes by `sign` times the square of its product with `direction`, a vector given by
     # coordinates in the basis.
     row, length, direction, sign, in_basis, new_vector, products = jax.lax.cond(
-        change.number < len(weighted), added, not_added
+        change.number < len(Phi), added, not_added
     )
     # The row was 0 so far, and stays 0 unless a function is added.
     recent = before.recent.at[vector - before.first_recent].set(products)
