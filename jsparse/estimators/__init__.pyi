@@ -861,7 +861,9 @@ class RelevanceVectorClassifier(Classifier):
         candidates: number of random rows that may become prototypes; None for all rows, but at
             most 1000 rows: every step of the method examines all candidates.
         tolerance: stop when no change raises the log evidence by more than the tolerance, in
-            nats. For a machine that has `max_prototypes` the tolerance is 100 times as large.
+            nats. It is 100 times as large for a machine that has `max_prototypes`, as that
+            cannot reach the optimum, and for the machines that cross-validation of classes fits
+            on a CPU.
         max_iter: limit of steps of the fit. It is the length of the history, so a new value
             compiles the programs again.
 
@@ -899,7 +901,9 @@ class RelevanceVectorRegressor(Regressor):
         candidates: number of random rows that may become prototypes; None for all rows, but at
             most 1000 rows: every step of the method examines all candidates.
         tolerance: stop when no change raises the log evidence by more than the tolerance, in
-            nats. For a machine that has `max_prototypes` the tolerance is 100 times as large.
+            nats. It is 100 times as large for a machine that has `max_prototypes`, as that
+            cannot reach the optimum, and for the machines that cross-validation of classes fits
+            on a CPU.
         max_iter: limit of steps of the fit. It is the length of the history, so a new value
             compiles the programs again.
 
