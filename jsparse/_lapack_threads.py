@@ -3,8 +3,8 @@
 JAX calls the LAPACK of SciPy. OpenBLAS shares even a small system among several threads, which wait
 actively for the next one and keep the processor from JAX's own threads: on two cores, relevance
 vector machines took 1.6 times as long as with one thread. While another process used one of the
-two cores, the choice of a kernel's family took nine times as long, and a search in the dual with
-379 rows eight times.
+two cores, the choice of a kernel's family took nine times as long as with one thread, and a search
+in the dual with 379 rows eight times.
 """
 
 import threading
@@ -28,8 +28,8 @@ def one_lapack_thread(largest_system: int) -> Iterator[None]:
     only the first sets and ends a limit: two of them could restore each other's limit.
 
     Args:
-        largest_system: number of unknowns of the largest system of equations. There is no limit
-            from `LARGE_SYSTEM` on.
+        largest_system: number of unknowns of the largest system of equations. From `LARGE_SYSTEM`
+            on, LAPACK keeps its threads.
     """
     if largest_system >= LARGE_SYSTEM or not on_cpu() or not _limited.acquire(blocking=False):
         yield

@@ -861,9 +861,10 @@ class RelevanceVectorClassifier(Classifier):
         candidates: number of random rows that may become prototypes; None for all rows, but at
             most 1000 rows: every step of the method examines all candidates.
         tolerance: stop when no change raises the log evidence by more than the tolerance, in
-            nats. It is 100 times as large for a machine that has `max_prototypes`, as that
-            cannot reach the optimum, and for the machines that cross-validation of classes fits
-            on a CPU.
+            nats. A machine with `max_prototypes` prototypes stops at 100 times the tolerance,
+            because it cannot reach the optimum. On a CPU, so do the machines of
+            cross-validation with the logistic likelihood, whose values also calibrate
+            probabilities and prediction sets.
         max_iter: limit of steps of the fit. It is the length of the history, so a new value
             compiles the programs again.
 
@@ -901,9 +902,10 @@ class RelevanceVectorRegressor(Regressor):
         candidates: number of random rows that may become prototypes; None for all rows, but at
             most 1000 rows: every step of the method examines all candidates.
         tolerance: stop when no change raises the log evidence by more than the tolerance, in
-            nats. It is 100 times as large for a machine that has `max_prototypes`, as that
-            cannot reach the optimum, and for the machines that cross-validation of classes fits
-            on a CPU.
+            nats. A machine with `max_prototypes` prototypes stops at 100 times the tolerance,
+            because it cannot reach the optimum. On a CPU, so do the machines of
+            cross-validation with the logistic likelihood, whose values also calibrate
+            probabilities and prediction sets.
         max_iter: limit of steps of the fit. It is the length of the history, so a new value
             compiles the programs again.
 

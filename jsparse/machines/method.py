@@ -324,7 +324,10 @@ class Method(eqx.Module):
         return None
 
     def largest_system(self, n_rows: int) -> int:
-        """Return the number of unknowns of the largest system of equations; valid once resolved."""
+        """Return the number of unknowns of the largest system of equations that a fit solves.
+
+        The method must be resolved. `n_rows` is the number of training rows.
+        """
         return self.n_features if isinstance(self.n_features, int) else 0
 
     @property

@@ -26,9 +26,9 @@ _PATIENCE = 10  # the fit has converged once `State.tried` holds this many chang
 # A rise of the evidence by more than this many tolerances clears `State.tried`. With 1, one fit to
 # 2,400 rows took three times as long, as it tried the same changes again after every small rise.
 _SMALL_RISE = 100
-# Changes after which the covariance is factorised again, to remove rounding. A divisor of
-# `_MOST_CHANGES`, so that all changes find room in `Quadratic.coordinates`.
-_FACTOR_AGAIN = 8
+# Changes after which the covariance is factorised again, to remove rounding; also the number of
+# rows of `Quadratic.recent`.
+_CHANGES_IN_BLOCK = 8
 # A basis spans a function if the rest of the function is below this many epsilons of its length.
 _SPANNED = 64
 
@@ -120,16 +120,15 @@ class Quadratic(NamedTuple):
     slopes: Float[Array, " p"]  # derivative of the log likelihood along each function, at the mean
     basis: Float[Array, "b n"]  # orthonormal, but for rows of 0
     in_model: Float[Array, "b k"]  # coordinates of the model's functions; 0 in an empty place
-    coordinates: Float[Array, "b p"]  # of all functions; 0 along the recent basis vectors
-    # Coordinates of all functions along basis vectors `first_recent` to `first_recent + r - 1`.
-    recent: Float[Array, "r p"]
-    first_recent: Int[Array, ""]
+    coordinates: Float[Array, "b p"]  # of all functions; 0 along the vectors of the current block
+    recent: Float[Array, "r p"]  # of all functions, along the basis vectors of the current block
+    first_recent: Int[Array, ""]  # index of the first of these basis vectors
     changes: Int[Array, ""]  # number of changes since the expansion
 
     __repr__ = short_repr
 
     def products(self, vectors: Float[Array, "*v b"]) -> Float[Array, "*v p"]:
-        """Return the product of every function with vectors, which are given by coordinates."""
+        """Return the inner products of every function with vectors given by coordinates."""
         recent = jax.lax.dynamic_slice_in_dim(vectors, self.first_recent, len(self.recent), -1)
         return dot(vectors, self.coordinates) + dot(recent, self.recent)
 
@@ -138,8 +137,8 @@ class Quadratic(NamedTuple):
         older, recent = self.coordinates[:, number], self.recent[:, number]
         return jax.lax.dynamic_update_slice_in_dim(older, recent, self.first_recent, 0)
 
-    def with_all_coordinates(self) -> "Quadratic":
-        """Move the recent coordinates into `coordinates`; the next change begins a new `recent`."""
+    def with_recent_merged(self) -> "Quadratic":
+        """Copy `recent` into `coordinates`, and clear it for the next block of changes."""
         coordinates = jax.lax.dynamic_update_slice_in_dim(
             self.coordinates, self.recent, self.first_recent, 0
         )
@@ -148,9 +147,9 @@ class Quadratic(NamedTuple):
 
 
 class Tolerance(NamedTuple):
-    """The smallest gain of the log evidence, in nats, that a change must promise."""
+    """The gain of the log evidence, in nats, that a change must exceed."""
 
-    usual: Float[Array, ""]
+    usual: Float[Array, ""]  # `step` also judges rises of the evidence by it
     when_full: Float[Array, ""]  # for a model with the largest number of functions
 
     __repr__ = short_repr
@@ -177,7 +176,7 @@ class State(NamedTuple):
     posterior: Posterior
     most_changes: Int[Array, ""]  # limit of the changes of the next step
     # Changes not to try again: each single change that did not raise the evidence by more than the
-    # tolerance, since the last step that raised it by more than 100 tolerances.
+    # tolerance, since the last step that raised it by more than 100 tolerances (`usual`).
     tried: Bool[Array, " c"]
     history: Float[Array, " s+1"]  # log evidence after 0, 1, .. steps, then NaN
     steps: Int[Array, ""]
@@ -213,7 +212,7 @@ def solve(
         Phi: functions of the rows, shape `n p`. The last is the constant 1, for the intercept.
         y: targets whose squares are in range; for the logistic likelihood -1 and +1.
         w: row weights. Rows of weight 0 are ignored.
-        tolerance: stop when no change promises a larger gain, in nats, or ten have failed.
+        tolerance: stop when no change promises a larger gain, or ten have failed.
         max_functions: limit of functions in the model, including the constant (static).
         max_iterations: limit of steps; the length of the history (static).
         likelihood: "normal" for real targets, "logistic" for classes (static).
@@ -324,25 +323,26 @@ def _changes(problem: Problem, state: State, tolerance: Tolerance) -> tuple[Quad
         return (so_far[0].changes < state.most_changes) & (so_far[1].gain > 0)
 
     def change_often(so_far: tuple[Quadratic, Change]) -> tuple[Quadratic, Change]:
-        """Apply up to `_FACTOR_AGAIN` changes; then factorise again, to remove rounding."""
-        last = so_far[0].changes + _FACTOR_AGAIN
-        # The inner loop changes only the table `recent`: XLA copies such a table at each change.
+        """Apply up to `_CHANGES_IN_BLOCK` changes; then factorise again, to remove rounding."""
+        last = so_far[0].changes + _CHANGES_IN_BLOCK
+        # XLA would copy the table of all coordinates at every change, since it is read after it has
+        # changed. So the inner loop writes to the small table `recent`.
         after, _ = jax.lax.while_loop(
             lambda so_far: goes_on(so_far) & (so_far[0].changes < last), change_once, so_far
         )
-        after = _at_mode(_factorised(after.with_all_coordinates(), squares))
+        after = _at_mode(_factorised(after.with_recent_merged(), squares))
         return after, best_change(after)
 
     functions = jnp.where(model.filled[:, None], root[None, :] * Phi[model.columns], 0)
     basis, in_model = jnp.linalg.qr(functions.T)
     basis, coordinates = basis.T, dot(basis.T * root[None, :], Phi.T)
-    # Every change may add a basis vector.
-    unused = [(0, len(functions) - len(in_model) + _MOST_CHANGES), (0, 0)]
+    # Every change may add a basis vector, and the last block may be incomplete.
+    unused = [(0, len(functions) - len(in_model) + _MOST_CHANGES + _CHANGES_IN_BLOCK), (0, 0)]
     basis, in_model, coordinates = (jnp.pad(a, unused) for a in (basis, in_model, coordinates))
     start = Quadratic(
         model, current.mean, jnp.eye(len(current.mean), dtype=Phi.dtype), squares,
         dot(Phi, problem.slopes(model, current.values)),
-        basis, in_model, coordinates, jnp.zeros((_FACTOR_AGAIN, len(Phi)), Phi.dtype),
+        basis, in_model, coordinates, jnp.zeros((_CHANGES_IN_BLOCK, len(Phi)), Phi.dtype),
         zero + len(functions), zero,
     )  # fmt: skip
     start = _at_mode(_factorised(start, squares))
@@ -357,8 +357,8 @@ def _after_change(
     """Return the model after one change, with the posterior's covariance, not yet its mean.
 
     A change alters the inverse of the covariance by one product of a vector with itself. So it
-    takes some products of vectors with matrices, but no factorisation. `root` is the
-    root of the curvatures.
+    takes some products of vectors with matrices, but no factorisation. `root` is
+    the square root of each row's curvature.
     """
     model, place = _changed(before.model, change, len(Phi))
     F, G, in_place = before.factor, before.in_model, before.factor[:, place]
@@ -409,7 +409,7 @@ def _after_change(
     row, length, direction, sign, in_basis, new_vector, products = jax.lax.cond(
         change.number < len(Phi), added, not_added
     )
-    # The row was 0 so far, and stays 0 unless a function is added.
+    # The row of `recent` was 0 so far, and stays 0 unless a function is added.
     recent = before.recent.at[vector - before.first_recent].set(products)
     explained, along_place = before._replace(recent=recent).products(
         jnp.stack([direction, G[:, place]])
@@ -472,8 +472,9 @@ def posterior(
     Steps that lower the density are halved.
 
     For regression the precision of the coefficients does not depend on them: one factor serves all
-    steps, of which the second corrects the rounding of the first. It is computed from `in_model`,
-    the coordinates of the model's functions, see `Quadratic`: of few vectors, not of all rows.
+    steps, of which the second corrects the rounding of the first. The factor is computed from
+    `in_model`, the coordinates of the model's functions (`Quadratic.in_model`), as this takes far
+    fewer operations than their values at the rows. For classes `in_model` is not used.
     """
     Phi = jnp.where(model.filled[:, None], problem.Phi[model.columns], 0)
     alpha = jnp.where(model.filled, model.alpha, 1)
@@ -481,8 +482,10 @@ def posterior(
     def density(mean: Array, values: Array) -> Array:
         return problem.log_likelihood(model, values) - dot(alpha, jnp.square(mean)) / 2
 
+    constant = _covariance_factor(model, in_model) if problem.likelihood == "normal" else None
+
     def factor_at(values: Array) -> tuple[Array, Array]:
-        if problem.likelihood == "normal":
+        if constant is not None:
             return constant
         root = jnp.sqrt(problem.curvatures(model, values))
         return _covariance_factor(model, (root[None, :] * Phi).T)
@@ -510,7 +513,6 @@ def posterior(
         resolved = jnp.maximum(1e-9 * TOLERANCE, epsilon(Phi.dtype) * jnp.abs(mode.value))
         return (count < _NEWTON_STEPS) & (t > 1e-3) & (mode.gain > resolved)
 
-    constant = _covariance_factor(model, in_model)
     start = jnp.where(model.filled, start, 0)
     values = dot(start, Phi)
     first = at(start, values, density(start, values)), jnp.ones((), Phi.dtype), jnp.int32(0)
@@ -525,7 +527,7 @@ def _with_noise_estimated(
 ) -> tuple[Model, Posterior]:
     """Estimate the noise again; return the model and posterior with the larger evidence.
 
-    `in_model` are the coordinates of the functions, as for `posterior`.
+    `in_model` is as for `posterior`, with the noise of `model`.
     """
     well_determined = 1 - model.alpha * before.variance
     well_determined = jnp.where(model.filled, well_determined, 0)

@@ -28,7 +28,7 @@ C_VALUES = np.geomspace(1.0, 1e3, 4)  # values of `C` to try for a fixed-size ma
 DUAL_C_VALUES = np.geomspace(0.1, 1e4, 11)  # values of `C` to try in the dual
 ROWS, PROTOTYPES = 2048, 400  # upper limits of the rows and prototypes of a fixed-size machine
 DUAL_ROWS = 500  # upper limit of the rows of a machine in the dual
-LARGEST_SAMPLE = max(PROTOTYPES, DUAL_ROWS)  # unknowns of the largest system of equations
+LARGEST_SAMPLE_SYSTEM = max(PROTOTYPES, DUAL_ROWS)  # unknowns of the largest system of equations
 METRIC_FACTORS = np.geomspace(1 / 1.4, 1.4, 3)  # factors to try for learned lengthscales
 # Without optimisation these programs compile far faster, and run as fast: LAPACK takes nearly all
 # of their time.

@@ -81,10 +81,8 @@ def held_out_by_fits(
 
 def _folds_at_once(method: Method, n: int) -> int:
     """Return how many folds to fit at the same time on a CPU, if each fit reads `n` rows."""
-    if (
-        method.largest_system(n) >= LARGE_SYSTEM
-    ):  # LAPACK has several threads, see `_lapack_threads`
-        return 1
+    if method.largest_system(n) >= LARGE_SYSTEM:
+        return 1  # LAPACK has several threads, see `_lapack_threads`
     return max(1, min(usable_cores(), _ROWS_AT_ONCE // n))
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike
 
 from .._agreement import least_in_all_processes, same_in_all_processes
 from .._arguments import finite_rows
+from .._blocks import capacity
 from .._lapack_threads import one_lapack_thread
 from .._mesh import from_first_process, spans_processes
 from .._repr import short_repr
@@ -31,7 +32,7 @@ from ..search.problem import Problem
 from ..search.run import Progress
 from ..search.template import Template, split_kernel
 from ..validation.folds import Folds
-from .auto import LARGEST_SAMPLE, family_of, main_directions
+from .auto import LARGEST_SAMPLE_SYSTEM, family_of, main_directions
 from .checkpoint import Entry, RunState, resumable, run_state
 from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
@@ -90,16 +91,16 @@ def run(
             compared |= data.compared | {"columns": schema}
             state.same("data", data.compared | {"columns": schema})
         if config.columns == "auto":
-            with clock(seconds, "settings"), one_lapack_thread(LARGEST_SAMPLE):
+            with clock(seconds, "settings"), one_lapack_thread(LARGEST_SAMPLE_SYSTEM):
                 config = _choose_columns(config, data)
             if config.columns == "ranks":
                 data, schema = _read(X, y, weights, config, seconds, state)
         config = _resolve_search(config, data, state)
         method = _resolve_method(config, data)
         if _is_auto(config.kernel) or config.search.rank is not None:
-            with clock(seconds, "settings"), one_lapack_thread(LARGEST_SAMPLE):
+            with clock(seconds, "settings"), one_lapack_thread(LARGEST_SAMPLE_SYSTEM):
                 config = _choose_kernel(config, data)
-        with one_lapack_thread(method.largest_system(data.source.n_rows)):
+        with one_lapack_thread(method.largest_system(capacity(data.source.n_rows))):
             fitted = _fitted(method, config, data, state, seconds)
     return trained_of(fitted, data, config, schema, seconds, preset)
 

@@ -1,6 +1,7 @@
 """Relevance vector machines: evidence, stopping, units and precision."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ def rows(likelihood):
     return x, Phi, y, w
 
 
-def one_tolerance(nats):
+def tolerances(nats):
     """Return the tolerances of `sparse_bayes`, 100 times as large for a full model."""
     nats = jnp.asarray(nats)
     return sparse_bayes.Tolerance(nats, 100 * nats)
@@ -41,7 +42,7 @@ def one_tolerance(nats):
 def test_it_ends_where_no_change_raises_the_evidence(likelihood):
     _, Phi, y, w = rows(likelihood)
     arrays = tuple(map(jnp.asarray, (Phi, y, w)))
-    tolerance = one_tolerance(1e-4)
+    tolerance = tolerances(1e-4)
     last = sparse_bayes.solve(
         *arrays, tolerance, max_functions=20, max_iterations=300, likelihood=likelihood
     )
@@ -91,7 +92,7 @@ def test_a_failed_change_is_tried_again_only_after_a_large_rise(likelihood, rise
     arrays = jax.device_put((Phi.T * (w > 0), y, w))
 
     def step(state, tolerance):
-        return step_of_two_changes(arrays, state, one_tolerance(tolerance), likelihood)
+        return step_of_two_changes(arrays, state, tolerances(tolerance), likelihood)
 
     start = first_state(arrays, likelihood)
     best = int(np.asarray(step(start, 1e-9).model.columns)[1])
@@ -111,7 +112,7 @@ def test_a_failed_change_is_tried_again_only_after_a_large_rise(likelihood, rise
 @pytest.mark.parametrize("likelihood", ["normal", "logistic"])
 def test_it_says_when_steps_or_functions_run_out(likelihood):
     _, Phi, y, w = rows(likelihood)
-    arrays = (*map(jnp.asarray, (Phi, y, w)), one_tolerance(1e-4))
+    arrays = (*map(jnp.asarray, (Phi, y, w)), tolerances(1e-4))
     short = sparse_bayes.solve(*arrays, max_functions=20, max_iterations=1, likelihood=likelihood)
     assert int(short.status) == EXHAUSTED
     if likelihood == "normal":
@@ -143,7 +144,7 @@ def test_columns_of_a_copy_promise_nothing():
     _, Phi, y, w = rows("normal")
     twice = jnp.asarray(np.concatenate([Phi[:, :-1], Phi], axis=1))
     last = sparse_bayes.solve(
-        twice, jnp.asarray(y), jnp.asarray(w), one_tolerance(1e-6), max_functions=20,
+        twice, jnp.asarray(y), jnp.asarray(w), tolerances(1e-6), max_functions=20,
         max_iterations=300, likelihood="normal",
     )  # fmt: skip
     which = np.asarray(last.model.columns)[np.asarray(last.model.filled)]
@@ -178,7 +179,7 @@ def test_the_units_of_the_functions_do_not_change_the_result_in_float32():
         functions = np.concatenate([unit * Phi, np.ones((60, 1))], axis=1)
         arrays = (jnp.asarray(a, jnp.float32) for a in (functions, y, np.ones(60)))
         limits = {"max_functions": 30, "max_iterations": 50, "likelihood": "normal"}
-        return sparse_bayes.solve(*arrays, one_tolerance(jnp.float32(1e-3)), **limits)
+        return sparse_bayes.solve(*arrays, tolerances(jnp.float32(1e-3)), **limits)
 
     one = solved(1.0)
     assert float(one.posterior.evidence) > float(one.history[0]) + 10
@@ -192,10 +193,14 @@ def test_the_units_of_the_functions_do_not_change_the_result_in_float32():
 def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch):
     """There are fewer rows than functions and changes, and copies that the basis spans already."""
     if often:
-        monkeypatch.setattr(sparse_bayes, "_FACTOR_AGAIN", 1)
+        monkeypatch.setattr(sparse_bayes, "_CHANGES_IN_BLOCK", 1)
     else:  # only at the start
-        factorised = [sparse_bayes._factorised, lambda changed, _: changed]
-        monkeypatch.setattr(sparse_bayes, "_factorised", lambda *a: factorised.pop(0)(*a))
+        first, calls = sparse_bayes._factorised, itertools.count()
+        monkeypatch.setattr(
+            sparse_bayes,
+            "_factorised",
+            lambda changed, squares: changed if next(calls) else first(changed, squares),
+        )
     rng = np.random.default_rng(0)
     x = rng.uniform(-5, 5, n)
     Phi = np.exp(-np.square(x[:, None] - np.repeat(x[: n // 2], 2)[None]))
@@ -206,7 +211,7 @@ def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch)
     def changed(*arrays):
         problem = sparse_bayes.Problem(*arrays, "normal")
         state = sparse_bayes.init(problem, n + 1, 10)
-        return sparse_bayes._changes(problem, state, one_tolerance(1e-6))
+        return sparse_bayes._changes(problem, state, tolerances(1e-6))
 
     last, first = jax.device_get(changed(*map(jnp.asarray, (Phi.T, y, np.ones(n)))))
     model, filled = last.model, np.asarray(last.model.filled)
@@ -236,5 +241,20 @@ def test_validation_of_classes_stops_earlier(likelihood):
     ends = [float(np.nanmax(fit.info["history"])) for fit in (rough, full)]
     if likelihood == "normal":
         assert ends[0] == ends[1]
-    else:  # ten single changes of less than 0.1 nats each have failed or were not tried
+    else:  # it stops after up to ten changes that each promise or gain less than 0.1 nats
         assert ends[1] - 2 < ends[0] < ends[1]
+
+
+def test_coordinates_along_the_last_basis_vectors_are_found():
+    """A block of changes may begin just before the last basis vector, as the one before ended."""
+    k, p, r = 2, 3, sparse_bayes._CHANGES_IN_BLOCK
+    problem = sparse_bayes.Problem(jnp.ones((p, 5)), jnp.arange(5.0), jnp.ones(5), "normal")
+    state = sparse_bayes.init(problem, k, 3)._replace(most_changes=jnp.int32(0))
+    start, _ = sparse_bayes._changes(problem, state, tolerances(1e-3))
+    first = k + sparse_bayes._MOST_CHANGES - 1
+    recent = jnp.zeros((r, p)).at[0].set(jnp.arange(1.0, p + 1))
+    last = start._replace(recent=recent, first_recent=jnp.int32(first))
+    vector = jnp.zeros(len(start.basis)).at[first].set(2.0)
+    for each in (last, last.with_recent_merged()):
+        np.testing.assert_array_equal(each.products(vector), [2.0, 4.0, 6.0])
+        assert each.coordinates_of(jnp.int32(1))[first] == 2.0
