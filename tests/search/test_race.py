@@ -219,7 +219,14 @@ def rows(n, task="regression"):
     return X, np.where(y > 0, 1, -1) if task == "classification" else y
 
 
-@pytest.mark.parametrize("method", [SCDP(6, candidates=20), SpSVM(5, candidates=20), KSP(4)])
+@pytest.mark.parametrize("method",
+    [
+        SCDP(6, candidates=20),
+        SpSVM(5, candidates=20),
+        # With training below, the machine and its errors on the folds are the same.
+        pytest.param(KSP(4), marks=pytest.mark.slow),
+    ],
+)
 def test_folds_that_are_not_wanted_are_zero_and_the_others_are_unchanged(method):
     task = method.tasks[0]
     X, y = rows(60, task)
@@ -325,9 +332,9 @@ def test_a_dual_of_many_rows_is_tuned_near_the_best_of_a_sample(monkeypatch, C):
 
 def test_a_dual_tries_no_C_that_rounding_forbids(monkeypatch):
     # The targets have no noise, so the error falls as `C` grows, until float32 loses the digits.
-    monkeypatch.setattr(dual, "MOST_SEARCHED", 1000)
-    monkeypatch.setattr(dual, "SAMPLE", 300)
-    X = np.random.default_rng(0).normal(size=(1100, 2)).astype(np.float32)
+    monkeypatch.setattr(dual, "MOST_SEARCHED", 500)
+    monkeypatch.setattr(dual, "SAMPLE", 200)
+    X = np.random.default_rng(0).normal(size=(600, 2)).astype(np.float32)
     y = np.sin(X[:, 0]) + X[:, 1] ** 2 / 4
     trained = jsparse.train(X, y, task="regression", method=Dual(), key=0)
     walk = [e for e in trained.tuning.history if e.stage == 1]
