@@ -256,7 +256,7 @@ def test_folds_that_are_not_wanted_are_zero_and_the_others_are_unchanged(method)
 )
 def test_training_with_a_race_gives_the_same_machine_by_fewer_fits(method, monkeypatch, tmp_path):
     task = method.tasks[0]
-    X, y = rows(400, task)
+    X, y = rows(240, task)
     raced = jsparse.train(X, y, task=task, method=method, key=0, out_of_fold=True)
     monkeypatch.setattr(Profile, "race", None)
     whole = jsparse.train(X, y, task=task, method=method, key=0, out_of_fold=True)
@@ -276,7 +276,7 @@ def test_training_with_a_race_gives_the_same_machine_by_fewer_fits(method, monke
 
 def test_a_walk_near_a_surrogate_races_too(monkeypatch):
     X, y = rows(1000)
-    options = {"task": "regression", "method": RVM(candidates=60), "key": 0}
+    options = {"task": "regression", "method": RVM(10, candidates=30), "key": 0}
     raced = jsparse.train(X, y, **options).tuning
     monkeypatch.setattr(Nearby, "race", None)
     whole = jsparse.train(X, y, **options).tuning
@@ -295,7 +295,7 @@ def test_methods_whose_folds_cost_nothing_do_not_race():
 
 
 def test_the_reported_metric_is_that_of_a_search_without_a_race(monkeypatch):
-    X, y = rows(400, "classification")
+    X, y = rows(240, "classification")
     options = {"task": "classification", "method": KSP(n_prototypes=(2, 8)), "key": 0}
     raced = jsparse.train(X, y, **options)
     monkeypatch.setattr(Profile, "race", None)
