@@ -219,7 +219,8 @@ def rows(n, task="regression"):
     return X, np.where(y > 0, 1, -1) if task == "classification" else y
 
 
-@pytest.mark.parametrize("method",
+@pytest.mark.parametrize(
+    "method",
     [
         SCDP(6, candidates=20),
         SpSVM(5, candidates=20),

@@ -105,7 +105,11 @@ def test_without_a_method_the_machine_is_distilled_to_the_budget():
 @pytest.mark.parametrize(
     ("method", "budget", "message"),
     [
-        (FixedSize(60, "uniform"), Budget(bytes=300), "bytes: expected at least [0-9]+, which the file"),
+        (
+            FixedSize(60, "uniform"),
+            Budget(bytes=300),
+            "bytes: expected at least [0-9]+, which the file",
+        ),
         (Dual(), Budget(bytes=3000), "method: expected a method whose number of prototypes"),
     ],
 )  # fmt: skip
