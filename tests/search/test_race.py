@@ -224,7 +224,7 @@ def rows(n, task="regression"):
     [
         SCDP(6, candidates=20),
         SpSVM(5, candidates=20),
-        # With training below, the machine and its errors on the folds are the same.
+        # Training with a race, tested below, makes this claim for KSP.
         pytest.param(KSP(4), marks=pytest.mark.slow),
     ],
 )
