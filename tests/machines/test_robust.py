@@ -83,7 +83,15 @@ def with_outliers(size, dtype="float64"):
 
 
 @pytest.mark.parametrize(
-    ("loss", "quantile"), [("absolute", None), ("huber", None), ("quantile", 0.4)]
+    ("dtype", "loss", "quantile"),
+    [
+        ("float64", "absolute", None),
+        ("float64", "huber", None),
+        ("float64", "quantile", 0.4),
+        ("float32", "absolute", None),
+        pytest.param("float32", "huber", None, marks=pytest.mark.slow),
+        ("float32", "quantile", 0.4),
+    ],
 )
 def test_it_does_not_matter_how_far_an_outlier_is(dtype, loss, quantile):
     fits, errors, steps = [], [], []

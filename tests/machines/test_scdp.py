@@ -398,9 +398,9 @@ def test_the_command_line_fits_a_path_and_applies_it(tmp_path, capsys):
 
 def test_a_path_has_an_end(as_users_call):
     X, y = problem()
-    path = fit(RBF(1.5), X[:10], 5.0, X, y, max_prototypes=6)
-    for size in (0, 7):
-        with pytest.raises(ValueError, match="size: expected one of 1 to 6"):
+    path = fit(RBF(1.5), X[:8], 5.0, X, y, max_prototypes=8)
+    for size in (0, 9):
+        with pytest.raises(ValueError, match="size: expected one of 1 to 8"):
             path.at(size)
     for options, message in (
         ({"max_prototypes": 11}, "max_prototypes: expected a whole number between 1"),

@@ -69,7 +69,8 @@ def test_a_path_may_end_early_in_the_program_of_a_longer_one():
     X, y = problem()
     arguments, options = (RBF(1.0), X, 3.0, X, y), {"key": 0, "subset": 20}
     whole = fit(*arguments, max_prototypes=17, length=5, **options)
-    short = fit(*arguments, max_prototypes=5, **options)
+    traced = jax.jit(lambda length: fit(*arguments, max_prototypes=5, length=length, **options))
+    short = traced(5)
     assert int(whole.info["path_length"][0]) == 5
     assert int(whole.info["path_status"][0]) == COMPLETED
     with count_compilations() as counts:
@@ -79,7 +80,6 @@ def test_a_path_may_end_early_in_the_program_of_a_longer_one():
         np.testing.assert_allclose(whole.at(size)(X), short.at(min(size, 5))(X), rtol=1e-10)
     with pytest.raises(ValueError, match="length: expected a whole number between 1 and max_"):
         fit(*arguments, max_prototypes=17, length=18, **options)
-    traced = jax.jit(lambda length: fit(*arguments, max_prototypes=5, length=length, **options))
     np.testing.assert_allclose(traced(99).at(5)(X), short.at(5)(X), rtol=1e-10)
 
 

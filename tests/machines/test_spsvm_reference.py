@@ -45,6 +45,7 @@ def both_paths(candidates, X, y, w, seed, max_prototypes, subset, growth):
 
 def assert_same_path(problem, fitted, expected, near=1e-8):
     support, machines = expected
+    fitted = jax.device_get(fitted)  # each entry that is taken on the device is a program
     length = int(fitted.info["path_length"][0])
     assert np.asarray(fitted.support[0, :length]).tolist() == support
     for k, machine in enumerate(machines):

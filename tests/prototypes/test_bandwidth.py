@@ -96,7 +96,9 @@ def test_the_smoothest_density_has_nearly_the_largest_bandwidth():
 def test_the_search_skips_no_place_that_the_bins_cannot_resolve():
     """The pilot of the last place decides whether a column has ties."""
     n, finest = jnp.asarray(400.0), jnp.asarray(1e9)
-    log_h, has_root, _ = _solve(lambda r, h: jnp.ones(()), jnp.zeros(()), n, finest)
+    log_h, has_root, _ = jax.jit(
+        lambda *limits: _solve(lambda r, h: jnp.ones(()), jnp.zeros(()), *limits)
+    )(n, finest)
     assert not has_root
     np.testing.assert_allclose(log_h, np.log(4 * 1.144) - 0.2 * np.log(400))
 

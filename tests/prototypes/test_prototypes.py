@@ -187,7 +187,7 @@ def test_repeated_rows_are_left_out():
 
 
 def test_all_rows_the_same():
-    X = jnp.full((60, 2), 3.0)
+    X = jnp.asarray(np.full((60, 2), 3.0))
     result = renyi(jax.random.key(1), X, 10)
     assert len(set(np.asarray(result.indices).tolist())) == 10
     assert int(result.accepted) == 0
@@ -273,7 +273,7 @@ def test_bad_input_is_named_or_marked(as_users_call):
         ({"labels": np.arange(20) % 6}, "each of 6 classes, got 5"),
     ):
         with pytest.raises(ValueError, match=message):
-            renyi(key, jnp.asarray(X), 5, **options)
+            renyi(key, jnp.asarray(X), 5, **{"bandwidth": h, **options})
     with pytest.raises(ValueError, match="traced"):
         jax.jit(lambda labels: stratified(key, labels, 2))(jnp.arange(4))
     with pytest.raises(ValueError, match="at least one row"):

@@ -202,11 +202,11 @@ def test_debiased_is_differentiable():
 def test_a_path_ends_at_the_first_corner_above_the_largest_condition():
     X, y = data("plain", 3)
     A, b = jnp.asarray(X.T @ X), jnp.asarray(X.T @ y)
-    run = partial(
-        least_angle.run, Columns(A), b, jnp.diagonal(A), jnp.zeros(()), max_atoms=D,
-        max_iterations=D, lasso=False,
+    whole = lars(A, b)
+    part = least_angle.run(
+        Columns(A), b, jnp.diagonal(A), jnp.zeros(()), max_atoms=D, max_iterations=D, lasso=False,
+        largest_condition=50.0,
     )  # fmt: skip
-    whole, part = run(), run(largest_condition=50.0)
     steps = int(part.steps)
     assert part.condition[steps] > 50 > part.condition[steps - 1]
     assert steps < whole.steps

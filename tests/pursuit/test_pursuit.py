@@ -55,6 +55,12 @@ def planted(n, D, k, seed=0):
     return X, X @ w, w
 
 
+def noisy():
+    """Return unit atoms, and a target that combines eight of them, with noise."""
+    X, y, _ = planted(100, 200, 8, seed=2)
+    return X, y + 0.01 * np.random.default_rng(0).standard_normal(100)
+
+
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_scdp_is_the_papers_algorithm(dtype, tol):
     X, y = problem(dtype=dtype)
@@ -88,19 +94,19 @@ def test_any_order_of_selection_gives_least_squares_at_every_size():
 
 
 def test_scdp_equals_scikit_learn_on_the_gram_matrix():
-    A, b = gram(*problem(200, 80, seed=3))
-    path = pursuit.scdp(A, b, max_atoms=40)
-    theirs = orthogonal_mp_gram(A, b, n_nonzero_coefs=40, return_path=True)
-    for k in range(1, 41):
-        np.testing.assert_allclose(dense(path, 80, k), theirs[:, k - 1], rtol=1e-8, atol=1e-11)
+    A, b = gram(*problem(200, 128, seed=3))
+    path = pursuit.scdp(A, b, max_atoms=30)
+    theirs = orthogonal_mp_gram(A, b, n_nonzero_coefs=30, return_path=True)
+    for k in range(1, 31):
+        np.testing.assert_allclose(dense(path, 128, k), theirs[:, k - 1], rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_omp_equals_scikit_learn_over_and_under_determined(dtype, tol):
-    for n, D in ((60, 25), (25, 60)):
+    for n, D in ((60, 20), (20, 60)):
         X, y = problem(n, D, seed=1, dtype=dtype)
-        path = pursuit.omp(X, y, max_atoms=15)
-        theirs = orthogonal_mp(X.astype(float), y.astype(float), n_nonzero_coefs=15)
+        path = pursuit.omp(X, y, max_atoms=12)
+        theirs = orthogonal_mp(X.astype(float), y.astype(float), n_nonzero_coefs=12)
         np.testing.assert_allclose(path.dense(D), theirs, rtol=100 * tol, atol=100 * tol)
         w = np.asarray(path.dense(D))
         norm = np.linalg.norm(y - X @ w)
@@ -161,8 +167,7 @@ def test_planted_supports_are_recovered(solve):
 
 
 def test_stagewise_takes_all_above_the_threshold_at_once():
-    X, y, _ = planted(100, 200, 8, seed=2)
-    y = y + 0.01 * np.random.default_rng(0).standard_normal(100)
+    X, y = noisy()
     path = pursuit.stagewise_omp(X, y, max_atoms=40, threshold=2.5, max_stages=3)
     support = []
     for _ in range(3):
@@ -178,21 +183,21 @@ def test_stagewise_takes_all_above_the_threshold_at_once():
 
 
 def test_random_subsets_select_within_themselves_and_fit_by_least_squares():
-    A, b = gram(*problem(100, 40, seed=4))
+    A, b = gram(*problem(100, 20, seed=4))
     keys = jax.random.key(1), jax.random.key(2)
     path, other = jax.device_get(
-        [pursuit.scdpp(A, b, key=key, max_atoms=15, subset=7) for key in keys]
+        [pursuit.scdpp(A, b, key=key, max_atoms=12, subset=7) for key in keys]
     )
     support = path.support
-    assert len(set(support.tolist())) == 15
-    for k in (1, 4, 15):
+    assert len(set(support.tolist())) == 12
+    for k in (1, 4, 12):
         w = reference.least_squares(A, b, support[:k])
-        np.testing.assert_allclose(dense(path, 40, k), w, rtol=1e-8, atol=1e-11)
+        np.testing.assert_allclose(dense(path, 20, k), w, rtol=1e-8, atol=1e-11)
         np.testing.assert_allclose(path.residual_norm[k], np.linalg.norm(b - A @ w), rtol=1e-8)
     assert not (other.support == support).all()
     # With all atoms in the subset it is the pursuit itself.
-    whole = pursuit.scdpp(A, b, key=keys[0], max_atoms=15, subset=40)
-    np.testing.assert_array_equal(whole.support, pursuit.scdp(A, b, max_atoms=15).support)
+    whole = pursuit.scdpp(A, b, key=keys[0], max_atoms=12, subset=20)
+    np.testing.assert_array_equal(whole.support, pursuit.scdp(A, b, max_atoms=12).support)
 
 
 @pytest.mark.slow
@@ -269,28 +274,28 @@ def test_a_batch_goes_in_step_and_equals_one_after_another(solve, tolerance):
 @settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10**6), st.sampled_from(["duplicate", "zero", "dependent", "constant"]))
 def test_degenerate_atoms_are_passed_over(seed, kind):
-    X, y = problem(30, 8, seed=seed)
+    X, y = problem(60, 8, seed=seed)
     if kind == "duplicate":
-        X = np.concatenate([X, X], axis=1)
+        X = np.concatenate([X, X, X[:, :4]], axis=1)
     elif kind == "zero":
-        X = np.concatenate([X, np.zeros((30, 8))], axis=1)
+        X = np.concatenate([X, np.zeros((60, 12))], axis=1)
     elif kind == "dependent":
-        X = np.concatenate([X, X @ np.random.default_rng(seed).standard_normal((8, 8))], axis=1)
+        X = np.concatenate([X, X @ np.random.default_rng(seed).standard_normal((8, 12))], axis=1)
     else:
-        X = np.concatenate([X, np.ones((30, 8))], axis=1)
+        X = np.concatenate([X, np.ones((60, 12))], axis=1)
     rank = np.linalg.matrix_rank(X)
     A, b = gram(X, y)
     fitted = X @ np.linalg.lstsq(X, y, rcond=None)[0]
     key = jax.random.key(seed)
     for path in (
-        pursuit.scdp(A, b, max_atoms=16),
-        pursuit.omp(X, y, max_atoms=16),
-        pursuit.scdpp(A, b, key=key, max_atoms=16, subset=16),
+        pursuit.scdp(A, b, max_atoms=12),
+        pursuit.omp(X, y, max_atoms=12),
+        pursuit.scdpp(A, b, key=key, max_atoms=12, subset=20),
     ):
         assert int(path.size) == rank
         # Sums of eight atoms round more: once in some thousand cases they seem to add something.
         assert path.status in ((CONVERGED, TRUNCATED) if kind == "dependent" else (CONVERGED,))
-        np.testing.assert_allclose(X @ np.asarray(path.dense(16)), fitted, atol=1e-5)
+        np.testing.assert_allclose(X @ np.asarray(path.dense(20)), fitted, atol=1e-5)
 
 
 def test_a_zero_target_needs_no_atoms():
@@ -330,7 +335,6 @@ def test_float32_is_right_on_the_rows_or_says_that_it_is_not():
     with jax.enable_x64(False):
         X32, y32 = X.astype(np.float32), y.astype(np.float32)
         rows = pursuit.omp(X32, y32, max_atoms=25)
-        squared = pursuit.scdp(X32.T @ X32, X32.T @ y32, max_atoms=25)
         same = bool((np.asarray(rows.support) == support).all())
         assert same
         error = np.linalg.norm(rows.dense(40) - w) / np.linalg.norm(w)
@@ -339,7 +343,7 @@ def test_float32_is_right_on_the_rows_or_says_that_it_is_not():
         again = pursuit.scdp(X32.T @ X32, X32.T @ y32, max_atoms=25, initial=support)
         wrong = np.linalg.norm(again.dense(40) - w) / np.linalg.norm(w)
         assert wrong < 1e-3 or again.status == PRECISION_LOST
-        assert squared.condition.dtype == jnp.float32
+        assert again.condition.dtype == jnp.float32
 
 
 def test_the_estimate_of_the_condition_is_an_upper_bound_and_near():
@@ -400,8 +404,8 @@ def test_paths_that_end_early_say_what_was_reached():
     first = np.arange(20) == 0
     zero = pursuit.matching_pursuit(np.diag(1.0 - first), 1.0 * first, max_atoms=12)
     assert (zero.status, zero.size) == (TRUNCATED, 0)
-    X, y, _ = planted(100, 200, 8, seed=2)
-    cut = pursuit.stagewise_omp(X, y, max_atoms=40, max_stages=1)
+    X, y = noisy()
+    cut = pursuit.stagewise_omp(X, y, max_atoms=40, threshold=2.5, max_stages=3)
     assert cut.size < 40
     assert cut.status == EXHAUSTED
 
@@ -410,7 +414,7 @@ def test_precisions_are_not_mixed_in_silence(as_users_call):
     A, b = gram(*problem())
     path = pursuit.scdp(A, b.astype(np.float32), max_atoms=12)
     assert path.coefficients.dtype == np.float64
-    path = pursuit.scdp(A.astype(np.float32), np.ones(len(b), int), max_atoms=3)
+    path = pursuit.scdp(A[:5, :5].astype(np.float32), np.ones(5, int), max_atoms=5)
     assert path.coefficients.dtype == np.float32
     with pytest.raises(ValueError, match="A: expected columns of shape"):
         pursuit.scdp(lambda j: jnp.asarray(A)[j, :3], b, max_atoms=3, diagonal=np.diag(A))

@@ -44,12 +44,17 @@ def box(p, dtype="float64"):
 
 def scipy_points(objective, args, start, low, high, size, budget):
     """Return the points that SciPy evaluates; beyond the box the objective is reflected."""
-    compiled, points = jax.jit(objective), []
+    points = []
+
+    @jax.jit
+    def compiled(x):
+        inside = reflect(x, low, high)
+        return inside, objective(inside, args)
 
     def folded(x):
-        points.append(np.asarray(reflect(jnp.asarray(x), low, high)))
-        value = float(compiled(jnp.asarray(points[-1]), args))
-        return value if np.isfinite(value) else np.inf
+        inside, value = map(np.asarray, compiled(x))
+        points.append(inside)
+        return float(value) if np.isfinite(value) else np.inf
 
     edge = size * np.asarray(high - low)
     edge = np.where(start + edge <= high, edge, -edge)

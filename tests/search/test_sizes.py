@@ -298,8 +298,8 @@ def test_growing_ends_where_the_error_is_flat_or_time_runs_out(monkeypatch):
 
 def test_growing_ends_where_nothing_is_left_to_gain():
     X, _ = regression()
-    _, grown = tuned_sizes(X, np.zeros(len(X)), [2, 4, 8], "float64", stop_when_flat=True)
-    assert grown.sizes.tolist() == [2, 4]
+    _, grown = tuned_sizes(X, np.zeros(len(X)), [4, 12, 24], "float64", stop_when_flat=True)
+    assert grown.sizes.tolist() == [4, 12]
     np.testing.assert_array_equal(grown.errors, 0)
 
 

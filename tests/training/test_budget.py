@@ -105,7 +105,11 @@ def test_without_a_method_the_machine_is_distilled_to_the_budget():
 @pytest.mark.parametrize(
     ("method", "budget", "message"),
     [
-        (FixedSize(60), Budget(bytes=300), "bytes: expected at least [0-9]+, which the file"),
+        (
+            FixedSize(60, "uniform"),
+            Budget(bytes=300),
+            "bytes: expected at least [0-9]+, which the file",
+        ),
         (Dual(), Budget(bytes=3000), "method: expected a method whose number of prototypes"),
     ],
 )  # fmt: skip
@@ -132,6 +136,7 @@ def test_the_command_line_takes_a_budget(tmp_path, capsys):
     rows = [",".join(f"{v:.6f}" for v in (*x, y)) for x, y in zip(X, Y, strict=True)]
     table.write_text("\n".join(["a,b,c,d,y", *rows]))
     fit = ["fit", str(table), "--target", "y", "--out", str(out), "--quiet", "--evaluations", "2"]
-    assert main([*fit, "--method", "fixed-size", "--max-bytes", "6000", "--folds", "3"]) == 0
+    method = ["--method", "fixed-size", "--prototypes", "60"]
+    assert main([*fit, *method, "--max-bytes", "6000"]) == 0
     assert out.stat().st_size <= 6000
     assert f"costs           {out.stat().st_size} bytes" in capsys.readouterr().out

@@ -223,7 +223,7 @@ def test_the_command_line_resumes_until_the_model_is_saved(tmp_path, monkeypatch
     rows = np.column_stack([on_kills.X, on_kills.y])[:90]
     np.savetxt(table, rows, delimiter=",", header="a,b,c,y", comments="")
     command = ["fit", table, "--target", "y", "--stream", "--method", "fixed-size", "--folds", 3]
-    command += ["--evaluations", 3, "--quiet", "--checkpoint", path]
+    command += ["--prototypes", 10, "--evaluations", 3, "--quiet", "--checkpoint", path]
 
     def fitted(name):
         assert main([*map(str, command), "--out", str(tmp_path / name)]) == 0
