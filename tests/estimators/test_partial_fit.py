@@ -154,9 +154,9 @@ def test_rows_in_any_order_and_batches_of_any_size(k):
 
 @pytest.mark.parametrize("k", [None, pytest.param(4, marks=pytest.mark.slow)])
 def test_weights_are_repetitions_and_rows_of_weight_zero_may_hold_anything(k):
-    X, y, _ = rows(k)
+    X, y, w = rows(k)
     Machine = FixedSizeLSSVMRegressor if k is None else FixedSizeLSSVMClassifier
-    start = Machine(**OPTIONS).fit(X[:50], y[:50], ONE)
+    start = Machine(**OPTIONS).fit(X[:50], y[:50], w[:50])
     repeats = np.random.default_rng(0).integers(0, 3, 50)
     i = 50 + np.repeat(np.arange(50), repeats)
     repeated = copy.deepcopy(start).partial_fit(X[i], y[i])
@@ -194,18 +194,20 @@ def test_batches_take_the_precision_of_the_machine():
 
 
 def test_the_linear_machine_stays_in_the_primal():
-    X, y, _ = rows()
+    X, y, w = rows()
+    (A, yA, wA), (B, yB, wB) = split(X, y, w)
     options = {**OPTIONS, "lengthscale": "auto", "kernel": "linear"}
-    model = FixedSizeLSSVMRegressor(**options).fit(X[:50], y[:50]).partial_fit(X[50:], y[50:])
-    Phi = (X - X[:50].mean(axis=0)) / X[:50].std(axis=0)
-    solution = ridge(Phi, y, OPTIONS["C"], 0.0)
+    model = FixedSizeLSSVMRegressor(**options).fit(A, yA, wA).partial_fit(B, yB, wB)
+    mean = np.average(A, axis=0, weights=wA)
+    Phi = (X - mean) / np.sqrt(np.average((A - mean) ** 2, axis=0, weights=wA))
+    solution = ridge(Phi, y, OPTIONS["C"], 0.0, w)
     np.testing.assert_allclose(model.predict(X), Phi @ solution[:-1] + solution[-1], rtol=1e-9)
     assert model.dual_coef_.shape == (1,)
 
 
 def test_probabilities_keep_their_calibration():
-    X, y, _ = rows(2)
-    model = FixedSizeLSSVMClassifier(**OPTIONS).fit(X[:50], y[:50], ONE)
+    X, y, w = rows(2)
+    model = FixedSizeLSSVMClassifier(**OPTIONS).fit(X[:50], y[:50], w[:50])
 
     def inverse_temperatures():
         f, p = model.decision_function(X), model.predict_proba(X)[:, 1]
@@ -222,7 +224,7 @@ def test_probabilities_keep_their_calibration():
 
 def test_batches_of_many_sizes_compile_a_few_times():
     X, y, _ = rows(n=150)
-    model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], y[:50], ONE)
+    model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], y[:50], rows()[2][:50])
     with count_compilations() as compiled:
         for n in range(1, 130, 9):
             model.partial_fit(X[:n], y[:n])
@@ -242,7 +244,7 @@ WRONG = [
 
 
 def test_a_bad_batch_is_named_and_leaves_no_trace(as_users_call):
-    X, y, _ = rows(4)
+    X, y, _ = rows(2)
     model = FixedSizeLSSVMClassifier(**OPTIONS).fit(X[:50].astype(np.float32), y[:50])
     other = copy.deepcopy(model)
     for wrong, message in WRONG:
