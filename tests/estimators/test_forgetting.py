@@ -25,14 +25,6 @@ def batches(X, y, w):
     return [(X[a:b], y[a:b], w[a:b]) for a, b in itertools.pairwise(edges) if a < b]
 
 
-def hundred_rows(k=None):
-    """Return the beginning of `rows(k, n=130)`.
-
-    The first batch has then as many rows with weight in all tests, which share their programs.
-    """
-    return tuple(a[:100] for a in rows(k, n=130))
-
-
 def learnt(machine, parts, **options):
     for X, y, w in parts:
         machine.partial_fit(X, y, sample_weight=w, **options)
@@ -111,7 +103,7 @@ def test_classes_are_the_dense_solve_of_every_problem(scheme, way):
 
 @pytest.mark.parametrize("way", [{"half_life": 9.0}, {"window": 30}], ids=str)
 def test_batches_of_any_size_forget_the_same(way):
-    X, y, w = (a[:90] for a in hundred_rows())
+    X, y, w = rows(n=90)
     start = FixedSizeLSSVMRegressor(**OPTIONS).partial_fit(X[:50], y[:50], w[:50], **way)
     at_once = copy.deepcopy(start).partial_fit(X[50:], y[50:], w[50:], **way)
     singly = copy.deepcopy(start)
@@ -122,7 +114,7 @@ def test_batches_of_any_size_forget_the_same(way):
 
 
 def test_forgetting_all_is_a_fit_of_the_last_batch_and_nothing_is_more_rows():
-    X, y, w = hundred_rows()
+    X, y, w = rows()
     start = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], y[:50], w[:50])
     last, every, plain = (copy.deepcopy(start) for _ in range(3))
     last.partial_fit(X[50:], y[50:], forget=0.0)
@@ -165,7 +157,7 @@ def test_a_huge_row_that_leaves_the_window_is_subtracted_exactly():
     "scheme", ["one_versus_rest", pytest.param("one_versus_one", marks=pytest.mark.slow)]
 )
 def test_a_class_that_leaves_the_window_is_forgotten(scheme):
-    X, y, w = hundred_rows(4)
+    X, y, w = rows(4)
     y = np.where((np.arange(100) >= 50) & (y == "red"), "blue", y)
     w[50:] = 1
     model = FixedSizeLSSVMClassifier(**OPTIONS, multiclass=scheme)
@@ -186,7 +178,7 @@ def test_a_class_that_leaves_the_window_is_forgotten(scheme):
     [("float64", 1e-25), pytest.param("float32", 1e-3, marks=pytest.mark.slow)],
 )
 def test_a_class_forgotten_beyond_the_range_of_floats_does_no_harm(scheme, dtype, forget):
-    X, y, w = (a[:50] for a in hundred_rows(4))
+    X, y, w = rows(4, n=50)
     X = X.astype(dtype)
     model = FixedSizeLSSVMClassifier(**OPTIONS, multiclass=scheme).partial_fit(X, y, None, w)
     later = y != "red"
@@ -197,7 +189,7 @@ def test_a_class_forgotten_beyond_the_range_of_floats_does_no_harm(scheme, dtype
 
 
 def test_the_pure_function_forgets_like_the_estimator():
-    X, y, w = hundred_rows()
+    X, y, w = rows()
     for way in ({"factor": 0.5}, {"half_life": 20.0}, {"window": 30}):
         options = {"forget" if name == "factor" else name: value for name, value in way.items()}
         model = FixedSizeLSSVMRegressor(**OPTIONS)
@@ -213,7 +205,7 @@ def test_the_pure_function_forgets_like_the_estimator():
 
 
 def test_a_pickled_window_goes_on():
-    X, y, w = hundred_rows(4)
+    X, y, w = rows(4)
     model = FixedSizeLSSVMClassifier(**OPTIONS)
     model.partial_fit(X[:50], y[:50], sample_weight=w[:50], window=40)
     again = pickle.loads(pickle.dumps(model))
@@ -225,7 +217,7 @@ def test_a_pickled_window_goes_on():
 
 
 def test_progressive_scores_are_errors_before_learning():
-    X, y, w = hundred_rows(4)
+    X, y, w = rows(4)
     parts = batches(X, y, w)
     one = FixedSizeLSSVMClassifier(**OPTIONS)
     score = one.progressive_score(parts, classes=np.unique(y), forget=0.8)
@@ -245,9 +237,9 @@ def test_progressive_scores_are_errors_before_learning():
 
 
 def test_progressive_scores_of_numbers_and_of_a_machine_that_is_fitted():
-    X, y, w = hundred_rows()
+    X, y, w = rows()
     Y = np.stack([y, 2 * y], axis=1)
-    model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], Y[:50])
+    model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], Y[:50], w[:50])
     error = np.mean(np.square(model.predict(X[50:]) - Y[50:]))
     score = model.progressive_score([(X[50:], Y[50:])])
     np.testing.assert_allclose(score.errors, [error])
@@ -258,7 +250,7 @@ def test_progressive_scores_of_numbers_and_of_a_machine_that_is_fitted():
     assert np.isnan(first.overall)
     with pytest.raises(ValueError, match=r"y: expected shape \(50, 2\)"):
         model.progressive_score([(X[50:], y[50:])])
-    X, y, w = hundred_rows(4)
+    X, y, w = rows(4)
     labels = FixedSizeLSSVMClassifier(**OPTIONS).fit(X[:50], y[:50], w[:50])
     with pytest.raises(ValueError, match=r"y: expected labels among \['blue', .*\], got"):
         labels.progressive_score([(X, np.zeros(100, int))])
@@ -278,7 +270,7 @@ WRONG = [
 
 
 def test_wrong_options_are_named_and_leave_no_trace(as_users_call):
-    X, y, w = hundred_rows()
+    X, y, w = rows()
     model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], y[:50], w[:50])
     before = model.predict(X)
     for options, message in WRONG:

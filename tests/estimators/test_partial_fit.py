@@ -28,14 +28,19 @@ LEFT_OUT = np.array([[1.0, 1, 0], [-1, 1, 1], [0, -1, 1], [-1, 0, -1]])
 
 
 def rows(k=None, n=100, seed=0):
-    """Return inputs in different units, targets (names of classes if `k` is given) and weights."""
+    """Return inputs in different units, targets (names of classes if `k` is given) and weights.
+
+    The first weights do not depend on `n`. So batches with equal numbers of rows have equal numbers
+    of rows with weight too, and tests share their programs.
+    """
+    w = np.random.default_rng([seed, 1]).choice([0.0, 1.0, 2.5], n)
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, 3))
     y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.1 * rng.standard_normal(n)
     if k is not None:
         edges = np.quantile(y, np.arange(1, k) / k)
         y = np.array(["red", "green", "blue", "grey"])[np.searchsorted(edges, y)]
-    return X * [1.0, 10.0, 0.1] + [0.0, 5.0, 0.0], y, rng.choice([0.0, 1.0, 2.5], n)
+    return X * [1.0, 10.0, 0.1] + [0.0, 5.0, 0.0], y, w
 
 
 def dense(model, first, weights_of_first, X, target, weights, X_new):
@@ -114,7 +119,7 @@ def test_classification_is_the_dense_solve_of_every_problem(k, scheme, unseen):
     X, y, w = rows(k)
     if unseen and k == 4:  # the first batch has two classes of four: one pair has no rows at all
         early = np.isin(y, ["blue", "red"])
-        X, y, w = (np.concatenate([a[early], a[~early]]) for a in (X, y, w))
+        X, y = (np.concatenate([a[early], a[~early]]) for a in (X, y))
     (A, yA, wA), (B, yB, wB) = split(X, y, w)
     factor = {"red": 3.0, "green": 0.5}
     model = FixedSizeLSSVMClassifier(**OPTIONS, multiclass=scheme, class_weight=factor)
@@ -223,8 +228,8 @@ def test_probabilities_keep_their_calibration():
 
 
 def test_batches_of_many_sizes_compile_a_few_times():
-    X, y, _ = rows(n=150)
-    model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], y[:50], rows()[2][:50])
+    X, y, w = rows(n=150)
+    model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], y[:50], w[:50])
     with count_compilations() as compiled:
         for n in range(1, 130, 9):
             model.partial_fit(X[:n], y[:n])
