@@ -559,7 +559,7 @@ def test_machines_of_all_sizes_are_saved(tmp_path, kind):
 def test_a_cast_in_memory_is_the_cast_of_a_file(tmp_path):
     model, X = model_of_sizes("nested")
     errors = conformal_scores(np.random.default_rng(0).uniform(size=60))
-    model = dataclasses.replace(model, conformal=errors)
+    model = dataclasses.replace(model, path=model.path.compact(), conformal=errors)
     model.save(tmp_path / "model")
     loaded, cast = jsparse.load(tmp_path / "model", dtype="float32"), model.astype("float32")
     for a, b in zip(jax.tree.leaves(loaded), jax.tree.leaves(cast), strict=True):
