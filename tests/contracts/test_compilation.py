@@ -149,7 +149,9 @@ def test_an_estimator_compiles_nothing_for_another_number_of_rows():
 
 
 def test_warming_up_compiles_what_a_run_needs(capsys):
-    options = {"task": "classification", "folds": 3, "method": jsparse.FixedSize(6)}
+    # That other selections share their programs is tested above.
+    method = jsparse.FixedSize(6, selection="uniform")
+    options = {"task": "classification", "folds": 3, "method": method}
     first = jsparse.warm_up(75, 2, classes=3, C=np.array([1.0, 9.0]), **options)
     assert first.programs > 0
     assert "ready for about 75 rows" in capsys.readouterr().err

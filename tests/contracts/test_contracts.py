@@ -152,7 +152,7 @@ def with_rows_of_weight_zero(X, y):
 
 @pytest.mark.parametrize(("name", "task"), fast_only(CASES, ("dual", "regression")))
 def test_training_does_not_see_rows_of_weight_zero(name, task):
-    X, y = rows(task, n=31)
+    X, y = rows(task, n=59)  # uneven folds, and the programs of 60 rows
     wide_X, wide_y, w, real_rows = with_rows_of_weight_zero(X, y)
     alone = trained(name, task, X, y)
     result = trained(name, task, wide_X, wide_y, weights=w)
@@ -160,9 +160,9 @@ def test_training_does_not_see_rows_of_weight_zero(name, task):
     np.testing.assert_allclose(result.cv_error, alone.cv_error, rtol=1e-9)
     np.testing.assert_allclose(result.expansion(X), alone.expansion(X), rtol=1e-7, atol=1e-9)
     np.testing.assert_array_equal(result.predict(X), alone.predict(X))
-    assert result.n_rows == 31
+    assert result.n_rows == 59
     # Results by row are in the order of the caller's rows.
-    assert len(result.out_of_fold) == 35
+    assert len(result.out_of_fold) == 63
     assert np.isnan(np.delete(result.out_of_fold, real_rows, axis=0)).all()
     np.testing.assert_allclose(
         result.out_of_fold[real_rows], alone.out_of_fold, rtol=1e-7, atol=1e-9

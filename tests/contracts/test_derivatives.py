@@ -636,17 +636,21 @@ def test_every_claim_is_checked():
 
 def near_duplicates(name):
     """Return rows, of which two nearly coincide, and a prediction or score by their weights."""
-    X = jnp.array([[0.0], [0.01], [1.0], [3.0], [1.0], [2.0]])
-    y, kernel, at = jnp.array([1, 1.01, 5, 2, 4, 0.0]), RBF(1.0), jnp.array([[0.7]])
-    three, C = (X[:3], y[:3]), jnp.array(10.0)
-    rows = Nystroem(kernel, X[:2]), C[None], X, y, folds_from_assignment(np.arange(6) // 3)
+    X = np.array([[0.0], [0.01], [1.0], [3.0], [1.0], [2.0]])
+    y, kernel, at = np.array([1, 1.01, 5, 2, 4, 0.0]), RBF(1.0), np.array([[0.7]])
+    three, C = (X[:3], y[:3]), np.array(10.0)
+    folds = folds_from_assignment(np.arange(6) // 3)
+
+    def score(w):
+        return cross_validate(Nystroem(kernel, X[:2]), C[None], X, y, folds, w).scores[0]
+
     return {
         "fixed size": (
             X[:3],
             lambda w: fixed_size.fit(kernel, X[:2], C, *three, w).expansion(at)[0],
         ),
         "dual": (X[:3], lambda w: dual.fit(kernel, C, *three, w).expansion(at)[0]),
-        "cross-validation": (X, lambda w: cross_validate(*rows, w).scores[0]),
+        "cross-validation": (X, score),
     }[name]
 
 

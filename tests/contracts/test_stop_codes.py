@@ -168,9 +168,10 @@ def test_validation_reports_one_path_that_is_exhausted(monkeypatch, fresh):
 
     monkeypatch.setattr(scdp, "select", select)
     X, assignment = rows(), np.arange(30) % 3
-    y, folds = jnp.where(assignment == 0, X[:, 0], 0), folds_from_assignment(assignment)
+    y, folds = np.where(assignment == 0, X[:, 0], 0), folds_from_assignment(assignment)
     C = jnp.asarray([1.0, 10.0])
-    cv = jsparse.validate(jsparse.SCDP(3), RBF(1.0), X[:6], C, X, y, folds, metric="mse")
+    rest = jnp.asarray(y), folds
+    cv = jsparse.validate(jsparse.SCDP(3), RBF(1.0), X[:6], C, X, *rest, metric="mse")
     np.testing.assert_array_equal(cv.status, EXHAUSTED)
 
 
@@ -191,26 +192,32 @@ def test_one_failed_problem_fails_the_fit_of_several_classes():
 def test_one_failed_problem_fails_leave_one_out():
     """The third class lies so far away that its kernel values round by more than 1/C."""
     labels = np.arange(30) % 3
-    X, C, folds = rows(), jnp.asarray([1e4]), folds_from_assignment(np.arange(30))
-    far = X * jnp.asarray(np.where(labels == 2, 1e6, 1.0))[:, None]
+    X, C, folds = np.asarray(rows()), jnp.asarray([1e4]), folds_from_assignment(np.arange(30))
+    far = X * np.where(labels == 2, 1e6, 1.0)[:, None]
     code = output_code("one_versus_one", 3)
     for Z, end in ((X, CONVERGED), (far, PRECISION_LOST)):
-        data = Z, jnp.asarray(labels, jnp.int32), folds
+        data = jnp.asarray(Z), jnp.asarray(labels, jnp.int32), folds
         cv = jsparse.validate(
             jsparse.Dual(), Linear(), None, C, *data, metric="misclassification", code=code
         )
         np.testing.assert_array_equal(cv.status, end)
     first = labels < 2
-    _, alone = dual.leave_one_out(Linear(), C, far[first], X[first, 0])
+    _, alone = dual.leave_one_out(Linear(), C, *jax.device_put((far[first], X[first, 0])))
     np.testing.assert_array_equal(alone, CONVERGED)
 
 
 def test_the_status_of_a_size_joins_targets_and_the_path_up_to_the_size():
-    X = rows()
-    y = jnp.stack([X[:, 0], X[:, 1]], axis=1)
-    path = scdp.fit(RBF(1.0), X[:6], 1.0, X, y, max_prototypes=4, selection="separate")
+    X = np.asarray(rows())
+    y = np.stack([X[:, 0], X[:, 1]], axis=1)
+    Z, X, y = jax.device_put((X[:6], X, y))
+    path = scdp.fit(RBF(1.0), Z, 1.0, X, y, max_prototypes=4, selection="separate")
     np.testing.assert_array_equal(path.info["path_status"], COMPLETED)
     np.testing.assert_array_equal(path.info["coefficient_status"], CONVERGED)
+
+    def changed(name, place, value):
+        array = np.array(path.info[name])
+        array[place] = value
+        return jax.device_put(array)
 
     def statuses(**changes):
         parts = {"support": path.support, "coefficients": path.coefficients}
@@ -220,13 +227,13 @@ def test_the_status_of_a_size_joins_targets_and_the_path_up_to_the_size():
 
     assert statuses() == [path.status_at(size) for size in (1, 2, 3, 4)] == [COMPLETED] * 4
     for bad in BAD:
-        joined = statuses(path_status=path.info["path_status"].at[1].set(bad))
+        joined = statuses(path_status=changed("path_status", 1, bad))
         # INDEFINITE ended the path after its last prototype, so shorter machines are good.
         assert joined == [COMPLETED if bad == INDEFINITE else bad] * 3 + [bad]
-    exhausted = path.info["coefficient_status"].at[1, 1].set(EXHAUSTED)
+    exhausted = changed("coefficient_status", (1, 1), EXHAUSTED)
     joined = statuses(coefficient_status=exhausted)
     assert joined == [COMPLETED, EXHAUSTED, COMPLETED, COMPLETED]
-    error = path.info["coefficient_error"].at[0, 1].set(1.0)
+    error = changed("coefficient_error", (0, 1), 1.0)
     assert statuses(coefficient_status=exhausted, coefficient_error=error)[1] == PRECISION_LOST
 
 

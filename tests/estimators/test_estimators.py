@@ -145,7 +145,8 @@ def cancer():
 def tuned(cancer):
     X, y = cancer
     with jax.enable_x64(False):
-        return FixedSizeLSSVMClassifier(60, random_state=0).fit(X[:400], y[:400])
+        machine = FixedSizeLSSVMClassifier(60, selection="uniform", random_state=0)
+        return machine.fit(X[:400], y[:400])
 
 
 def test_attributes_calibrated_probabilities_pickles_and_clones(cancer, tuned):
@@ -333,7 +334,7 @@ def test_a_search_may_be_ended_by_time_and_be_an_object(cancer):
 
 def test_more_prototypes_than_rows_are_capped_with_both_numbers_said():
     X, y = load_iris(return_X_y=True)
-    X, y = X[::5], y[::5]
+    X, y = X[::5], y[::5] > 0
     with pytest.warns(
         UserWarning, match="n_prototypes: 200 is more than 30 rows.*30 is taken"
     ) as caught:

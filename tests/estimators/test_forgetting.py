@@ -157,11 +157,12 @@ def test_a_huge_row_that_leaves_the_window_is_subtracted_exactly():
     "scheme", ["one_versus_rest", pytest.param("one_versus_one", marks=pytest.mark.slow)]
 )
 def test_a_class_that_leaves_the_window_is_forgotten(scheme):
-    X, y, _ = rows(4)
+    X, y, w = rows(4)
     y = np.where((np.arange(100) >= 50) & (y == "red"), "blue", y)
+    w[50:] = 1
     model = FixedSizeLSSVMClassifier(**OPTIONS, multiclass=scheme)
     for part in (slice(50), slice(50, 75), slice(75, 100)):
-        model.partial_fit(X[part], y[part], window=45)
+        model.partial_fit(X[part], y[part], sample_weight=w[part], window=45)
     numbers = np.searchsorted(model.classes_, y[55:])
     targets = output_code(scheme, 4).matrix[numbers].T
     expected = [dense(model, X[55:], target, np.abs(target), X) for target in targets]
@@ -177,9 +178,9 @@ def test_a_class_that_leaves_the_window_is_forgotten(scheme):
     [("float64", 1e-25), pytest.param("float32", 1e-3, marks=pytest.mark.slow)],
 )
 def test_a_class_forgotten_beyond_the_range_of_floats_does_no_harm(scheme, dtype, forget):
-    X, y, _ = rows(4, n=50)
+    X, y, w = rows(4, n=50)
     X = X.astype(dtype)
-    model = FixedSizeLSSVMClassifier(**OPTIONS, multiclass=scheme).partial_fit(X, y)
+    model = FixedSizeLSSVMClassifier(**OPTIONS, multiclass=scheme).partial_fit(X, y, None, w)
     later = y != "red"
     for _ in range(30):  # the factors leave the range of the floats after 15 batches
         model.partial_fit(X[later], y[later], forget=forget)
@@ -204,8 +205,9 @@ def test_the_pure_function_forgets_like_the_estimator():
 
 
 def test_a_pickled_window_goes_on():
-    X, y, _ = rows(4)
-    model = FixedSizeLSSVMClassifier(**OPTIONS).partial_fit(X[:50], y[:50], window=40)
+    X, y, w = rows(4)
+    model = FixedSizeLSSVMClassifier(**OPTIONS)
+    model.partial_fit(X[:50], y[:50], sample_weight=w[:50], window=40)
     again = pickle.loads(pickle.dumps(model))
     for machine in (model, again):
         for a in (50, 60, 70):
@@ -235,20 +237,21 @@ def test_progressive_scores_are_errors_before_learning():
 
 
 def test_progressive_scores_of_numbers_and_of_a_machine_that_is_fitted():
-    X, y, _ = rows()
+    X, y, w = rows()
     Y = np.stack([y, 2 * y], axis=1)
-    model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], Y[:50])
+    model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], Y[:50], w[:50])
     error = np.mean(np.square(model.predict(X[50:]) - Y[50:]))
     score = model.progressive_score([(X[50:], Y[50:])])
     np.testing.assert_allclose(score.errors, [error])
     assert score.metric == "mse"
     with pytest.raises(ValueError, match="stream: expected at least one batch"):
         model.progressive_score([])
-    first = FixedSizeLSSVMRegressor(**OPTIONS).progressive_score([(X[:50], y[:50])])
+    first = FixedSizeLSSVMRegressor(**OPTIONS).progressive_score([(X[:50], y[:50], w[:50])])
     assert np.isnan(first.overall)
     with pytest.raises(ValueError, match=r"y: expected shape \(50, 2\)"):
         model.progressive_score([(X[50:], y[50:])])
-    labels = FixedSizeLSSVMClassifier(**OPTIONS).fit(X[:50], rows(4)[1][:50])
+    X, y, w = rows(4)
+    labels = FixedSizeLSSVMClassifier(**OPTIONS).fit(X[:50], y[:50], w[:50])
     with pytest.raises(ValueError, match=r"y: expected labels among \['blue', .*\], got"):
         labels.progressive_score([(X, np.zeros(100, int))])
 
@@ -267,8 +270,8 @@ WRONG = [
 
 
 def test_wrong_options_are_named_and_leave_no_trace(as_users_call):
-    X, y, _ = rows()
-    model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], y[:50])
+    X, y, w = rows()
+    model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], y[:50], w[:50])
     before = model.predict(X)
     for options, message in WRONG:
         with pytest.raises(ValueError, match=message):

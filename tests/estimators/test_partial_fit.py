@@ -28,14 +28,19 @@ LEFT_OUT = np.array([[1.0, 1, 0], [-1, 1, 1], [0, -1, 1], [-1, 0, -1]])
 
 
 def rows(k=None, n=100, seed=0):
-    """Return inputs in different units, targets (names of classes if `k` is given) and weights."""
+    """Return inputs in different units, targets (names of classes if `k` is given) and weights.
+
+    The first weights do not depend on `n`. So batches with equal numbers of rows have equal numbers
+    of rows with weight too, and tests share their programs.
+    """
+    w = np.random.default_rng([seed, 1]).choice([0.0, 1.0, 2.5], n)
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, 3))
     y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.1 * rng.standard_normal(n)
     if k is not None:
         edges = np.quantile(y, np.arange(1, k) / k)
         y = np.array(["red", "green", "blue", "grey"])[np.searchsorted(edges, y)]
-    return X * [1.0, 10.0, 0.1] + [0.0, 5.0, 0.0], y, rng.choice([0.0, 1.0, 2.5], n)
+    return X * [1.0, 10.0, 0.1] + [0.0, 5.0, 0.0], y, w
 
 
 def dense(model, first, weights_of_first, X, target, weights, X_new):
@@ -114,7 +119,7 @@ def test_classification_is_the_dense_solve_of_every_problem(k, scheme, unseen):
     X, y, w = rows(k)
     if unseen and k == 4:  # the first batch has two classes of four: one pair has no rows at all
         early = np.isin(y, ["blue", "red"])
-        X, y, w = (np.concatenate([a[early], a[~early]]) for a in (X, y, w))
+        X, y = (np.concatenate([a[early], a[~early]]) for a in (X, y))
     (A, yA, wA), (B, yB, wB) = split(X, y, w)
     factor = {"red": 3.0, "green": 0.5}
     model = FixedSizeLSSVMClassifier(**OPTIONS, multiclass=scheme, class_weight=factor)
@@ -154,9 +159,9 @@ def test_rows_in_any_order_and_batches_of_any_size(k):
 
 @pytest.mark.parametrize("k", [None, pytest.param(4, marks=pytest.mark.slow)])
 def test_weights_are_repetitions_and_rows_of_weight_zero_may_hold_anything(k):
-    X, y, _ = rows(k)
+    X, y, w = rows(k)
     Machine = FixedSizeLSSVMRegressor if k is None else FixedSizeLSSVMClassifier
-    start = Machine(**OPTIONS).fit(X[:50], y[:50], ONE)
+    start = Machine(**OPTIONS).fit(X[:50], y[:50], w[:50])
     repeats = np.random.default_rng(0).integers(0, 3, 50)
     i = 50 + np.repeat(np.arange(50), repeats)
     repeated = copy.deepcopy(start).partial_fit(X[i], y[i])
@@ -194,18 +199,20 @@ def test_batches_take_the_precision_of_the_machine():
 
 
 def test_the_linear_machine_stays_in_the_primal():
-    X, y, _ = rows()
+    X, y, w = rows()
+    (A, yA, wA), (B, yB, wB) = split(X, y, w)
     options = {**OPTIONS, "lengthscale": "auto", "kernel": "linear"}
-    model = FixedSizeLSSVMRegressor(**options).fit(X[:50], y[:50]).partial_fit(X[50:], y[50:])
-    Phi = (X - X[:50].mean(axis=0)) / X[:50].std(axis=0)
-    solution = ridge(Phi, y, OPTIONS["C"], 0.0)
+    model = FixedSizeLSSVMRegressor(**options).fit(A, yA, wA).partial_fit(B, yB, wB)
+    mean = np.average(A, axis=0, weights=wA)
+    Phi = (X - mean) / np.sqrt(np.average((A - mean) ** 2, axis=0, weights=wA))
+    solution = ridge(Phi, y, OPTIONS["C"], 0.0, w)
     np.testing.assert_allclose(model.predict(X), Phi @ solution[:-1] + solution[-1], rtol=1e-9)
     assert model.dual_coef_.shape == (1,)
 
 
 def test_probabilities_keep_their_calibration():
-    X, y, _ = rows(2)
-    model = FixedSizeLSSVMClassifier(**OPTIONS).fit(X[:50], y[:50], ONE)
+    X, y, w = rows(2)
+    model = FixedSizeLSSVMClassifier(**OPTIONS).fit(X[:50], y[:50], w[:50])
 
     def inverse_temperatures():
         f, p = model.decision_function(X), model.predict_proba(X)[:, 1]
@@ -221,8 +228,8 @@ def test_probabilities_keep_their_calibration():
 
 
 def test_batches_of_many_sizes_compile_a_few_times():
-    X, y, _ = rows(n=150)
-    model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], y[:50], ONE)
+    X, y, w = rows(n=150)
+    model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], y[:50], w[:50])
     with count_compilations() as compiled:
         for n in range(1, 130, 9):
             model.partial_fit(X[:n], y[:n])
@@ -242,7 +249,7 @@ WRONG = [
 
 
 def test_a_bad_batch_is_named_and_leaves_no_trace(as_users_call):
-    X, y, _ = rows(4)
+    X, y, _ = rows(2)
     model = FixedSizeLSSVMClassifier(**OPTIONS).fit(X[:50].astype(np.float32), y[:50])
     other = copy.deepcopy(model)
     for wrong, message in WRONG:

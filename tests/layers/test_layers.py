@@ -159,8 +159,12 @@ def test_pure_functions_are_the_head():
     )
     loss, gradient = jax.jit(jax.value_and_grad(pure.loss))(params, F, y, w)
     np.testing.assert_allclose(loss, loss_of(head, F, y, w), rtol=1e-9)
-    fits = (lambda: pure.fit(params, F, y), lambda: head.fit(F, y))
-    probabilities = (jax.jit(lambda fit=fit: fit().predict_proba(F))() for fit in fits)
+
+    @jax.jit
+    def fits(params, head):
+        return pure.fit(params, F, y).predict_proba(F), head.fit(F, y).predict_proba(F)
+
+    probabilities = fits(params, head)
     np.testing.assert_allclose(*probabilities, rtol=1e-7)
     assert jax.tree.structure(gradient) == jax.tree.structure(params)
 
@@ -171,7 +175,8 @@ def test_a_network_is_trained_through_the_head(dtype):
     X = rng.standard_normal((96, 6)).astype(dtype)
     y = np.sin(3 * X[:, 0] * X[:, 1])
     network = eqx.nn.MLP(6, 2, 16, 1, key=jax.random.key(0), dtype=dtype)
-    head = layers.KernelHead.from_features(jax.vmap(network)(X), 12, key=0)
+    features_of = eqx.filter_jit(lambda network, X: jax.vmap(network)(X))
+    head = layers.KernelHead(features_of(network, X)[:12], RBF(np.asarray(1.0, dtype)))
     model, adam = (network, head), optax.adam(0.02)
     arrays, static = eqx.partition(model, eqx.is_inexact_array)
 
@@ -193,8 +198,7 @@ def test_a_network_is_trained_through_the_head(dtype):
     assert np.isfinite(values).all()
     assert min(values) < 0.5 * values[0]
     network, head = eqx.combine(arrays, static)
-    features = jax.vmap(network)(X)
-    fitted = jax.jit(lambda F, y: head.fit(F, y)(F))(features, y)
+    fitted = jax.jit(lambda F, y: head.fit(F, y)(F))(features_of(network, X), y)
     assert fitted.dtype == dtype
 
 
@@ -234,11 +238,11 @@ def test_a_head_constructed_under_jit_is_the_head_constructed_outside(kernel):
 def test_a_traced_class_number_out_of_range_gives_nan():
     F, labels, w = problem(classes=3)
     head = head_of(F, 3)
-    loss, fit = jax.jit(lambda *a: head.loss(F, *a)), jax.jit(lambda *a: head.fit(F, *a))
-    assert np.isfinite(loss(labels, w))
+    fit = jax.jit(lambda *a: head.fit(F, *a))
+    assert np.isfinite(loss_of(head, F, labels, w))
     for wrong in (-1, 3):
         bad = labels.at[4].set(wrong)
-        assert np.isnan(loss(bad, w))
+        assert np.isnan(loss_of(head, F, bad, w))
         machine = fit(bad, w)
         assert np.isnan(machine(F)).all()
         assert machine.status == NOT_FINITE
@@ -257,12 +261,17 @@ def test_a_machine_takes_one_row_and_works_under_jit_itself(classes):
     machine = head_of(F, classes).fit(F, y)
     assert machine.status == CONVERGED
     row = np.asarray(F)[2]
-    for method in (machine, machine.predict, *([machine.predict_proba] if classes else [])):
-        table = method(F)
-        compiled = jax.jit(method)
-        np.testing.assert_allclose(compiled(F), table, rtol=1e-9)
-        np.testing.assert_allclose(jax.jit(jax.vmap(method))(F), table, rtol=1e-9)
-        np.testing.assert_allclose(compiled(row), np.asarray(table)[2], rtol=1e-9)
+    methods = (machine, machine.predict, *([machine.predict_proba] if classes else []))
+
+    @jax.jit
+    def compiled(F, row):
+        return [(method(F), jax.vmap(method)(F), method(row)) for method in methods]
+
+    for method, (whole, each, one) in zip(methods, compiled(F, row), strict=True):
+        table = np.asarray(method(F))
+        np.testing.assert_allclose(whole, table, rtol=1e-9)
+        np.testing.assert_allclose(each, table, rtol=1e-9)
+        np.testing.assert_allclose(one, table[2], rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +293,10 @@ def test_a_machine_takes_one_row_and_works_under_jit_itself(classes):
         (lambda F, y: head_of(F, 3).loss(F, y > 0), "targets: expected class numbers, integers"),
         (lambda F, y: head_of(F, 3).loss(F, y), "targets: expected class numbers, integers"),
         (lambda F, y: head_of(F, 3).loss(F, jnp.full(N, 3)), "targets: expected class numbers"),
-        (lambda F, y: head_of(F).fit(F, y).predict_proba(F), "predict_proba: expected a head"),
+        (
+            lambda F, y: jax.eval_shape(head_of(F).fit, F, y).predict_proba(F),
+            "predict_proba: expected a head",
+        ),
         (lambda F, y: layers.KernelHead.from_features(F, N + 1, key=0), "n_prototypes: expected"),
     ],
 )

@@ -221,7 +221,7 @@ def values_of_folds(trained):
         pytest.param(SMALL, LABELS, {"multiclass": "one_versus_one"}, marks=pytest.mark.slow),
         pytest.param(Robust(12), NUMBERS, {}, marks=pytest.mark.slow),
         pytest.param(SCDP(max_prototypes=6), NUMBERS, {}, marks=pytest.mark.slow),
-        (SparseRidge(4, max_iterations=20), NUMBERS, {}),
+        (SparseRidge(4, max_iterations=20, selection="uniform"), NUMBERS, {}),
     ],
 )
 def test_machines_of_the_folds_give_the_values_out_of_fold(method, y, options, tmp_path):

@@ -139,11 +139,15 @@ def test_traced_answers_are_those_of_numpy(kind, dtype):
             expected = answer(X)
             assert isinstance(expected, np.ndarray)
             assert isinstance(answer(inputs), np.ndarray)  # outside of a trace
-            traced = jax.jit(answer)(inputs)
+
+            @jax.jit
+            def compiled(inputs, row, answer=answer):
+                constant = answer(X)  # rows that are a constant
+                return answer(inputs), answer(row), jax.vmap(answer)(inputs), constant
+
+            traced, one, each, within = compiled(inputs, X[0])
             assert isinstance(traced, jax.Array)
             assert traced.dtype == dtype
-            one, each = jax.jit(answer)(inputs[0]), jax.jit(jax.vmap(answer))(inputs)
-            within = jax.jit(lambda answer=answer: answer(X))()  # rows that are a constant
             for ours, theirs in (
                 (traced, expected), (one, expected[0]), (each, expected), (within, expected),
             ):  # fmt: skip
@@ -159,9 +163,14 @@ def test_traced_answers_are_those_of_numpy(kind, dtype):
 def test_gradients_are_those_of_finite_differences(kind):
     model, X = classifier(kind), rows(4)
     direction, h = np.random.default_rng(5).standard_normal((4, D)), 1e-5
-    for answer in answers(model):
-        weights = np.random.default_rng(3).standard_normal(answer(X).shape)
-        slope = jax.jit(jax.grad(lambda X, f=answer, w=weights: jnp.sum(f(X) * w)))(X)
+    functions = answers(model)
+    each = [np.random.default_rng(3).standard_normal(f(X).shape) for f in functions]
+
+    def totals(X):
+        return [jnp.sum(f(X) * weights) for f, weights in zip(functions, each, strict=True)]
+
+    slopes = jax.jit(jax.jacrev(totals))(X)
+    for answer, weights, slope in zip(functions, each, slopes, strict=True):
         change = np.sum((answer(X + h * direction) - answer(X - h * direction)) * weights)
         np.testing.assert_allclose(
             np.sum(np.asarray(slope) * direction), change / (2 * h), rtol=1e-5, atol=1e-8
@@ -208,9 +217,8 @@ def test_exported_answers_are_those_of_the_model(kind, dtype):
 def test_intervals_and_sets_within_jax(task, method, folds):
     model, X = a_model(RBF(1.3), task, folds=folds), rows(7)
     answer = getattr(model, method)
-    traced = jax.jit(answer)(jnp.asarray(X))
+    traced, each = jax.jit(lambda X: (answer(X), jax.vmap(answer)(X)))(X)
     np.testing.assert_allclose(traced, answer(X), rtol=1e-10)
-    each = jax.jit(jax.vmap(answer))(jnp.asarray(X))
     np.testing.assert_allclose(each, traced, rtol=1e-10)
     with pytest.raises(ValueError, match="expected a model that the traced function closes"):
         jax.jit(lambda model, X: getattr(model, method)(X))(model, X)

@@ -1,5 +1,6 @@
 """Saved models predict the same to the last bit; every bad file is refused with its reason."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -26,6 +27,7 @@ import jsparse
 from jsparse import Model, kernels, load, save, serialization
 from jsparse._status import PrecisionWarning
 from jsparse.cli.main import main
+from jsparse.conformal import conformal_scores
 from jsparse.expansion import KernelExpansion
 from jsparse.multiclass import output_code
 from jsparse.scaling import standardize
@@ -555,10 +557,9 @@ def test_machines_of_all_sizes_are_saved(tmp_path, kind):
 
 
 def test_a_cast_in_memory_is_the_cast_of_a_file(tmp_path):
-    rng = np.random.default_rng(0)
-    X, y = rng.uniform(size=(60, 2)), np.arange(60) % 2
-    options = {"task": "classification", "method": jsparse.KSP(4), "key": 0}
-    model = jsparse.train(X, y, search=jsparse.Profile(2), **options).model
+    model, X = model_of_sizes("nested")
+    errors = conformal_scores(np.random.default_rng(0).uniform(size=60))
+    model = dataclasses.replace(model, path=model.path.compact(), conformal=errors)
     model.save(tmp_path / "model")
     loaded, cast = jsparse.load(tmp_path / "model", dtype="float32"), model.astype("float32")
     for a, b in zip(jax.tree.leaves(loaded), jax.tree.leaves(cast), strict=True):
