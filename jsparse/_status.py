@@ -73,7 +73,9 @@ def status_of(failed: Bool[Array, "*b"], imprecise: Bool[Array, "*b"]) -> Int[Ar
     return jnp.where(failed, jnp.int32(NOT_FINITE), code)
 
 
-def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None:
+def check(
+    status: Int[Array, "*b"] | Int[np.ndarray, "*b"] | int, what: str = "the computation"
+) -> None:
     """Raise NumericalError for statuses of failure, and warn of other bad ones; outside `jit` only.
 
     Args:
