@@ -111,7 +111,7 @@ class FewPrototypes(Sized):
         return surrogate_stages(surrogate, problem, search)
 
     def largest_system(self, n_rows: int) -> int:
-        """See `Method.largest_system`: that of the surrogate machine, if there is one."""
+        """See `Method.largest_system`: the surrogate machine has it, if there is one."""
         return self.largest * (ROWS_FOR_EACH_PROTOTYPE if self.optimises_prototypes else 1)
 
     @abc.abstractmethod

@@ -82,7 +82,7 @@ class ReducedSetSVM(FewPrototypes):
         return "all"
 
     def largest_system(self, n_rows: int) -> int:
-        """See `Method.largest_system`: that of the large machine, or of the surrogate."""
+        """See `Method.largest_system`: the large machine or the surrogate has it."""
         large = n_rows if self.large_prototypes is None else self.large_prototypes
         return max(large, super().largest_system(n_rows))
 

@@ -212,7 +212,7 @@ def descents(kind):
     return method, lambda *C: [*method.fits_over_C(KERNEL, Z, np.array(C), rows)], rows, Z
 
 
-# The validation of all is that of `DirectMethod`.
+# All are validated by `DirectMethod.fits_over_C`.
 DIRECT = [
     jsparse.SLMC,
     *(
