@@ -146,7 +146,7 @@ class RVM(Method):
     ) -> Family:
         """See `fit` of this module; `C` has no effect. Unused candidates are dropped."""
         assert points is not None
-        return _fit_rows(self, kernel, points, rows, like(self.tolerance, rows.X))
+        return _fit_rows(self, kernel, points, rows, _tolerance(self, rows.X))
 
     def fits_over_C(
         self, kernel: Kernel, points: PointTable, C: Float[np.ndarray, " s *l"], rows: Rows,
@@ -160,9 +160,9 @@ class RVM(Method):
         """
         assert points is not None
         is_rough = systems_at_once() == 1 and _likelihood(self, rows) == "logistic"
-        factor = ROUGH_FACTOR if is_rough else 1
+        tolerance = _tolerance(self, rows.X, ROUGH_FACTOR if is_rough else 1)
         for _ in C:
-            yield _fit_rows(self, kernel, points, rows, factor * like(self.tolerance, rows.X))
+            yield _fit_rows(self, kernel, points, rows, tolerance)
 
 
 def fit(
@@ -207,7 +207,7 @@ def fit(
     max_prototypes = min(whole_number("max_prototypes", max_prototypes, 1), len(candidates))
     method = RVM(max_prototypes, None, tolerance, max_iterations, likelihood)
     method.check("regression")
-    return _fit(method, kernel, candidates, X, y, weights, like(tolerance, X))
+    return _fit(method, kernel, candidates, X, y, weights, _tolerance(method, X))
 
 
 @compiled
@@ -218,20 +218,14 @@ def _fit(
     X: Float[Array, "n d"],
     y: Float[Array, " n *l"],
     weights: Float[Array, " n"] | Float[Array, "n l"],
-    tolerance: Float[Array, ""],
+    tolerance: Tolerance,
 ) -> RelevanceFit:
-    """Fit a machine for each target, until no change promises a gain above the tolerance, in nats.
-
-    For a machine with `max_prototypes` prototypes, `method` has the tolerance.
-    """
     columns, outputs = y.reshape(len(X), -1), y.shape[1:]
     max_prototypes, likelihood = min(method.max_prototypes, len(candidates)), method.likelihood
     assert likelihood != "auto"
     w = jnp.broadcast_to(weights if weights.ndim == 2 else weights[:, None], columns.shape)
     K = kernel.cross_gram(present_rows(X, jnp.max(w, axis=1)), candidates)
     Phi = jnp.concatenate([K, jnp.ones((len(X), 1), X.dtype)], axis=1)
-
-    both = Tolerance(tolerance, ROUGH_FACTOR * like(method.tolerance, X))
 
     def fit_target(problem: tuple[Array, Array]) -> tuple[Array, ...]:
         target, row_weights = problem
@@ -240,7 +234,7 @@ def _fit(
         exponent = exponents(target[None]) * int(likelihood == "normal")
         target = times_power(target[None], -exponent)[0]
         last = sparse_bayes.solve(
-            Phi, target, row_weights, both, max_functions=max_prototypes + 1,
+            Phi, target, row_weights, tolerance, max_functions=max_prototypes + 1,
             max_iterations=method.max_iterations, likelihood=likelihood,
         )  # fmt: skip
         mean = last.posterior.mean
@@ -262,6 +256,15 @@ def _fit(
     )
 
 
+def _tolerance(method: RVM, X: Float[Array, "n d"], factor: int = 1) -> Tolerance:
+    """Return the tolerance of `method` times `factor`, in the dtype of `X`.
+
+    A full machine always has `ROUGH_FACTOR` times the tolerance.
+    """
+    tolerance = like(method.tolerance, X)
+    return Tolerance(factor * tolerance, ROUGH_FACTOR * tolerance)
+
+
 def _likelihood(method: RVM, rows: Rows) -> Likelihood:
     if method.likelihood == "auto":  # the method was not resolved
         return "normal" if rows.code is None else "logistic"
@@ -274,7 +277,7 @@ def _fit_rows(
     kernel: Kernel,
     points: Float[Array, "m d"],
     rows: Rows,
-    tolerance: Float[Array, ""],
+    tolerance: Tolerance,
 ) -> Family:
     method = replaced(method, likelihood=_likelihood(method, rows))
     machine = _fit(method, kernel, points, rows.X, rows.targets, rows.problem_weights, tolerance)
