@@ -35,7 +35,7 @@ Approach = Literal["fixed_point", "gradient"]
 # A machine on so many rows has nearly the values of a machine on all rows, unless the kernel is far
 # narrower than the best one. The time grows with the square of the number.
 LARGE_PROTOTYPES = 500
-_GAP = 1e-4  # relative duality gap of the large machine, far below the approximation's error
+_GAP = 1e-3  # relative duality gap of the large machine, far below the error of the approximation
 
 
 class ReducedSet(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from .._blocks import default_block_rows, map_systems, sum_row_blocks
 from .._numerics import dot, epsilon, is_concrete, like, unbatched_lapack
@@ -196,7 +196,7 @@ def _solve(
     block_rows: int,
 ) -> Solution:
     problem, largest_weight = scaled_problem(Phi, y, C, w, loss)
-    start, unit = init(problem, tolerance), C * largest_weight
+    start, unit = init(problem), C * largest_weight
     return _solution(problem, start, unit, tolerance, max_iterations, block_rows)
 
 
@@ -276,7 +276,7 @@ def _solve_one_class(
     size = jnp.where(spread > 0, spread, 1)
     slack = jnp.maximum(e, 0) + size
     duals, slacks = (a, 1 - a), (slack, slack - e)
-    start = _first_state(problem, tolerance, problem.mean, 0 * one, *duals, *slacks)
+    start = _first_state(problem, problem.mean, 0 * one, *duals, *slacks)
     return _solution(problem, start, 1 / unit, tolerance, MAX_ITERATIONS, _default_block_rows(Phi))
 
 
@@ -309,7 +309,7 @@ def scaled_problem(
     return Problem(features, y, w, ridge, centre, one, 0 * one, loss), largest_weight
 
 
-def init(problem: Problem, tolerance: Float[Array, ""]) -> State:
+def init(problem: Problem) -> State:
     """Return a start on the central path, with weights 0.
 
     If all rows are of one class, the optimum is a constant, and the state has converged.
@@ -325,11 +325,10 @@ def init(problem: Problem, tolerance: Float[Array, ""]) -> State:
     one_class = (positive_weight == 0) | (negative_weight == 0)
     constant = jnp.where(negative_weight == 0, 1, -1).astype(y.dtype)
     intercept = jnp.where(one_class, constant, 0)
-    start = _first_state(
-        problem, tolerance, zero_weights, intercept, a * ones, (1 - a) * ones, slack * ones,
-        (slack - 1) * ones,
-    )  # fmt: skip
-    best = _evaluate(problem, zero_weights, constant, 0 * ones)
+    duals, slacks = (a * ones, (1 - a) * ones), (slack * ones, (slack - 1) * ones)
+    start = _first_state(problem, zero_weights, intercept, *duals, *slacks)
+    # The constant has no loss and no penalty.
+    best = Best(zero_weights, intercept, 0 * ones, 0 * intercept, 0 * intercept)
     best = jax.tree.map(lambda a, b: jnp.where(one_class, a, b), best, start.best)
     finite = start.status != NOT_FINITE
     status = jnp.where(one_class & finite, CONVERGED, start.status)
@@ -338,7 +337,6 @@ def init(problem: Problem, tolerance: Float[Array, ""]) -> State:
 
 def _first_state(
     problem: Problem,
-    tolerance: Float[Array, ""],
     weights: Float[Array, " p"],
     intercept: Float[Array, ""],
     dual: Float[Array, " n"],
@@ -346,20 +344,18 @@ def _first_state(
     slack: Float[Array, " n"],
     surplus: Float[Array, " n"],
 ) -> State:
-    """Return the first iterate with its gap and status, given its components."""
-    zero = jnp.zeros((), jnp.int32)
-    best = _evaluate(problem, weights, intercept, dual)
-    status = jnp.where(_within_tolerance(best, tolerance), CONVERGED, RUNNING)
+    """Return the first iterate with its status, given its components.
+
+    Its gap is not computed: it is infinite.
+    """
+    zero, infinite = jnp.zeros((), jnp.int32), jnp.inf + jnp.zeros_like(intercept)
+    best = Best(weights, intercept, dual, objective=infinite, gap=infinite)
     finite = jnp.isfinite(jnp.sum(problem.features))
-    status = jnp.where(finite, status, NOT_FINITE).astype(jnp.int32)
+    status = jnp.where(finite, RUNNING, NOT_FINITE).astype(jnp.int32)
     return State(
         weights, intercept, dual, to_top, slack, surplus, best,
         steps_without_decrease=zero, steps=zero, status=status,
     )  # fmt: skip
-
-
-def _within_tolerance(best: Best, tolerance: Float[Array, ""]) -> Bool[Array, ""]:
-    return best.gap <= tolerance * jnp.abs(best.objective)
 
 
 def step(
@@ -402,7 +398,8 @@ def step(
     status = jnp.where(after.steps >= max_iterations, EXHAUSTED, RUNNING)
     finite = jnp.isfinite(candidate.gap)
     status = jnp.where((steps_without_decrease >= _PATIENCE) | ~finite, PRECISION_LOST, status)
-    status = jnp.where(_within_tolerance(best, tolerance), CONVERGED, status)
+    converged = best.gap <= tolerance * jnp.abs(best.objective)
+    status = jnp.where(converged, CONVERGED, status)
     return after._replace(
         best=best, steps_without_decrease=steps_without_decrease, status=status.astype(jnp.int32)
     )
