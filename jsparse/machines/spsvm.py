@@ -234,16 +234,16 @@ def _fit(
     max_prototypes: int,
     subset: int,
 ) -> Family:
-    points = jnp.concatenate([present_rows(X, w, apart=True), candidates])
+    rows = present_rows(X, w, apart=True)
     kernel_values = spsvm_path.values_of_candidates(
-        kernel, points, len(candidates), max_prototypes, subset
+        kernel, rows, candidates, max_prototypes, subset
     )
 
     def grow_path(C_and_y: tuple[Array, Array]) -> dict[str, Array]:
         C, y = C_and_y
         weights = jnp.where(y == 0, 0, w)
         objective = Objective(present_targets(y, weights), weights, C)
-        problem = spsvm_path.Problem(kernel, points, kernel_values, objective)
+        problem = spsvm_path.Problem(kernel, rows, candidates, kernel_values, objective)
         last = jax.lax.while_loop(
             lambda state: state.status == RUNNING,
             lambda state: spsvm_path.step(

@@ -35,7 +35,7 @@ _EIGHTHS, _LEAST = (2, 4, 8), 64
 # Each drawn candidate gets a few Newton steps, and the best of them are searched to the end. With a
 # large `C` the few steps may miss most of the decrease, as the objective then has sharp bends.
 _SCREENING_STEPS, _FINALISTS = 3, 8
-# Bytes of the largest kernel of all candidates that is computed once.
+# Bytes of the largest kernel of rows and candidates that is computed once.
 _MOST_BYTES = 1 << 27
 
 
@@ -43,41 +43,44 @@ class Problem(NamedTuple):
     """Kernel, points and objective. Rows of weight 0 whose values do harm are replaced."""
 
     kernel: Kernel
-    points: Float[Array, "p d"]  # the n rows, then the M candidates
-    kernel_values: Float[Array, "M p"] | None  # see `values_of_candidates`
+    rows: Float[Array, "n d"]
+    candidates: Float[Array, "M d"]
+    kernel_values: Float[Array, "M n"] | None  # see `values_of_candidates`
     objective: Objective
 
     __repr__ = short_repr
 
-    @property
-    def n_rows(self) -> int:
-        """The number of rows."""
-        return len(self.objective.y)
-
-    def values(self, numbers: Int[Array, " r"], n_points: int) -> Float[Array, "r q"]:
-        """Return the kernel of the numbered candidates and the first `n_points` points."""
+    def at_rows(self, numbers: Int[Array, " r"]) -> Float[Array, "r n"]:
+        """Return the kernel of the numbered candidates and the rows."""
         if self.kernel_values is not None:
-            return self.kernel_values[numbers, :n_points]
+            return self.kernel_values[numbers]
         # The kernel centres distances at its second argument, as an absent row may be far away.
-        drawn = self.points[self.n_rows + numbers]
-        return self.kernel.cross_gram(self.points[:n_points], drawn).T
+        return self.kernel.cross_gram(self.rows, self.candidates[numbers]).T
+
+    def at_candidates(self, numbers: Int[Array, " r"]) -> Float[Array, "r M"]:
+        """Return the kernel of the numbered candidates and all candidates."""
+        return self.kernel.cross_gram(self.candidates, self.candidates[numbers]).T
 
 
 def values_of_candidates(
-    kernel: Kernel, points: Float[Array, "p d"], M: int, most_prototypes: int, subset: int
-) -> Float[Array, "M p"] | None:
-    """Return the kernel of the last `M` points, the candidates, and all points.
+    kernel: Kernel,
+    rows: Float[Array, "n d"],
+    candidates: Float[Array, "M d"],
+    most_prototypes: int,
+    subset: int,
+) -> Float[Array, "M n"] | None:
+    """Return the kernel of the `M` candidates and the rows.
 
     None on an accelerator, if the values would take more than `_MOST_BYTES`, or if a path of
     `most_prototypes`, each out of `subset` candidates, draws fewer than `M` candidates in all. The
     values are then computed for the candidates that a step draws.
     """
-    size = M * len(points) * points.dtype.itemsize
+    M = len(candidates)
+    size = M * len(rows) * rows.dtype.itemsize
     if systems_at_once() > 1 or size > _MOST_BYTES or most_prototypes * subset < M:
         return None
-    candidates = points[len(points) - M :]
     in_blocks = map_row_blocks(
-        lambda rows: kernel.cross_gram(rows, candidates), points, default_block_rows()
+        lambda block: kernel.cross_gram(block, candidates), rows, default_block_rows()
     )
     return in_blocks.T
 
@@ -121,17 +124,18 @@ class State(NamedTuple):
 
 def init(problem: Problem, max_prototypes: int) -> State:
     """Return the initial state, without prototypes."""
-    k, n, dtype = max_prototypes, problem.n_rows, problem.points.dtype
+    k, n, M = max_prototypes, len(problem.rows), len(problem.candidates)
+    dtype = problem.rows.dtype
     zero, count = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
     machine = Machine(jnp.zeros(k, dtype), zero, zero + 1, zero, count + RUNNING)
     return State(
-        features=jnp.zeros((k, len(problem.points)), dtype),
+        features=jnp.zeros((k, n + M), dtype),
         factor=jnp.eye(k, dtype=dtype),
         values=jnp.zeros(n, dtype),
         machine=machine,
         machines=jax.tree.map(lambda a: jnp.broadcast_to(a, (k, *a.shape)), machine),
         support=jnp.full(k, -1, jnp.int32),
-        free=jnp.ones(len(problem.points) - n, bool),
+        free=jnp.ones(M, bool),
         truncated=jnp.zeros((), bool),
         optimised=count,
         size=count,
@@ -155,7 +159,7 @@ def step(
     Then optimise all coefficients, if the path has ended or has grown by the factor `growth`. The
     path ends at `length` prototypes.
     """
-    eps = epsilon(problem.points.dtype)
+    eps = epsilon(problem.rows.dtype)
     drawn = _draw(problem, state, key, subset)
     grown = _add_best(problem, state, drawn)
     ended = jnp.where(grown.truncated, TRUNCATED, CONVERGED)
@@ -204,15 +208,15 @@ def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
     The gain is the decrease of the objective by a few Newton steps of the candidate's coefficient,
     with all other coefficients held fixed.
     """
-    objective, dtype = problem.objective, problem.points.dtype
+    objective, dtype = problem.objective, problem.rows.dtype
     eps, least = epsilon(dtype), float(jnp.finfo(dtype).tiny)
     # Draw in float32 for all dtypes, so that all dtypes examine the same subsets.
     step_key = jax.random.fold_in(key, state.step)
     uniform = jax.random.uniform(step_key, state.free.shape, jnp.float32)
     priorities, number = jax.lax.top_k(jnp.where(state.free, uniform, -1.0), subset)
-    at_rows = problem.values(number, problem.n_rows)
-    shares = state.features[:, problem.n_rows + number].T
-    square = problem.kernel.diagonal(problem.points[problem.n_rows + number])
+    at_rows = problem.at_rows(number)
+    shares = state.features[:, len(problem.rows) + number].T
+    square = problem.kernel.diagonal(problem.candidates[number])
     slope = dot(shares, state.machine.coordinates)
     _, gain = line_search(objective, state.values, at_rows, square, slope, _SCREENING_STEPS)
     return Drawn(
@@ -230,7 +234,7 @@ def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
 
 def _add_best(problem: Problem, state: State, drawn: Drawn) -> State:
     """Return the state after adding the best drawn candidate and optimising its coefficient."""
-    M, k, objective = len(state.free), len(state.support), problem.objective
+    M, k, n, objective = len(state.free), len(state.support), len(problem.rows), problem.objective
     independent = drawn.free & (drawn.pivot > drawn.noise)
     dependent = drawn.free & (drawn.pivot <= drawn.noise)
     gains, finalists = jax.lax.top_k(
@@ -244,7 +248,8 @@ def _add_best(problem: Problem, state: State, drawn: Drawn) -> State:
     best = finalists[first].astype(jnp.int32)
     skipped = jnp.argmax(jnp.where(dependent, drawn.pivot, -jnp.inf)).astype(jnp.int32)
     both = jnp.stack([best, skipped])
-    at_points = problem.values(drawn.number[both], len(problem.points))
+    at_candidates = problem.at_candidates(drawn.number[both])
+    at_points = jnp.concatenate([drawn.at_rows[both], at_candidates], axis=1)
     projections = of_capacity(
         state.size,
         capacities(k, _EIGHTHS, _LEAST),
@@ -252,7 +257,7 @@ def _add_best(problem: Problem, state: State, drawn: Drawn) -> State:
     )
     residuals = at_points - projections
     # Whether the data would outweigh the penalty for the skipped direction, if it were resolved.
-    at_rows = residuals[1, : problem.n_rows]
+    at_rows = residuals[1, :n]
     useful = objective.C * dot(objective.inside(state.values), jnp.square(at_rows))
     useful = useful > jnp.maximum(drawn.pivot, drawn.noise)[skipped]
 
@@ -266,7 +271,7 @@ def _add_best(problem: Problem, state: State, drawn: Drawn) -> State:
     return state._replace(
         features=state.features.at[slot].set(residuals[0] / root, mode="drop"),
         factor=state.factor.at[slot].set(row, mode="drop"),
-        values=state.values + t * at_points[0, : problem.n_rows],
+        values=state.values + t * at_points[0, :n],
         machine=state.machine._replace(coordinates=coordinates),
         support=state.support.at[slot].set(drawn.number[best], mode="drop"),
         free=state.free.at[jnp.where(used, drawn.number, M)].set(False, mode="drop"),
@@ -284,7 +289,7 @@ def _optimise_all(
 
     def optimise(k: int) -> tuple[Machine, Float[Array, " n"]]:
         """Optimise the first `k` places, which hold all prototypes."""
-        at_rows = state.features[:k, : problem.n_rows]
+        at_rows = state.features[:k, : len(problem.rows)]
         extended = jnp.concatenate([at_rows, jnp.ones_like(state.values)[None]])
         start = jnp.append(state.machine.coordinates[:k], state.machine.intercept)
         last = minimise(problem.objective, extended, start, max_iterations)
