@@ -59,7 +59,8 @@ class Problem(NamedTuple):
 
     def at_candidates(self, numbers: Int[Array, " r"]) -> Float[Array, "r M"]:
         """Return the kernel of the numbered candidates and all candidates."""
-        return self.kernel.cross_gram(self.candidates, self.candidates[numbers]).T
+        # Distances are centred as in `values_of_candidates`, and so have the same rounding.
+        return self.kernel.cross_gram(self.candidates[numbers], self.candidates)
 
 
 def values_of_candidates(
