@@ -250,7 +250,8 @@ def test_coordinates_along_the_last_basis_vectors_are_found():
     k, p, r = 2, 3, sparse_bayes._CHANGES_IN_BLOCK
     problem = sparse_bayes.Problem(jnp.ones((p, 5)), jnp.arange(5.0), jnp.ones(5), "normal")
     state = sparse_bayes.init(problem, k, 3)._replace(most_changes=jnp.int32(0))
-    start, _ = sparse_bayes._changes(problem, state, tolerances(1e-3))
+    shapes, _ = jax.eval_shape(lambda: sparse_bayes._changes(problem, state, tolerances(1e-3)))
+    start = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
     first = k + sparse_bayes._MOST_CHANGES - 1
     recent = jnp.zeros((r, p)).at[0].set(jnp.arange(1.0, p + 1))
     last = start._replace(recent=recent, first_recent=jnp.int32(first))

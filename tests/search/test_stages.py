@@ -320,24 +320,39 @@ def test_evaluations_of_a_stage_that_is_needed_and_fails_are_kept(monkeypatch):
     assert set(stages[4:]) == {1}
 
 
+def table_that_rounding_decides():
+    """Return rows, and settings of a machine that rounding decides if `C` is 1e9 or more."""
+    X = np.random.default_rng(0).uniform(size=(100, 2)).astype(np.float32)
+    y = np.sin(6 * X[:, 0]) + X[:, 1]
+    search = Profile(tune_kernel=False)
+    return (X, y), {"task": "regression", "key": 0, "kernel": RBF(20.0), "search": search}
+
+
+UNIFORM = functools.partial(FixedSize, selection="uniform")  # a batch needs another selection
+
+
+@pytest.mark.usefixtures("jax_in_float32")
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"C": np.array([1e9, 1e10])},
+        pytest.param({"search": Profile(max_evaluations=1)}, marks=pytest.mark.slow),
+        pytest.param({"method": UNIFORM((40, 50))}, marks=pytest.mark.slow),
+    ],
+    ids=lambda choice: next(iter(choice)),
+)
+def test_no_choice_is_made_among_machines_that_rounding_decides(choice):
+    rows, stated = table_that_rounding_decides()
+    with pytest.raises(jsparse.NumericalError, match="no kernel and C"):
+        jsparse.train(*rows, **{"C": 1e9, "method": UNIFORM(40)} | stated | choice)
+
+
 @pytest.mark.usefixtures("jax_in_float32")
 def test_a_stated_machine_that_rounding_decides_has_its_stop_code():
-    rng = np.random.default_rng(0)
-    X = rng.uniform(size=(100, 2)).astype(np.float32)
-    y = np.sin(6 * X[:, 0]) + X[:, 1]
-    uniform = functools.partial(FixedSize, selection="uniform")  # a batch needs another selection
-    stated = {"method": uniform(40), "kernel": RBF(20.0), "search": Profile(tune_kernel=False)}
-    for choice in (
-        {"C": np.array([1e9, 1e10])},
-        {"C": 1e9, "search": Profile(max_evaluations=1)},
-        {"C": 1e9, "method": uniform((40, 50))},
-    ):
-        with pytest.raises(jsparse.NumericalError, match="no kernel and C"):
-            jsparse.train(X, y, task="regression", key=0, **stated | choice)
-    model = jsparse.train(X, y, task="regression", key=0, C=1e9, **stated)
+    (X, y), stated = table_that_rounding_decides()
+    model = jsparse.train(X, y, C=1e9, method=UNIFORM(40), **stated)
     assert model.statuses["cross-validation"] == PRECISION_LOST
-    stated |= {"method": FixedSize(40)}
-    many = jsparse.train_many([(X, y)], task="regression", key=0, C=1e9, **stated)
+    many = jsparse.train_many([(X, y)], C=1e9, method=FixedSize(40), **stated)
     assert not many.alone
     assert many.statuses["cross-validation"].tolist() == [PRECISION_LOST]
     assert np.isfinite(model.predict(X)).all()

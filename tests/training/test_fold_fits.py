@@ -57,8 +57,8 @@ def test_the_results_are_those_of_the_program_of_all_folds(name):
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("slmc", "float32"),
         ("spsvm", "float64"),
+        pytest.param("slmc", "float32", marks=pytest.mark.slow),
         pytest.param("slmc", "float64", marks=pytest.mark.slow),
         pytest.param("spsvm", "float32", marks=pytest.mark.slow),
     ],
