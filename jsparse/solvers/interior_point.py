@@ -87,7 +87,10 @@ class Best(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """For each target, the iterate with the smallest duality gap."""
+    """For each target, the iterate with the smallest duality gap.
+
+    If no step succeeds, it is the start. A classifier's gap is then infinite.
+    """
 
     weights: Float[Array, " p *l"]
     intercept: Float[Array, "*l"]
@@ -277,6 +280,8 @@ def _solve_one_class(
     slack = jnp.maximum(e, 0) + size
     duals, slacks = (a, 1 - a), (slack, slack - e)
     start = _first_state(problem, problem.mean, 0 * one, *duals, *slacks)
+    # If all features are 0, the start is the optimum, to which no step comes as close.
+    start = start._replace(best=_evaluate(problem, start.weights, start.intercept, a))
     return _solution(problem, start, 1 / unit, tolerance, MAX_ITERATIONS, _default_block_rows(Phi))
 
 
@@ -327,8 +332,9 @@ def init(problem: Problem) -> State:
     intercept = jnp.where(one_class, constant, 0)
     duals, slacks = (a * ones, (1 - a) * ones), (slack * ones, (slack - 1) * ones)
     start = _first_state(problem, zero_weights, intercept, *duals, *slacks)
-    # The constant has no loss and no penalty.
-    best = Best(zero_weights, intercept, 0 * ones, 0 * intercept, 0 * intercept)
+    # A constant machine of one class has neither loss nor penalty: its objective and gap are 0.
+    zero = jnp.zeros_like(intercept)
+    best = Best(zero_weights, intercept, 0 * ones, objective=zero, gap=zero)
     best = jax.tree.map(lambda a, b: jnp.where(one_class, a, b), best, start.best)
     finite = start.status != NOT_FINITE
     status = jnp.where(one_class & finite, CONVERGED, start.status)
@@ -344,12 +350,13 @@ def _first_state(
     slack: Float[Array, " n"],
     surplus: Float[Array, " n"],
 ) -> State:
-    """Return the first iterate with its status, given its components.
+    """Return the state of the first iterate, with the given components.
 
-    Its gap is not computed: it is infinite.
+    Its gap counts as infinite, so that the gap of the first step replaces it.
     """
     zero, infinite = jnp.zeros((), jnp.int32), jnp.inf + jnp.zeros_like(intercept)
-    best = Best(weights, intercept, dual, objective=infinite, gap=infinite)
+    objective = _objective(problem, weights, intercept, slack - surplus)
+    best = Best(weights, intercept, dual, objective, gap=infinite)
     finite = jnp.isfinite(jnp.sum(problem.features))
     status = jnp.where(finite, RUNNING, NOT_FINITE).astype(jnp.int32)
     return State(
@@ -596,12 +603,23 @@ def _evaluate(
     e = aim - y * (dot(weights, features) + intercept)
     shortfall = jnp.maximum(e, 0)
     if loss == "hinge":
-        losses, gap_terms = shortfall, jnp.where(e > 0, (1 - a) * shortfall, -a * e)
+        gap_terms = jnp.where(e > 0, (1 - a) * shortfall, -a * e)
     else:
-        losses = jnp.square(shortfall) / 2
         gap_terms = jnp.square(shortfall - a) / 2 + a * (shortfall - e)
     v = (dot(features, w * y * a) + balance * mean) / ridge
     gap = jnp.sum(w * gap_terms) + ridge / 2 * jnp.sum(jnp.square(weights - v))
-    objective = ridge / 2 * jnp.sum(jnp.square(weights)) + jnp.sum(w * losses)
-    objective += balance * (intercept - dot(mean, weights))
-    return Best(weights, intercept, a, objective, gap)
+    return Best(weights, intercept, a, _objective(problem, weights, intercept, e), gap)
+
+
+def _objective(
+    problem: Problem,
+    weights: Float[Array, " p"],
+    intercept: Float[Array, ""],
+    e: Float[Array, " n"],
+) -> Float[Array, ""]:
+    """Return the objective of weights and intercept with the margin deficits `e`."""
+    losses = jnp.maximum(e, 0)
+    if problem.loss == "squared_hinge":
+        losses = jnp.square(losses) / 2
+    objective = problem.ridge / 2 * jnp.sum(jnp.square(weights)) + jnp.sum(problem.w * losses)
+    return objective + problem.balance * (intercept - dot(problem.mean, weights))

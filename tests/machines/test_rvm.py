@@ -249,7 +249,7 @@ def test_coordinates_along_the_last_basis_vectors_are_found():
     """A block of changes may begin just before the last basis vector, as the one before ended."""
     k, p, r = 2, 3, sparse_bayes._CHANGES_IN_BLOCK
     problem = sparse_bayes.Problem(jnp.ones((p, 5)), jnp.arange(5.0), jnp.ones(5), "normal")
-    state = sparse_bayes.init(problem, k, 3)._replace(most_changes=jnp.int32(0))
+    state = sparse_bayes.init(problem, k, 3)
     shapes, _ = jax.eval_shape(lambda: sparse_bayes._changes(problem, state, tolerances(1e-3)))
     start = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
     first = k + sparse_bayes._MOST_CHANGES - 1

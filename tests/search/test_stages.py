@@ -321,14 +321,17 @@ def test_evaluations_of_a_stage_that_is_needed_and_fails_are_kept(monkeypatch):
 
 
 def table_that_rounding_decides():
-    """Return rows, and settings of a machine that rounding decides if `C` is 1e9 or more."""
+    """Return a table, and options of `train`.
+
+    The kernel is so smooth that in float32 rounding decides the machine if `C` is 1e9 or more.
+    """
     X = np.random.default_rng(0).uniform(size=(100, 2)).astype(np.float32)
     y = np.sin(6 * X[:, 0]) + X[:, 1]
     search = Profile(tune_kernel=False)
     return (X, y), {"task": "regression", "key": 0, "kernel": RBF(20.0), "search": search}
 
 
-UNIFORM = functools.partial(FixedSize, selection="uniform")  # a batch needs another selection
+UNIFORM = functools.partial(FixedSize, selection="uniform")  # `train_many` has no batches for it
 
 
 @pytest.mark.usefixtures("jax_in_float32")

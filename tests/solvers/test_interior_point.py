@@ -88,6 +88,18 @@ def test_any_C_ends_near_the_optimum_or_says_that_it_does_not(dtype):
             assert (relative < (1e-8 if dtype == "float64" else 1e-3)).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32"])
+@pytest.mark.parametrize(("size", "factor"), [(1e25, 1.0), (2.0, 1e25)])
+def test_a_first_step_out_of_range_is_no_convergence(dtype, size, factor):
+    Phi, y = problem(dtype)
+    solution = solved((factor * Phi).astype(dtype), y[:, 0], size)
+    assert int(solution.status) == PRECISION_LOST
+    np.testing.assert_array_equal(solution.weights, 0)
+    assert np.isinf(solution.gap)
+    # The objective is that of the start, a machine of value 0.
+    np.testing.assert_allclose(solution.objective, size * len(y), rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_batches_blocks_and_single_problems_agree():
     Phi, y = problem()

@@ -57,10 +57,10 @@ def test_the_results_are_those_of_the_program_of_all_folds(name):
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("spsvm", "float64"),
+        ("spsvm", "float32"),
+        pytest.param("spsvm", "float64", marks=pytest.mark.slow),
         pytest.param("slmc", "float32", marks=pytest.mark.slow),
         pytest.param("slmc", "float64", marks=pytest.mark.slow),
-        pytest.param("spsvm", "float32", marks=pytest.mark.slow),
     ],
 )
 def test_threads_change_no_number(name, dtype, monkeypatch):
