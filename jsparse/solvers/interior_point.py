@@ -278,10 +278,9 @@ def _solve_one_class(
     spread = jnp.sqrt(dot(problem.w, jnp.square(e)) / jnp.sum(problem.w))
     size = jnp.where(spread > 0, spread, 1)
     slack = jnp.maximum(e, 0) + size
-    duals, slacks = (a, 1 - a), (slack, slack - e)
-    start = _first_state(problem, problem.mean, 0 * one, *duals, *slacks)
     # If all features are 0, the start is the optimum, to which no step comes as close.
-    start = start._replace(best=_evaluate(problem, start.weights, start.intercept, a))
+    best = _evaluate(problem, problem.mean, 0 * one, a)
+    start = _first_state(problem, best, a, 1 - a, slack, slack - e)
     return _solution(problem, start, 1 / unit, tolerance, MAX_ITERATIONS, _default_block_rows(Phi))
 
 
@@ -330,37 +329,33 @@ def init(problem: Problem) -> State:
     one_class = (positive_weight == 0) | (negative_weight == 0)
     constant = jnp.where(negative_weight == 0, 1, -1).astype(y.dtype)
     intercept = jnp.where(one_class, constant, 0)
-    duals, slacks = (a * ones, (1 - a) * ones), (slack * ones, (slack - 1) * ones)
-    start = _first_state(problem, zero_weights, intercept, *duals, *slacks)
-    # A constant machine of one class has neither loss nor penalty: its objective and gap are 0.
-    zero = jnp.zeros_like(intercept)
-    best = Best(zero_weights, intercept, 0 * ones, objective=zero, gap=zero)
-    best = jax.tree.map(lambda a, b: jnp.where(one_class, a, b), best, start.best)
-    finite = start.status != NOT_FINITE
-    status = jnp.where(one_class & finite, CONVERGED, start.status)
-    return start._replace(best=best, status=status.astype(jnp.int32))
+    # A constant machine of one class has neither loss nor penalty. Otherwise the gap counts as
+    # infinite, so that the gap of the first step replaces it.
+    best = Best(
+        zero_weights, intercept, jnp.where(one_class, 0, a * ones),
+        objective=_objective(problem, zero_weights, intercept, jnp.where(one_class, 0, ones)),
+        gap=jnp.where(one_class, 0, jnp.inf).astype(y.dtype),
+    )  # fmt: skip
+    start = _first_state(problem, best, a * ones, (1 - a) * ones, slack * ones, (slack - 1) * ones)
+    constant_is_best = one_class & (start.status == RUNNING)
+    status = jnp.where(constant_is_best, CONVERGED, start.status)
+    return start._replace(status=status.astype(jnp.int32))
 
 
 def _first_state(
     problem: Problem,
-    weights: Float[Array, " p"],
-    intercept: Float[Array, ""],
+    best: Best,
     dual: Float[Array, " n"],
     to_top: Float[Array, " n"],
     slack: Float[Array, " n"],
     surplus: Float[Array, " n"],
 ) -> State:
-    """Return the state of the first iterate, with the given components.
-
-    Its gap counts as infinite, so that the gap of the first step replaces it.
-    """
-    zero, infinite = jnp.zeros((), jnp.int32), jnp.inf + jnp.zeros_like(intercept)
-    objective = _objective(problem, weights, intercept, slack - surplus)
-    best = Best(weights, intercept, dual, objective, gap=infinite)
+    """Return the state of the first iterate, which has the weights and intercept of `best`."""
+    zero = jnp.zeros((), jnp.int32)
     finite = jnp.isfinite(jnp.sum(problem.features))
     status = jnp.where(finite, RUNNING, NOT_FINITE).astype(jnp.int32)
     return State(
-        weights, intercept, dual, to_top, slack, surplus, best,
+        best.weights, best.intercept, dual, to_top, slack, surplus, best,
         steps_without_decrease=zero, steps=zero, status=status,
     )  # fmt: skip
 
