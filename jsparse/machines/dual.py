@@ -23,7 +23,7 @@ from .._numerics import (
 )
 from .._programs import compiled
 from .._repr import short_repr
-from .._status import NOT_FINITE, status_of
+from .._status import NOT_FINITE, PRECISION_LOST, status_of
 from .._types import CLike, Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -62,11 +62,13 @@ class Dual(Method):
 
     Args:
         tuned_with: tune kernel and `C` for a machine of this many random rows; then tune `C` again
-            for all rows, among three values. With many rows this saves nearly all time. None: tune
-            the machine of all rows. With more than 1,500 rows the search `Profile` then begins on
-            1,000 of them, and goes downhill from the best kernel and `C` with all rows. On fewer
-            rows kernels are compared by squared errors, unless a metric is stated. Then with all
-            rows, values of `C` so large that rounding would decide the machine are left out.
+            for all rows, among three values. With many rows this saves nearly all time. None, or at
+            least the number of rows: tune the machine of all rows. With more than 1,500 rows the
+            search `Profile` then begins on 1,000 of them, and goes downhill from the best kernel
+            and `C` with all rows. On a sample, and with all of at most 1,500 rows, kernels are
+            compared by squared errors, unless a metric is stated; only `C` is chosen by the share
+            of wrong classes. After a sample, values of `C` so large that rounding would decide the
+            machine of all rows are left out.
     """
 
     tuned_with: int | None = option(
@@ -113,30 +115,40 @@ class Dual(Method):
         With many rows the first stage tunes kernel and `C` on a sample of the rows. The second
         stage then goes downhill from there with all rows, or with `tuned_with` it tries three
         values of `C`. Values that rounding forbids for the first stage's kernel are left out.
+
+        With fewer rows both stages have all rows: the second chooses among three values of `C`.
+        The share of wrong classes is too coarse to choose among kernels. Choosing them by squared
+        errors, and then `C` by the share of wrong classes, lowered the test error by 2 per cent
+        (geometric mean of 13 tables with 140 to 900 rows).
         """
+        n, few = problem.source.n_rows, self.tuned_with
         if not search.tune_kernel:
             return (yield from super().stages_of_one_size(problem, search))
-        if self.tuned_with is None:
-            if not search.near_a_sample or problem.source.n_rows <= MOST_SEARCHED:
-                return (yield from super().stages_of_one_size(problem, search))
-            # The misclassification of a sample is too coarse to choose among kernels.
+        if few is not None and few < n:
+            sample = problem.on_a_sample(few).with_metric("mse")
+            sample = sample.with_method(replaced(self, tuned_with=None))
+            first = yield Stage(sample, search, planned_later=1)
+            assert first is not None
+            kernel = first.tuning.kernel
+            near = _three_near(first.tuning.C, _allowed_C(problem, kernel))
+            last = yield Stage(problem.with_kernel(kernel), search.of_C_alone(), near)
+            assert last is not None
+            return Chosen(last.with_theta(first.tuning.theta))
+        if few is None and search.near_a_sample and n > MOST_SEARCHED:
             sample = problem.on_a_sample(SAMPLE).with_metric("mse")
             later = search.nearby(None).planned(problem)
             first = yield Stage(sample, search, problem.C, planned_later=later)
             assert first is not None
             allowed = _allowed_C(problem, first.tuning.kernel)
             return (yield from single_stage(problem, search.nearby(first.tuning), allowed))
-        few = self.tuned_with < problem.source.n_rows
-        sample = problem.on_a_sample(self.tuned_with) if few else problem
-        # As above, misclassification is too coarse.
-        sample = sample.with_metric("mse").with_method(replaced(self, tuned_with=None))
-        first = yield Stage(sample, search, planned_later=1)
+        whole = problem.with_method(replaced(self, tuned_with=None))
+        compared = whole.with_compared("mse")
+        if compared.scoring.compares_as_it_scores or not search.scores_grid:
+            return (yield from single_stage(whole, search))
+        first = yield Stage(compared.comparing(), search, planned_later=1)
         assert first is not None
-        kernel = first.tuning.kernel
-        near = _three_near(first.tuning.C, _allowed_C(problem, kernel))
-        last = yield Stage(problem.with_kernel(kernel), search.of_C_alone(), near)
-        assert last is not None
-        return Chosen(last.with_theta(first.tuning.theta))
+        near = _three_near(first.tuning.C, np.sort(problem.C))
+        return (yield from single_stage(compared, search.of_C_alone(first.tuning), near))
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return every row."""
@@ -159,11 +171,12 @@ class Dual(Method):
     ) -> tuple[Family, Sums | None]:  # fmt: skip
         """See `Method.fit_and_sum`: take the machine from leave-one-out's `sums`, or fit.
 
-        The machine is fitted unless `sums` has the `C` of every output.
+        The machine is fitted unless `sums` has the `C` of every output, without loss of precision.
         """
         if sums is not None:
             C_of_output = np.broadcast_to(np.asarray(C, rows.dtype), sums.intercepts.shape[1:])
-            is_equal = np.asarray(sums.C)[:, None] == C_of_output[None]
+            is_precise = np.asarray(sums.statuses)[:, None] < PRECISION_LOST
+            is_equal = (np.asarray(sums.C)[:, None] == C_of_output[None]) & is_precise
             if np.all(np.any(is_equal, axis=0)):
                 C_index = np.argmax(is_equal, axis=0).astype(np.int32)
                 return _family(_solution_at(kernel, sums, C_index, rows), rows.weights), None

@@ -52,6 +52,18 @@ def leave_one_out(
     Memory `n x n`. Pure; differentiable in all floating arguments, in both modes. At a weight of 0
     the derivative is as for `dual.fit`.
     """
+    return leave_one_out_by_spectrum(kernel, C, X, y, weights)[:2]
+
+
+@compiled
+def leave_one_out_by_spectrum(
+    kernel: Kernel,
+    C: Float[Array, " s"],
+    X: Float[Array, "n d"],
+    y: Float[Array, " n *c"],
+    weights: Float[Array, " n"] | None = None,
+) -> tuple[Float[Array, "s n *c"], Int[Array, " s"], Solutions]:
+    """Return the result of `leave_one_out`, and the machines of all rows for every `C`."""
     n, s = X.shape[0], C.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
     inputs, X, y = X, present_rows(X, w), present_targets(y, w)
@@ -59,7 +71,7 @@ def leave_one_out(
     K, root = kernel.gram(X), jnp.sqrt(w)[:, None]
     spec = jax.lax.stop_gradient(spectrum(root * K * root.T))
     rhs = right_sides(X, y)
-    alpha, e = _solve(spec, K, w, C, jnp.broadcast_to(rhs[None], (s, *rhs.shape)))
+    alpha, e, residual = _solve(spec, K, w, C, jnp.broadcast_to(rhs[None], (s, *rhs.shape)))
     # The residuals are a matrix times the targets. The residual of a row is its leave-one-out
     # residual times the diagonal entry of that matrix, which is (I + C K W)^(-1) less a rank-one
     # term for the intercept. The entry is 1 for a row of weight 0.
@@ -83,8 +95,14 @@ def leave_one_out(
         lambda: predictions,
     )
     rounded = jnp.any(diagonal < 32 * epsilon(X.dtype), axis=1)
-    lost = (rank_cutoff(spec.largest) > 1 / C) | rounded
-    return predictions.reshape(s, n, *y.shape[1:]), status_of(~finite, lost)
+    lost = rank_cutoff(spec.largest) > 1 / C
+    residual = jnp.swapaxes(without_intercept(residual, b), 1, 2)  # s c n
+    machines = Solutions(
+        C, alpha, b[:, 0],
+        jax.vmap(lambda r: jnp.max(relative_size(r, (root * targets).T), initial=0))(residual),
+        status_of(~jnp.all(jnp.isfinite(alpha), axis=(1, 2)), lost),
+    )  # fmt: skip
+    return predictions.reshape(s, n, *y.shape[1:]), status_of(~finite, lost | rounded), machines
 
 
 # With up to FEW_C values of C and at least MANY_ROWS rows, a Cholesky factor for each value is
@@ -156,15 +174,15 @@ def leave_one_out_of(
 ) -> tuple[Float[Array, "n s l"], Int[Array, " s"], Solutions | None]:
     """Return leave-one-out predictions by row, `C` and output, and a stop code for each `C`.
 
-    Also return the machines of all rows if Cholesky factors computed them, else None. If some
-    problems of a code leave out rows, the predictions of each problem are computed separately.
+    Also return the machines of all rows. If some problems of a code leave out rows, the predictions
+    of each problem are computed separately, and there are no such machines: None.
     """
     targets, weights = rows.target_columns, rows.problem_weights
     few = len(C) <= FEW_C and len(rows) >= MANY_ROWS
-    predict = leave_one_out_by_cholesky if few else leave_one_out
+    predict = leave_one_out_by_cholesky if few else leave_one_out_by_spectrum
     if weights.ndim == 1:
-        predictions, status, *machines = predict(kernel, C, rows.X, targets, weights)
-        return jnp.moveaxis(predictions, 0, 1), status, machines[0] if machines else None
+        predictions, status, machines = predict(kernel, C, rows.X, targets, weights)
+        return jnp.moveaxis(predictions, 0, 1), status, machines
 
     def predict_one(problem: tuple[Array, Array]) -> tuple[Float[Array, "s n"], Int[Array, " s"]]:
         return predict(kernel, C, rows.X, *problem)[:2]
@@ -250,15 +268,19 @@ def _solve(
     w: Float[Array, " n"],
     C: Float[Array, " s"],
     rhs: Float[Array, "s n k"],
-) -> tuple[Float[Array, "s n k"], Float[Array, "s n k"]]:
-    """Return `alpha` and `e` of `solve_weighted` for each `C`; `spec` is of `W^(1/2) K W^(1/2)`."""
+) -> tuple[Float[Array, "s n k"], Float[Array, "s n k"], Float[Array, "s n k"]]:
+    """Return `alpha`, `e` and the residual of `solve_weighted` for each `C`.
+
+    `spec` is of `W^(1/2) K W^(1/2)`.
+    """
     spec, shifts = jax.lax.stop_gradient((spec, 1 / C))
 
     def inverse(b: Float[Array, "s n k"]) -> tuple[Float[Array, "s n k"], None]:
         return jnp.swapaxes(shifted_inverse(spec, jnp.swapaxes(b, 1, 2), shifts), 1, 2), None
 
     scales = w[None, :, None], C[:, None, None]
-    return solve_weighted(lambda v: dot(K[None], v), inverse, *scales, rhs)[:2]
+    alpha, e, (residual, _) = solve_weighted(lambda v: dot(K[None], v), inverse, *scales, rhs)
+    return alpha, e, residual
 
 
 def _diagonal(arguments: tuple[Spectrum, Array, Array, Array]) -> Float[Array, "s n"]:

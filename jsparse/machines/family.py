@@ -1,6 +1,7 @@
 """`Family`, the result of every fit: machines of one size or of several, on shared points."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._numerics import dot, is_concrete
+from .._programs import compiled
 from .._repr import short_repr
 from .._status import PRECISION_LOST
 from ..expansion import KernelExpansion
@@ -59,8 +61,7 @@ class Family(eqx.Module):
     @property
     def status(self) -> Int[Array, ""]:
         """The worst stop code. PRECISION_LOST counts only if every machine has it."""
-        without = jnp.where(self.statuses == PRECISION_LOST, 0, self.statuses)
-        return jnp.maximum(jnp.max(without), jnp.min(self.statuses)).astype(jnp.int32)
+        return _worst_of(self.statuses)
 
     @property
     def expansion(self) -> KernelExpansion:
@@ -280,6 +281,13 @@ def diagnostics(fit: Any) -> dict[str, Any]:
     fields = fit._asdict()
     del fields["expansion"], fields["status"]
     return fields
+
+
+@functools.partial(compiled, quickly=True)
+def _worst_of(statuses: Int[Array, " k"]) -> Int[Array, ""]:
+    """Return the worst stop code; PRECISION_LOST counts only if every machine has it."""
+    without = jnp.where(statuses == PRECISION_LOST, 0, statuses)
+    return jnp.maximum(jnp.max(without), jnp.min(statuses)).astype(jnp.int32)
 
 
 def _listed(sizes: Int[np.ndarray, " k"]) -> str:

@@ -292,8 +292,8 @@ class FixedSize(Prototypes, Ridge):
         stage minimises another metric, it also tries larger lengthscales, as long as they err less:
         the share of wrong classes was least at larger lengthscales than the squared error.
         """
-        scoring = problem.scoring
-        rescaling = search.rescaling(() if scoring.compares_as_it_scores else (1,))
+        problem = problem.with_compared("mse")
+        rescaling = search.rescaling(() if problem.scoring.compares_as_it_scores else (1,))
         part = problem.on_a_part(PART_FOLDS)
         first = yield Stage(part, search, planned_later=rescaling.planned(problem))
         assert first is not None

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import as_array
 from .._repr import short_repr
@@ -201,6 +201,8 @@ class Problem:
     key: Key | None = None  # of the method's random draws
     # Bounds of `theta`; None for a factor of `LENGTHSCALE_FACTOR` on both sides of the template.
     box: tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]] | None = None
+    compared: Metric | None = None  # a second metric, in which a stage compares kernels
+    compares: bool = False  # whether the scores are in the metric `compared`, if there is one
 
     __repr__ = short_repr
 
@@ -221,13 +223,10 @@ class Problem:
 
     @property
     def scoring(self) -> Scoring:
-        """The metrics to minimise, to report, and to compare kernels in on a part of the rows."""
+        """The metrics to minimise, to report, and to compare kernels in."""
         criterion = self.metric or self.method.criterion(self.task)
-        # On a part of the rows the share of wrong classes is too coarse to choose among kernels.
-        divisible = self.source.part is not None or self.rows_of_part is not None
-        compared: Metric | None = "mse" if self.metric is None and divisible else None
         reported = self.metric or self.method.metric(self.task)
-        return Scoring(criterion, self.decoding, reported, compared)
+        return Scoring(criterion, self.decoding, reported, self.compared)
 
     @property
     def rows_of_part(self) -> int | None:
@@ -266,20 +265,27 @@ class Problem:
         length, so at most a third of the work is repeated.
         """
         for method in self.method.shorter():
-            errors = self.source.errors(self.with_method(method), thetas, C, scoring)
+            errors = self.with_method(method)._errors(thetas, C, scoring)
             if _paths_end(method, errors):
                 break
         return errors
+
+    def _errors(
+        self, thetas: Table, C: Table, scoring: Scoring, wanted: Wanted = None
+    ) -> list[Validation]:
+        """Return the errors of every kernel, see `Source`; `scores` in the metric of this stage."""
+        errors = self.source.errors(self, thetas, C, scoring, wanted)
+        return [one.in_compared_metric() for one in errors] if self.compares else errors
 
     def _raced(
         self, thetas: Table, C: Table, scoring: Scoring, best: BestFolds | None
     ) -> tuple[Sequence[Validation], Sequence[Scores]]:
         """Return errors and scores of every kernel.
 
-        They race if `best` is given, but not on a part of the rows.
+        They race if `best` is given, but not where kernels are compared in a second metric.
         """
-        if best is None or self.source.part is not None:
-            errors = self.source.errors(self, thetas, C, scoring)
+        if best is None or self.compares:
+            errors = self._errors(thetas, C, scoring)
             return errors, [least_of_sizes(self.method, one) for one in errors]
         race_rounds = rounds(self.source.fold_sizes, best.rule, scoring.metric)
         first_folds = race_rounds[0].folds
@@ -287,12 +293,12 @@ class Problem:
         if len(best.fold_scores) != v:  # a history may lack them
             best = BestFolds(rule=best.rule)
         wanted_first = np.broadcast_to(first_folds, (*C.shape, v))
-        first = self.source.errors(self, thetas, C, scoring, wanted_first)
+        first = self._errors(thetas, C, scoring, wanted_first)
 
         def raced(i: int) -> tuple[Validation, Scores]:
             def some_errors(wanted: Bool[np.ndarray, "s v"]) -> Validation:
                 one = thetas[i : i + 1], C[i : i + 1]
-                (validation,) = self.source.errors(self, *one, scoring, wanted[None])
+                (validation,) = self._errors(*one, scoring, wanted[None])
                 return validation
 
             return race(self.method, race_rounds, first[i], some_errors, best)
@@ -324,6 +330,18 @@ class Problem:
     def with_metric(self, metric: Metric) -> "Problem":
         """Return the problem that minimises `metric`, unless the user stated a metric."""
         return dataclasses.replace(self, metric=self.metric or metric)
+
+    def with_compared(self, metric: Metric) -> "Problem":
+        """Return the problem whose scoring has a second metric, unless the user stated a metric.
+
+        Stages that compare kernels in the second metric (`compares`) and stages that minimise the
+        first one then share programs, and kept evaluations.
+        """
+        return dataclasses.replace(self, compared=metric if self.metric is None else None)
+
+    def comparing(self) -> "Problem":
+        """Return the problem whose scores are in the metric that compares kernels, if any."""
+        return dataclasses.replace(self, compares=True)
 
     def at_size(self, m: int) -> "Problem":
         """Return the problem of machines with `m` prototypes, see `Method.at_size`."""
@@ -373,11 +391,18 @@ class Problem:
     def on_a_part(self, folds: int) -> "Problem":
         """Return the problem of machines fitted to about `rows_of_part` rows.
 
-        The first `folds` folds are validated, see `Source.on_a_part`.
+        The first `folds` folds are validated, see `Source.on_a_part`. Kernels are compared.
         """
         rows = self.rows_of_part
         assert rows is not None
-        return dataclasses.replace(self, source=self.source.on_a_part(rows, folds))
+        part = self.source.on_a_part(rows, folds)
+        return dataclasses.replace(self, source=part).comparing()
+
+    def known_start(self, theta: Float[np.ndarray, " p"], C: ArrayLike) -> FitStart | None:
+        """Return what a fit to all rows can start from; None if the search has not kept it."""
+        theta, C = theta.astype(self.dtype), np.unique(np.asarray(C, self.dtype))
+        known = self.source.known(self, theta, C, self.scoring)
+        return None if known is None else known.total
 
     def with_template(self, kernel: Kernel) -> "Problem":
         """Return the problem with another kernel to tune, whose matrices are fixed."""

@@ -120,8 +120,8 @@ class _Rounds:
     def _product(self, theta: Float[np.ndarray, " p"], C: float) -> Float[np.ndarray, " d *d"]:
         """Fit a machine; return its average gradient outer product (its diagonal if no matrix)."""
         run, problem = self.evaluator, self.evaluator.problem
-        kernel = run.template.at(theta.astype(run.dtype))
-        family, _ = problem.source.fit(problem, kernel, as_array(np.asarray(C, run.dtype)), None)
+        kernel, start = run.template.at(theta.astype(run.dtype)), problem.known_start(theta, C)
+        family, _ = problem.source.fit(problem, kernel, as_array(np.asarray(C, run.dtype)), start)
         X, _, weights = problem.source.rows_in_memory()
         return np.asarray(agop(family.expansion, X, weights, diagonal=not self.signed.any()), float)
 

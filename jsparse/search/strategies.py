@@ -83,6 +83,7 @@ class Search(abc.ABC):
     race: ClassVar[Rule | None] = None
     # Whether a search on a sample of the rows, and another near its result, may replace it.
     near_a_sample: ClassVar[bool] = False
+    scores_grid: ClassVar[bool] = True  # whether each kernel is scored with all values of `C`
     moves_points: ClassVar[bool] = False  # whether the search replaces the problem's points
     runs_on_mesh: ClassVar[bool] = True  # whether the rows may be spread over several devices
 
@@ -142,9 +143,9 @@ class Search(abc.ABC):
         """Return the search without `rank`, for a kernel that already has its matrix."""
         return self
 
-    def of_C_alone(self) -> "Search":
-        """Return the search for `C` with a fixed kernel."""
-        return Profile(tune_kernel=False)
+    def of_C_alone(self, tuning: Any = None) -> "Search":
+        """Return the search for `C` with a fixed kernel: the kernel of a `Tuning`, if given."""
+        return Profile(tune_kernel=False, start=tuning)
 
     def nearby(self, tuning: Any) -> "Search":
         """Return the search near the best kernel and `C` of a cheaper problem's `Tuning`."""
@@ -194,7 +195,7 @@ class Profile(Search):
 
     def batch_sizes(self, p: int) -> list[int]:
         """See `Search.batch_sizes`."""
-        if p == 0:
+        if p == 0 or not self.tune_kernel:
             return [1]
         if p == 1:
             return line_rounds(self.max_evaluations or LINE_EVALUATIONS)
@@ -204,8 +205,8 @@ class Profile(Search):
         """See `Search.run`."""
         p, low, high = run.template.size, run.low, run.high
         start = None if self.start is None else self.start.theta
-        if p == 0:
-            run.scores(np.zeros((1, 0)))
+        if p == 0 or not self.tune_kernel:
+            run.scores((run.template.theta if start is None else start)[None])
         elif p > 1:
             annealing_search(run, low, high, start, run.scores)
         elif start is None:
@@ -223,6 +224,8 @@ class Annealing(Search):
     evaluations, and the simplex from the best point of the annealing has 70. The default is 160
     evaluations. Of the values of `C`, only the least and the largest matter: they bound the search.
     """
+
+    scores_grid: ClassVar[bool] = False
 
     def check_C(self, grid: Float[np.ndarray, " s"]) -> None:
         """Raise a `ValueError` unless the grid of `C` has two different values."""

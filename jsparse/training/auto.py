@@ -13,10 +13,11 @@ from .._blocks import capacity, padded
 from .._programs import compiled
 from .._status import PRECISION_LOST
 from .._types import Key
+from ..expansion import KernelExpansion
 from ..kernels import RBF, Laplacian, Matern32
 from ..kernels.stationary import Stationary
-from ..machines import dual, fixed_size
-from ..machines.dual import leave_one_out
+from ..machines import fixed_size
+from ..machines.dual_leave_one_out import leave_one_out_by_spectrum
 from ..machines.gradient_product import agop
 from ..search.descent import folds_and_prototypes
 from ..search.recursive import lengthscales_of
@@ -30,6 +31,7 @@ ROWS, PROTOTYPES = 2048, 400  # upper limits of the rows and prototypes of a fix
 DUAL_ROWS = 500  # upper limit of the rows of a machine in the dual
 LARGEST_SAMPLE_SYSTEM = max(PROTOTYPES, DUAL_ROWS)  # unknowns of the largest system of equations
 METRIC_FACTORS = np.geomspace(1 / 1.4, 1.4, 3)  # factors to try for learned lengthscales
+Machine = list[Array]  # the coefficients and the intercept of a machine
 # Without optimisation these programs compile far faster, and run as fast: LAPACK takes nearly all
 # of their time.
 _quickly_compiled = functools.partial(compiled, quickly=True)
@@ -49,9 +51,9 @@ class _SelectedFamily(Stationary):
 
     def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """Return the kernel values of the selected family at squared scaled distances `s`."""
-        one, weights = jnp.ones((), s.dtype), self.weights.astype(s.dtype)
-        terms = [w * f(one).profile(s) for w, f in zip(weights, FAMILIES.values(), strict=True)]
-        return sum(terms, jnp.zeros_like(s))
+        one = jnp.ones((), s.dtype)
+        profiles = [lambda s, f=family: f(one).profile(s) for family in FAMILIES.values()]
+        return jax.lax.switch(jnp.argmax(self.weights), profiles, s)
 
 
 @compiled
@@ -156,30 +158,31 @@ def _leave_one_out_error(
     dtype, C = X.dtype, DUAL_C_VALUES.astype(X.dtype)
     family = np.array([other == name for other in FAMILIES], dtype)
 
-    def least(candidates: np.ndarray) -> tuple[float, np.ndarray, np.floating]:
-        """Return the least error, and the lengthscales and `C` that give it.
+    def least(candidates: np.ndarray) -> tuple[float, np.ndarray, Machine]:
+        """Return the least error, and the lengthscales and the machine that give it.
 
         From the middle of `candidates`, rows of lengthscales, descend to the nearest minimum.
         """
 
         @functools.cache
-        def errors(i: int) -> Float[np.ndarray, " s"]:
-            of_C = np.asarray(_squared_errors(family, candidates[i], C, X, y, weights))
-            return np.where(np.isfinite(of_C), of_C, np.inf)
+        def best(i: int) -> tuple[float, Machine]:
+            error, *machine = _least_squared_error(family, candidates[i], C, X, y, weights)
+            return float(error), machine
 
         i = len(candidates) // 2
         for step in (-1, 1):
-            while 0 <= i + step < len(candidates) and np.min(errors(i + step)) < np.min(errors(i)):
+            while 0 <= i + step < len(candidates) and best(i + step)[0] < best(i)[0]:
                 i += step
-        return float(np.min(errors(i))), candidates[i], C[np.argmin(errors(i))]
+        error, machine = best(i)
+        return error, candidates[i], machine
 
     equal_lengthscales = np.full(X.shape[1], np.sqrt(X.shape[1]))
-    error, lengthscales, best_C = least(
+    error, lengthscales, machine = least(
         (LENGTHSCALE_FACTORS[:, None] * equal_lengthscales).astype(dtype)
     )
     if not per_column:
         return error
-    relevance = _mean_squared_derivatives(family, lengthscales, best_C, X, y, weights)
+    relevance = _mean_squared_derivatives(family, lengthscales, *machine, X, weights)
     learned = lengthscales_of(np.asarray(relevance), lengthscales)
     return min(error, least((METRIC_FACTORS[:, None] * learned).astype(dtype))[0])
 
@@ -188,32 +191,37 @@ def _leave_one_out_error(
 def _mean_squared_derivatives(
     family: Float[Array, " k"],
     lengthscales: Float[Array, " d"],
-    C: Float[Array, ""],
+    coefficients: Float[Array, "r c"],
+    intercept: Float[Array, " c"],
     X: Float[Array, "r d"],
-    y: Float[Array, "r c"],
     w: Float[Array, " r"],
 ) -> Float[Array, " d"]:
     """Return, for each column, the mean over the rows of an LS-SVM's squared derivative."""
-    machine = dual.fit(_SelectedFamily(lengthscales, family), C, X, y, w).expansion
-    return agop(machine, X, w, diagonal=True)
+    kernel = _SelectedFamily(lengthscales, family)
+    return agop(KernelExpansion(kernel, X, coefficients, intercept), X, w, diagonal=True)
 
 
 @_quickly_compiled
-def _squared_errors(
+def _least_squared_error(
     family: Float[Array, " k"],
     lengthscales: Float[Array, " d"],
     C: Float[Array, " s"],
     X: Float[Array, "r d"],
     y: Float[Array, "r c"],
     w: Float[Array, " r"],
-) -> Float[Array, " s"]:
-    """Return the leave-one-out error of one kernel for every `C`: the mean squared residual.
+) -> tuple[Float[Array, ""], Float[Array, "r c"], Float[Array, " c"]]:
+    """Return the least leave-one-out error of one kernel over `C`: the mean squared residual.
 
-    Squares are summed over targets. The error is infinite where rounding dominates it.
+    Squares are summed over targets. The error is infinite where rounding dominates it. Also return
+    the coefficients and the intercept of the machine of all rows, for the best `C`.
     """
-    values, status = leave_one_out(_SelectedFamily(lengthscales, family), C, X, y, w)
+    kernel = _SelectedFamily(lengthscales, family)
+    values, status, machines = leave_one_out_by_spectrum(kernel, C, X, y, w)
     errors = jnp.sum(w[None] * jnp.sum(jnp.square(values - y[None]), axis=2), axis=1)
-    return jnp.where(status < PRECISION_LOST, errors / jnp.sum(w), jnp.inf)
+    is_trusted = (status < PRECISION_LOST) & jnp.isfinite(errors)
+    errors = jnp.where(is_trusted, errors / jnp.sum(w), jnp.inf)
+    best = jnp.argmin(errors)
+    return errors[best], machines.coefficients[best], machines.intercepts[best]
 
 
 def main_directions(

@@ -32,8 +32,13 @@ class Evaluated(NamedTuple):
 
     @property
     def score(self) -> float:
-        """The least error of a `C` with all folds; infinite if no error can be trusted."""
-        trusted = least_of_sizes(self.problem.method, self.validation).trusted
+        """The least error of a `C` with all folds; infinite if no error can be trusted.
+
+        It is in the metric in which the search compares kernels.
+        """
+        compares, validation = self.problem.compares, self.validation
+        validation = validation.in_compared_metric() if compares else validation
+        trusted = least_of_sizes(self.problem.method, validation).trusted
         return float(np.min(trusted, where=self.complete, initial=np.inf))
 
     def joined(self, other: "Evaluated") -> "Evaluated | None":

@@ -46,7 +46,7 @@ from .streams import read_stream
 from .tables import prepare_table
 from .target_units import TargetUnits
 from .trained import Sums, Trained
-from .tuning import Choice, calibrate, choose, fit_all_rows, known_start, predict_held_out
+from .tuning import Choice, calibrate, choose, fit_all_rows, predict_held_out
 
 
 @resumable
@@ -135,7 +135,7 @@ def _fitted(
         if config.out_of_fold:
             values, validation_sums = predict_held_out(choice, units)
         else:
-            validation_sums = known_start(choice)
+            validation_sums = choice.problem.known_start(choice.outcome.theta, choice.C)
     with clock(seconds, "fit"):
         family, sums = fit_all_rows(choice, units, validation_sums)
         jax.block_until_ready(jax.tree.leaves(family))
@@ -296,8 +296,7 @@ def _best_family(config: Config, *rows: Array) -> tuple[str, float]:
     """
     all_rows, search = config.method.n_features == "all", config.search
     per_column = search.tune_kernel and search.per_column
-    key = jax.random.fold_in(config.keys.search, 1)
-    return family_of(key, *rows, all_rows=all_rows, per_column=per_column)
+    return family_of(config.keys.kernel, *rows, all_rows=all_rows, per_column=per_column)
 
 
 def _is_auto(kernel: KernelLike) -> bool:
@@ -344,8 +343,8 @@ def _choose_kernel(config: Config, data: TrainingData) -> Config:
         config = config._replace(kernel=_best_family(config, X, *others)[0])
     if rank is None:
         return config
-    key = jax.random.fold_in(config.keys.search, 1)
-    kernel = projected(config.kernel, main_directions(key, *rows, rank))
+    directions = main_directions(config.keys.kernel, *rows, rank)
+    kernel = projected(config.kernel, directions)
     if search.start is not None and isinstance(search.start.kernel, Projected):
         # Keep the directions of a warm start, as the new directions may differ in sign.
         kernel = search.start.kernel

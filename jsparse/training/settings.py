@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
@@ -148,6 +149,7 @@ class Keys(NamedTuple):
     search: Key
     method: Key  # random draws of the fits
     sample: Key  # sample of a stream
+    kernel: Key  # sample of the rows that chooses the parts of a kernel which are not tuned
 
     __repr__ = short_repr
 
@@ -317,7 +319,11 @@ def _check_folds(folds: Any) -> int | Folds | HoldOut | None:
 
 def keys_of(key: KeyLike) -> Keys:
     """Return the keys of the random draws of a run, from the caller's key."""
-    return Keys(*_split_in_five(as_key(key)))
+    return Keys(*_keys(as_key(key)))
 
 
-_split_in_five = compiled(lambda key: list(jax.random.split(key, 5)), quickly=True)
+@functools.partial(compiled, quickly=True)
+def _keys(key: Key) -> list[Key]:
+    """Return the elements of `Keys`."""
+    keys = list(jax.random.split(key, 5))
+    return [*keys, jax.random.fold_in(keys[2], 1)]

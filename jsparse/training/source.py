@@ -472,10 +472,7 @@ class InMemory(TrainingSource):
             self._evaluate(problem, *arguments)
             for arguments in zip(thetas, C, on_folds, strict=True)
         ]
-        validations = [one._replace(predictions=None, total=None) for one in validations]
-        if self.part is not None:
-            validations = [one.in_compared_metric() for one in validations]
-        return validations
+        return [one._replace(predictions=None, total=None) for one in validations]
 
     def _evaluate(
         self,

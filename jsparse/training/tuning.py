@@ -172,17 +172,6 @@ def predict_held_out(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, An
     return units.values(values), total
 
 
-def known_start(choice: Choice) -> Any:
-    """Return the sums, coefficients or machines from which the fit to all rows can start.
-
-    Return None if the search has not kept them.
-    """
-    problem = choice.problem
-    theta, C = choice.outcome.theta.astype(problem.dtype), np.unique(choice.C_array)
-    known = problem.source.known(problem, theta, C, problem.scoring)
-    return None if known is None else known.total
-
-
 def calibrate(
     values: np.ndarray, choice: Choice, data: TrainingData, sums: Any, *, machines: bool
 ) -> tuple[Float[np.ndarray, " k"] | None, ConformalScores]:

@@ -1,5 +1,7 @@
 """The LS-SVM in the dual against dense systems, refits and scikit-learn."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,15 +10,21 @@ from reference import fixed_size as reference
 from reference.kernels import gaussian
 from sklearn.kernel_ridge import KernelRidge
 
+import jsparse
 from jsparse import _status
 from jsparse.compilation import count_compilations
 from jsparse.kernels import RBF
 from jsparse.machines import dual, fixed_size
 from jsparse.machines.dual import Dual
-from jsparse.machines.dual_leave_one_out import leave_one_out_by_cholesky, leave_one_out_of
+from jsparse.machines.dual_leave_one_out import (
+    leave_one_out_by_cholesky,
+    leave_one_out_by_spectrum,
+    leave_one_out_of,
+)
 from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
 from jsparse.solvers import conjugate_gradients
+from jsparse.training import source
 from jsparse.validation.folds import plain_folds
 
 METHODS = ["cholesky", "conjugate_gradients"]
@@ -126,10 +134,10 @@ def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype):
     w[:5] = 0
     C = np.array([0.3, 20.0], dtype)
     arguments = RBF(1.3), jnp.asarray(C), jnp.asarray(X), jnp.asarray(y), jnp.asarray(w)
-    values, status = dual.leave_one_out(*arguments)
-    others, other_status, machines = leave_one_out_by_cholesky(*arguments)
+    values, status, by_spectrum = leave_one_out_by_spectrum(*arguments)
+    others, other_status, by_cholesky = leave_one_out_by_cholesky(*arguments)
     np.testing.assert_array_equal(status, other_status)
-    for i in range(2):
+    for i, machines in itertools.product(range(2), (by_spectrum, by_cholesky)):
         fit = dual.fit(RBF(1.3), arguments[1][i], *arguments[2:])
         coefficients = np.asarray(fit.expansion.coefficients)
         # Rounding in a solution is relative to its largest entries.
@@ -137,13 +145,44 @@ def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype):
         tolerance = in_float32 if dtype == "float32" else {"rtol": 1e-9}
         np.testing.assert_allclose(machines.coefficients[i], coefficients, **tolerance)
         np.testing.assert_allclose(machines.intercepts[i], fit.expansion.intercept, **tolerance)
-        assert machines.relative_residual[i] < 2 * fit.relative_residual
+        assert machines.relative_residual[i] < 10 * fit.relative_residual
         assert machines.statuses[i] == fit.status
     np.testing.assert_allclose(values, others, atol=2e-3 if np.finfo(dtype).eps > 1e-10 else 1e-9)
     # Rounding that decides is told by both.
     twice = jnp.concatenate([arguments[2]] * 2), jnp.concatenate([arguments[3]] * 2)
     for by in (dual.leave_one_out, leave_one_out_by_cholesky):
         assert by(RBF(1.3), jnp.asarray([1e18], dtype), *twice)[1][0] == _status.PRECISION_LOST
+
+
+@pytest.mark.parametrize("tuned_with", [None, pytest.param(100, marks=pytest.mark.slow)])
+def test_squared_errors_choose_the_kernel_and_wrong_classes_choose_C(tuned_with, monkeypatch):
+    X, y = problem(seed=5)
+    labels = np.where(y > np.median(y), 1, -1)
+    labels[:6] *= -1
+    evaluations = []
+    evaluate = source.evaluate
+    monkeypatch.setattr(source, "evaluate", lambda *a: evaluations.append(a) or evaluate(*a))
+    monkeypatch.delattr(Dual, "fit")  # the machine comes from the evaluations
+    trained = jsparse.train(np.asarray(X), labels, task="classification", key=0, kernel="rbf",
+                            method=Dual(tuned_with), folds=10)  # fmt: skip
+    *kernels, last = trained.tuning.history
+    assert len(evaluations) == len(kernels)  # the last one was kept
+
+    best = min(kernels, key=lambda e: e.least)
+    np.testing.assert_array_equal(last.theta, best.theta)
+    rows = trained.model.standardised(X), jnp.asarray(labels, float)
+    C = jnp.asarray(best.C)
+    predictions = np.asarray(dual.leave_one_out(trained.kernel, C, *rows)[0])
+    np.testing.assert_allclose(best.scores, np.mean((predictions - labels) ** 2, axis=1))
+    place = int(np.argmin(best.scores))
+    np.testing.assert_array_equal(last.C, best.C[place - 1 : place + 2])
+    wrong = np.mean(np.sign(predictions) != labels, axis=1)[place - 1 : place + 2]
+    np.testing.assert_allclose(last.scores, wrong)
+    assert trained.cv_error == wrong.min()
+    assert last.C[np.argmin(wrong)] == trained.C
+
+    fit = dual.fit(trained.kernel, trained.C, *rows)
+    np.testing.assert_allclose(trained.model(X), fit.expansion(rows[0]), atol=1e-8)
 
 
 @pytest.mark.slow
