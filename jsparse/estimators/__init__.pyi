@@ -666,11 +666,12 @@ class LSSVMClassifier(Classifier):
     Args:
         tuned_with: tune kernel and `C` for a machine of this many random rows; then tune `C`
             again for all rows, among three values. With many rows this saves nearly all time.
-            None: tune the machine of all rows. With more than 1,500 rows the search `Profile`
-            then begins on 1,000 of them, and goes downhill from the best kernel and `C` with
-            all rows. On fewer rows kernels are compared by squared errors, unless a metric is
-            stated. Then with all rows, values of `C` so large that rounding would decide the
-            machine are left out.
+            None, or at least the number of rows: tune the machine of all rows. With more than
+            1,500 rows the search `Profile` then begins on 1,000 of them, and goes downhill from
+            the best kernel and `C` with all rows. On a sample, and with all of at most 1,500
+            rows, kernels are compared by squared errors, unless a metric is stated; only `C` is
+            chosen by the share of wrong classes. After a sample, values of `C` so large that
+            rounding would decide the machine of all rows are left out.
 
     Other parameters, and attributes: see `KernelMachineClassifier`.
     """
@@ -705,11 +706,12 @@ class LSSVMRegressor(Regressor):
     Args:
         tuned_with: tune kernel and `C` for a machine of this many random rows; then tune `C`
             again for all rows, among three values. With many rows this saves nearly all time.
-            None: tune the machine of all rows. With more than 1,500 rows the search `Profile`
-            then begins on 1,000 of them, and goes downhill from the best kernel and `C` with
-            all rows. On fewer rows kernels are compared by squared errors, unless a metric is
-            stated. Then with all rows, values of `C` so large that rounding would decide the
-            machine are left out.
+            None, or at least the number of rows: tune the machine of all rows. With more than
+            1,500 rows the search `Profile` then begins on 1,000 of them, and goes downhill from
+            the best kernel and `C` with all rows. On a sample, and with all of at most 1,500
+            rows, kernels are compared by squared errors, unless a metric is stated; only `C` is
+            chosen by the share of wrong classes. After a sample, values of `C` so large that
+            rounding would decide the machine of all rows are left out.
 
     Other parameters, and attributes: see `KernelMachineRegressor`.
     """
