@@ -24,6 +24,7 @@ LINE_EVALUATIONS = 10
 ANNEALING_EVALUATIONS = 160
 RESCALING_EVALUATIONS = 5
 NEARBY_EVALUATIONS = 20
+SAME_KERNEL = 0.02  # kernels whose leaves differ by less, on the log scale, count as one
 COARSE_C = 12  # a grid of `C` with twice as many values is first searched with twice the step
 
 
@@ -281,15 +282,23 @@ class Nearby(Search):
         if template.size and not np.allclose(self.start.theta, template.theta, atol=1e-3):
             kernels.append(template.theta)
         direction = np.where(template.signed, 0, np.log(self.ratio) / 2) if template.size else 0.0
-        errors: dict[tuple[bytes, int], float] = {}  # by theta and index of `C`
+        thetas: list[Float[np.ndarray, " p"]] = []  # the kernels so far
+        errors: dict[tuple[int, int], float] = {}  # by index in `thetas` and index of `C`
 
         def error(point: downhill.Point) -> float:
             start, C_index, factor = point
             theta = np.clip(kernels[start] + factor * direction, run.low, run.high)
             if not 0 <= C_index < len(grid) or (factor and np.array_equal(theta, kernels[start])):
                 return np.inf
-            machine = theta.tobytes(), C_index  # at a bound several factors give one kernel
+            # At a bound several factors give one kernel, and the initial kernel is often one step
+            # away from the cheaper problem's kernel.
+            same = [np.allclose(theta, other, rtol=0, atol=SAME_KERNEL) for other in thetas]
+            if not any(same):
+                thetas.append(theta)
+                same.append(True)
+            machine = same.index(True), C_index
             if machine not in errors and len(errors) < run.planned:
+                theta = thetas[machine[0]]
                 errors[machine] = float(run.scores(theta[None], grid[None, [C_index]])[0])
             return errors.get(machine, np.inf)
 

@@ -1,7 +1,6 @@
 """Relevance vector machines: evidence, stopping, units and precision."""
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -194,13 +193,8 @@ def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch)
     """There are fewer rows than functions and changes, and copies that the basis spans already."""
     if often:
         monkeypatch.setattr(sparse_bayes, "_CHANGES_IN_BLOCK", 1)
-    else:  # only at the start
-        first, calls = sparse_bayes._factorised, itertools.count()
-        monkeypatch.setattr(
-            sparse_bayes,
-            "_factorised",
-            lambda changed, squares: changed if next(calls) else first(changed, squares),
-        )
+    else:  # never
+        monkeypatch.setattr(sparse_bayes, "_factorised", lambda changed, squares: changed)
     rng = np.random.default_rng(0)
     x = rng.uniform(-5, 5, n)
     Phi = np.exp(-np.square(x[:, None] - np.repeat(x[: n // 2], 2)[None]))
@@ -229,6 +223,37 @@ def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch)
     np.testing.assert_allclose(last.factor.T @ last.factor, whole, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(last.unexplained, unexplained, **limits)
     np.testing.assert_allclose(last.slopes, beta * Phi.T @ (y - used @ mean), **limits)
+
+
+@pytest.mark.parametrize("away", [1.0, 30.0])
+def test_cheap_steps_save_factorisations_and_end_at_the_same_mode(away, monkeypatch):
+    """Also from so far away that the first cheap step lowers the density."""
+    _, Phi, y, w = rows("logistic")
+    Phi = jnp.asarray(Phi.T * (w > 0))
+    problem = sparse_bayes.Problem(Phi, jnp.asarray(y), jnp.asarray(w), "logistic")
+    k, columns = 6, np.array([3, 12, 20, 30, len(Phi) - 1, 0])
+    alpha = jnp.asarray([0.5, 1.0, 2.0, 1.0, 0.1, 1.0])
+    model = sparse_bayes.Model(jnp.asarray(columns), jnp.arange(k) < 5, alpha, jnp.ones(()))
+    nothing = jnp.zeros((1, k))
+    mode = sparse_bayes.posterior(problem, model, jnp.zeros(k), nothing)
+    begin = mode.mean + away * jnp.asarray([0.3, -0.2, 0.1, 0.2, -0.3, 0.0])
+    factorise, calls = sparse_bayes._covariance_factor, []
+
+    def counted(*arguments):
+        jax.debug.callback(lambda: calls.append(1))
+        return factorise(*arguments)
+
+    monkeypatch.setattr(sparse_bayes, "_covariance_factor", counted)
+    counts = []
+    for factor in (None, 0.9 * mode.factor):
+        end = sparse_bayes.posterior(problem, model, begin, nothing, factor)
+        jax.effects_barrier()
+        counts.append(len(calls))
+        calls.clear()
+        for name in ("mean", "values", "evidence"):
+            expected, value = getattr(mode, name), getattr(end, name)
+            np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
+    assert counts[1] == 1 if away == 1 else counts[1] <= counts[0]
 
 
 @pytest.mark.parametrize("likelihood", ["normal", "logistic"])

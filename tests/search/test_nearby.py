@@ -75,6 +75,17 @@ def test_it_begins_with_the_initial_kernel_if_the_other_kernel_is_worse():
     assert min(error(*point) for point in evaluated) <= 0.1
 
 
+def test_a_kernel_that_is_nearly_the_initial_one_is_not_evaluated_again():
+    def error(theta, _):
+        return abs(theta[0])
+
+    start, step = np.array([0.6, 0.6]), np.log(1.65)
+    evaluated = run([1.0], start, 1.0, error, initial=start - step - 0.01)
+    firsts = np.array([theta[0] for theta, _ in evaluated])
+    assert np.abs(np.subtract.outer(firsts, firsts))[~np.eye(len(firsts), dtype=bool)].min() > 0.02
+    assert np.abs(firsts).min() <= step / 4
+
+
 def test_it_goes_to_a_smaller_C_where_errors_cannot_be_trusted():
     grid = np.geomspace(1e-2, 1e6, 9)
     evaluated = run(grid, [], 1e6, lambda _, C: np.inf if C > 50 else 1 / C, p=0)
