@@ -113,6 +113,12 @@ class HeldOut(NamedTuple):
 
     __repr__ = short_repr
 
+    def joined(self, other: "HeldOut") -> "HeldOut":
+        """Return the results on the folds of both, as NumPy arrays: no fold is in both."""
+        sums, kept = jax.tree.map(np.add, (self.sums, self.kept), (other.sums, other.kept))
+        statuses: Any = np.maximum(self.statuses, other.statuses)
+        return HeldOut(sums, kept, statuses, self.total)
+
 
 def each_fold(
     predict: Callable[[PyTree, Rows, PyTree], tuple[Float[Array, "r s l"], Int[Array, " s"]]],

@@ -13,11 +13,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import block_shape, systems_at_once
+from .._lapack_threads import LARGE_SYSTEM
 from .._mesh import on_default_device
 from .._numerics import is_concrete
 from .._programs import compiled
 from .._repr import short_repr
-from .._runtime import on_cpu
+from .._runtime import on_cpu, usable_cores
+from .._threads import map_in_threads
 from .._types import Key
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -115,6 +117,11 @@ class KeptSums(NamedTuple):
 
     __repr__ = short_repr
 
+    @property
+    def n_rows(self) -> int:
+        """The number of rows in the folds, with padding."""
+        return self.sums.parts.weights.size
+
     def held_out(self, C: Float[Array, " s"], on_fold: OnFold) -> HeldOut:
         """Predict the rows of each fold for every `C`, see `FromSums.held_out_from_sums`."""
         total, per_fold, parts = self.sums
@@ -166,6 +173,25 @@ def sum_folds(rows: RowsOfFolds, first_rows: Int[Array, ""] | None) -> FoldSums:
 def hold_out(held_out: HeldOutRows, C: Float[Array, " s"], on_fold: OnFold) -> HeldOut:
     """Return what `on_fold` computes on the rows of every fold, for every `C`."""
     return held_out.held_out(C, on_fold)
+
+
+def hold_out_by_cores(held_out: KeptSums, C: Float[Any, " s"], on_fold: FoldLosses) -> HeldOut:
+    """Return the result of `hold_out`; the cores of a CPU share the wanted folds.
+
+    A decomposition in one thread of LAPACK, or a loop of small operations, leaves the other cores
+    idle. Every thread calls the same program for some of the folds.
+    """
+    wanted = np.asarray(on_fold.wanted)
+    folds = np.flatnonzero(np.any(wanted, axis=0))
+    has_large_systems = held_out.method.largest_system(held_out.n_rows) >= LARGE_SYSTEM
+    threads = 1 if has_large_systems else max(1, min(usable_cores(), len(folds)))
+
+    def hold_out_share(thread: int) -> HeldOut:
+        share = wanted & np.isin(np.arange(wanted.shape[1]), folds[thread::threads])
+        held = hold_out(held_out, C, dataclasses.replace(on_fold, wanted=share))
+        return jax.block_until_ready(held)
+
+    return functools.reduce(HeldOut.joined, map_in_threads(hold_out_share, range(threads), threads))
 
 
 @functools.partial(compiled, static_argnums=2)
@@ -485,9 +511,11 @@ class InMemory(TrainingSource):
         validation = self.known(problem, theta, C, on_fold.scoring)
         if validation is not None:
             return validation
-        if self._fits_one_by_one(problem):
+        if self._fits_one_by_one(problem) or self._keeps_sums(problem):
             held = self._hold_out(problem, theta, C, on_fold)
-            validation = mean_of_losses(held, scoring=on_fold.scoring)
+            sums = held._replace(kept=None, total=None)  # the program would copy the others
+            means = mean_of_losses(sums, scoring=on_fold.scoring)
+            validation = means._replace(predictions=held.kept, total=held.total)
         else:
             validation = super()._evaluate(problem, theta, C, on_fold)
         if on_fold.keeps_all:
@@ -508,7 +536,10 @@ class InMemory(TrainingSource):
         """See `TrainingSource`."""
         if self._fits_one_by_one(problem):
             return held_out_by_fits(problem, theta, C, self.placed, self.folds, on_fold)
-        return super()._hold_out(problem, theta, C, on_fold)
+        rows = self.held_out_rows(problem, theta)
+        if isinstance(rows, KeptSums) and on_fold.wanted is not None:
+            return hold_out_by_cores(rows, C, cast(FoldLosses, on_fold))
+        return hold_out(rows, C, on_fold)
 
     def _fits_one_by_one(self, problem: Problem) -> bool:
         """Return whether the host calls one compiled fit for each fold and `C`."""

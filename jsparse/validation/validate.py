@@ -187,8 +187,9 @@ class Validation(NamedTuple):
         def both(first: np.ndarray, second: np.ndarray) -> tuple[Any, Any]:
             """Return the mean loss over all folds, and the mean loss in each fold."""
             folds = np.where(np.isnan(first), second, first)
-            sums = np.sum(folds * of_fold, axis=1, where=of_fold > 0)
-            return (sums / of_fold.sum(axis=1)).astype(folds.dtype), folds
+            sums, total = np.sum(folds * of_fold, axis=1, where=of_fold > 0), of_fold.sum(axis=1)
+            means = np.divide(sums, total, out=np.full_like(sums, np.nan), where=total > 0)
+            return means.astype(folds.dtype), folds
 
         scores, fold_scores = both(first.fold_scores, second.fold_scores)
         reported = fold_reported = compared = fold_compared = predictions = None

@@ -1,6 +1,7 @@
 """Methods that fit every fold are validated on the host, by the compiled fit."""
 
 import dataclasses
+import itertools
 import re
 
 import jax
@@ -12,7 +13,8 @@ from jax.scipy.linalg import solve_triangular
 import jsparse
 from jsparse import _programs
 from jsparse.kernels import RBF
-from jsparse.training import fold_fits
+from jsparse.machines import ridge
+from jsparse.training import fold_fits, source
 from jsparse.training.fold_fits import held_out_by_fits
 from jsparse.training.source import WithPredictions, hold_out
 from jsparse.training.tables import tuning_problem
@@ -101,7 +103,7 @@ FITTED_BY_FOLD = sorted(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FITTED_BY_FOLD)
+@pytest.mark.parametrize("name", [*FITTED_BY_FOLD, "fixed-size", "scdp", "ksp", "kmp", "kbp"])
 def test_programs_of_several_threads_decompose_one_matrix_at_a_time(name, monkeypatch):
     """Two programs with batches could wait for each other, see `_numerics.unbatched_lapack`."""
     get, modules = _programs.PROGRAMS.get, []
@@ -116,6 +118,7 @@ def test_programs_of_several_threads_decompose_one_matrix_at_a_time(name, monkey
         return call
 
     monkeypatch.setattr(_programs.PROGRAMS, "get", lowered_first)
+    monkeypatch.setattr(ridge, "LARGE_FOLD", 1)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     y = np.digitize(X[:, 0] + X[:, 1], [-0.5, 0.5])
@@ -128,6 +131,35 @@ def test_programs_of_several_threads_decompose_one_matrix_at_a_time(name, monkey
     decompositions, batched = batched_decompositions("\n".join(modules))
     assert decompositions
     assert batched == []
+
+
+@pytest.mark.parametrize("method", [jsparse.KMP(5), jsparse.FixedSize(6)])
+def test_threads_share_the_folds_of_kept_sums(method, monkeypatch):
+    monkeypatch.setattr(ridge, "LARGE_FOLD", 1)
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((60, 2))
+    y = np.digitize(X[:, 0], [-0.5, 0.5])
+    options = {"task": "classification", "method": method, "search": jsparse.Profile(3)}
+    hold_out, folds, trained = source.hold_out, [], []
+
+    def recorded(held_out, C, on_fold):
+        folds[-1].append(np.flatnonzero(np.any(on_fold.wanted, axis=0)).tolist())
+        return hold_out(held_out, C, on_fold)
+
+    monkeypatch.setattr(source, "hold_out", recorded)
+    for threads in (1, 2):
+        monkeypatch.setattr(source, "usable_cores", lambda threads=threads: threads)
+        folds.append([])
+        trained.append(jsparse.train(X, y, **options, folds=3, key=0))
+    assert [0, 1, 2] in folds[0]
+    assert [0, 2] in folds[1]
+    every = [sorted(itertools.chain.from_iterable(calls)) for calls in folds]
+    assert every[0] == every[1]  # each fold once
+    one, other = trained
+    np.testing.assert_array_equal(one.out_of_fold, other.out_of_fold)
+    for a, b in zip(one.tuning.history, other.tuning.history, strict=True):
+        np.testing.assert_array_equal(a.scores, b.scores)
+        np.testing.assert_array_equal(a.fold_scores, b.fold_scores)
 
 
 def test_large_tables_are_fitted_one_fold_after_another(monkeypatch):
