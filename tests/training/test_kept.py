@@ -26,6 +26,7 @@ def rows(method, n=90):
 
 
 FAST = ("scdp", "fixed-size")
+EVALUATIONS = ("evaluate", "held_out_by_fits", "hold_out_by_cores")
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_held_out_values_come_from_the_search(name, monkeypatch):
     method, after_search = KEPT[name], []
     X, y, task = rows(method)
     held_out_values = source.TrainingSource.held_out_values
-    evaluations = {name: getattr(source, name) for name in ("evaluate", "held_out_by_fits")}
+    evaluations = {name: getattr(source, name) for name in EVALUATIONS}
 
     def counting(evaluate):
         return lambda *a: after_search.append(a) or evaluate(*a)
