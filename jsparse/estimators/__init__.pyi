@@ -668,10 +668,12 @@ class LSSVMClassifier(Classifier):
             again for all rows, among three values. With many rows this saves nearly all time.
             None, or at least the number of rows: tune the machine of all rows. With more than
             1,500 rows the search `Profile` then begins on 1,000 of them, and goes downhill from
-            the best kernel and `C` with all rows. On a sample, and with all of at most 1,500
-            rows, kernels are compared by squared errors, unless a metric is stated; only `C` is
-            chosen by the share of wrong classes. After a sample, values of `C` so large that
-            rounding would decide the machine of all rows are left out.
+            the best kernel and `C` with all rows. The share of wrong classes is too coarse to
+            compare kernels on a sample or on few rows: unless a metric is stated, squared
+            errors compare them there, and with all rows `C` is then chosen by the share of
+            wrong classes. With `Annealing` that share compares them on few rows too. After a
+            sample, values of `C` so large that rounding would decide the machine of all rows
+            are left out.
 
     Other parameters, and attributes: see `KernelMachineClassifier`.
     """
@@ -708,10 +710,12 @@ class LSSVMRegressor(Regressor):
             again for all rows, among three values. With many rows this saves nearly all time.
             None, or at least the number of rows: tune the machine of all rows. With more than
             1,500 rows the search `Profile` then begins on 1,000 of them, and goes downhill from
-            the best kernel and `C` with all rows. On a sample, and with all of at most 1,500
-            rows, kernels are compared by squared errors, unless a metric is stated; only `C` is
-            chosen by the share of wrong classes. After a sample, values of `C` so large that
-            rounding would decide the machine of all rows are left out.
+            the best kernel and `C` with all rows. The share of wrong classes is too coarse to
+            compare kernels on a sample or on few rows: unless a metric is stated, squared
+            errors compare them there, and with all rows `C` is then chosen by the share of
+            wrong classes. With `Annealing` that share compares them on few rows too. After a
+            sample, values of `C` so large that rounding would decide the machine of all rows
+            are left out.
 
     Other parameters, and attributes: see `KernelMachineRegressor`.
     """

@@ -63,7 +63,10 @@ def leave_one_out_by_spectrum(
     y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | None = None,
 ) -> tuple[Float[Array, "s n *c"], Int[Array, " s"], Solutions]:
-    """Return the result of `leave_one_out`, and the machines of all rows for every `C`."""
+    """Return the result of `leave_one_out`, and the machines of all rows for every `C`.
+
+    Arguments are as for `leave_one_out`. Of the diagnostics of the machines nothing is derived.
+    """
     n, s = X.shape[0], C.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
     inputs, X, y = X, present_rows(X, w), present_targets(y, w)
@@ -96,10 +99,11 @@ def leave_one_out_by_spectrum(
     )
     rounded = jnp.any(diagonal < 32 * epsilon(X.dtype), axis=1)
     lost = rank_cutoff(spec.largest) > 1 / C
-    residual = jnp.swapaxes(without_intercept(residual, b), 1, 2)  # s c n
+    residual = jax.lax.stop_gradient(without_intercept(residual, b))
+    size = jax.lax.stop_gradient(root * targets).T  # c n
     machines = Solutions(
         C, alpha, b[:, 0],
-        jax.vmap(lambda r: jnp.max(relative_size(r, (root * targets).T), initial=0))(residual),
+        jax.vmap(lambda r: jnp.max(relative_size(r.T, size), initial=0))(residual),
         status_of(~jnp.all(jnp.isfinite(alpha), axis=(1, 2)), lost),
     )  # fmt: skip
     return predictions.reshape(s, n, *y.shape[1:]), status_of(~finite, lost | rounded), machines

@@ -114,7 +114,10 @@ class HeldOut(NamedTuple):
     __repr__ = short_repr
 
     def joined(self, other: "HeldOut") -> "HeldOut":
-        """Return the results on the folds of both, as NumPy arrays: no fold is in both."""
+        """Return the sum of the results on two disjoint sets of folds, as NumPy arrays.
+
+        Each result is zero on the folds of the other.
+        """
         sums, kept = jax.tree.map(np.add, (self.sums, self.kept), (other.sums, other.kept))
         statuses: Any = np.maximum(self.statuses, other.statuses)
         return HeldOut(sums, kept, statuses, self.total)

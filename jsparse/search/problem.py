@@ -107,6 +107,10 @@ class Source(_Scored, Protocol):
         """Return a kernel's kept errors and predictions; None unless all `C` are kept."""
         ...
 
+    def keeps_predictions(self, problem: "Problem", s: int) -> bool:
+        """Whether an evaluation of `s` values of `C` keeps the predictions of all machines."""
+        ...
+
     def held_out_values(
         self,
         problem: "Problem",
@@ -282,7 +286,7 @@ class Problem:
     ) -> tuple[Sequence[Validation], Sequence[Scores]]:
         """Return errors and scores of every kernel.
 
-        They race if `best` is given, but not where kernels are compared in a second metric.
+        Kernels race if `best` is given, unless their scores are in the second metric.
         """
         if best is None or self.compares:
             errors = self._errors(thetas, C, scoring)
@@ -391,7 +395,8 @@ class Problem:
     def on_a_part(self, folds: int) -> "Problem":
         """Return the problem of machines fitted to about `rows_of_part` rows.
 
-        The first `folds` folds are validated, see `Source.on_a_part`. Kernels are compared.
+        The first `folds` folds are validated, see `Source.on_a_part`. Scores are
+        in the metric `compared`, if there is one.
         """
         rows = self.rows_of_part
         assert rows is not None

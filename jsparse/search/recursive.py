@@ -8,6 +8,7 @@ from jaxtyping import Float
 from .._arguments import real, whole_number
 from .._numerics import as_array
 from ..machines.gradient_product import agop
+from ..validation.validate import Kept
 from .metric import MetricSearch, scored_profile
 from .strategies import LINE_EVALUATIONS, Evaluator, line_rounds
 
@@ -120,7 +121,15 @@ class _Rounds:
     def _product(self, theta: Float[np.ndarray, " p"], C: float) -> Float[np.ndarray, " d *d"]:
         """Fit a machine; return its average gradient outer product (its diagonal if no matrix)."""
         run, problem = self.evaluator, self.evaluator.problem
-        kernel, start = run.template.at(theta.astype(run.dtype)), problem.known_start(theta, C)
+        theta, grid = theta.astype(run.dtype), run.grid.astype(run.dtype)
+        kernel, start = run.template.at(theta), None
+        # The fit starts from the kernel's evaluation, also in a run that has resumed and so has
+        # not kept it: from other sums the product would differ by rounding.
+        if problem.method.shares_work_over_C and problem.source.keeps_predictions(
+            problem, len(grid)
+        ):
+            best = Kept(np.int32(np.argmin(np.abs(grid - C))), np.int32(0))
+            _, start = problem.source.held_out_values(problem, theta, grid, problem.scoring, best)
         family, _ = problem.source.fit(problem, kernel, as_array(np.asarray(C, run.dtype)), start)
         X, _, weights = problem.source.rows_in_memory()
         return np.asarray(agop(family.expansion, X, weights, diagonal=not self.signed.any()), float)

@@ -24,7 +24,7 @@ LINE_EVALUATIONS = 10
 ANNEALING_EVALUATIONS = 160
 RESCALING_EVALUATIONS = 5
 NEARBY_EVALUATIONS = 20
-SAME_KERNEL = 0.02  # kernels whose leaves differ by less, on the log scale, count as one
+SAME_KERNEL = 0.02  # kernels count as one if no element of theta differs by more: 2 per cent
 COARSE_C = 12  # a grid of `C` with twice as many values is first searched with twice the step
 
 

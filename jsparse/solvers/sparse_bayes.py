@@ -18,8 +18,8 @@ TOLERANCE = 1e-3  # smallest gain of the log evidence, in nats
 MAX_ITERATIONS = 200
 _DISCOUNT = 1 - 1e-3  # factor of the gain of an addition; see `_gains`
 _NEWTON_STEPS = 30  # Newton steps towards the mode
-# Steps towards the mode before Newton's, with the factor of a nearby model. A step takes a
-# twentieth of the time of a Newton step.
+# The most steps towards the mode before Newton's method, with the factor of a nearby model. A step
+# takes a twentieth of the time of a Newton step.
 _CHEAP_STEPS = 30
 _NOISE = 0.1  # initial share of the noise in the variance of the targets
 # Changes of the model in one step. With fewer a fit takes more steps; with more the curvatures of
@@ -530,13 +530,13 @@ def posterior(
     values = dot(start, Phi)
     value = density(start, values)
     if constant is None and nearby_factor is not None:
-        F = nearby_factor
 
         def cheap_step(state: tuple[Array, ...]) -> tuple[Array, ...]:
             """Make one step if it raises the density; the last element is the steps left."""
             mean, values, value, left = state
             slope = dot(Phi, problem.slopes(model, values)) - alpha * mean
-            moved = mean + dot(dot(F, slope), F)
+            step = dot(dot(nearby_factor, slope), nearby_factor)
+            moved = jnp.where(model.filled, mean + step, 0)
             values_after = dot(moved, Phi)
             value_after = density(moved, values_after)
             rises = value_after > value
@@ -548,6 +548,7 @@ def posterior(
     first = at(start, values, value), jnp.ones((), Phi.dtype), jnp.int32(0)
     mode, *_ = jax.lax.while_loop(goes_on, newton, first)
     mean, values, value, factor, log_determinant, *_ = mode
+    mean = jnp.where(model.filled, mean, 0)  # rounding
     evidence = value + (jnp.sum(jnp.log(alpha)) - log_determinant) / 2
     return Posterior(mean, factor, values, evidence)
 

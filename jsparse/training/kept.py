@@ -101,9 +101,11 @@ class KeptEvaluations:
         if not np.any(evaluated.complete):
             return
         best = self.best
-        same = best is not None and same_machines(best.problem, evaluated.problem)
-        if best is None or not same or evaluated.score <= best.score:
-            self.best = evaluated
+        if best is not None and same_machines(best.problem, evaluated.problem):
+            in_one_metric = best.problem.compares == evaluated.problem.compares
+            if in_one_metric and best.score < evaluated.score:
+                return
+        self.best = evaluated
 
     def sums_of(self, problem: Problem, theta: Any, compute: Callable[[], FoldSums]) -> FoldSums:
         """Return the kept sums if they are of this kernel; else compute the sums and keep them."""

@@ -32,7 +32,7 @@ from .train import situation_of, train
 from .trained import STATUS_NAMES, Trained
 
 OnError = Literal["raise", "keep"]
-NO_KEYS = Keys(*[None] * 6)  # type: ignore[list-item]  # programs of a batch split the keys
+NO_KEYS = Keys(*[None] * len(Keys._fields))  # type: ignore[list-item]  # programs of a batch split the keys
 ARGUMENTS = inspect.signature(train).parameters
 
 

@@ -149,7 +149,7 @@ class Keys(NamedTuple):
     search: Key
     method: Key  # random draws of the fits
     sample: Key  # sample of a stream
-    kernel: Key  # sample of the rows that chooses the parts of a kernel which are not tuned
+    kernel: Key  # sample of rows that chooses the family and the directions of the kernel
 
     __repr__ = short_repr
 
@@ -324,6 +324,6 @@ def keys_of(key: KeyLike) -> Keys:
 
 @functools.partial(compiled, quickly=True)
 def _keys(key: Key) -> list[Key]:
-    """Return the elements of `Keys`."""
-    keys = list(jax.random.split(key, 5))
-    return [*keys, jax.random.fold_in(keys[2], 1)]
+    """Split the caller's key into the fields of `Keys`."""
+    points, folds, search, method, sample = jax.random.split(key, 5)
+    return [points, folds, search, method, sample, jax.random.fold_in(search, 1)]

@@ -49,8 +49,8 @@ from .plan import Plan
 # If the predictions of all machines are too many to keep, a search still keeps the first machine's
 # predictions, so that the program compiled for the search also serves the predictions after it.
 FIRST_MACHINE = Kept(np.int32(0), np.int32(0))
-# Bytes of predictions to keep for all machines of one kernel. Up to three kernels have them in
-# memory at once, and a plan does not count them.
+# Bytes of predictions to keep for all machines of one kernel, and of all copies in threads. Up to
+# three kernels have them in memory at once, and a plan does not count them.
 MOST_KEPT = 1 << 26
 
 
@@ -117,11 +117,6 @@ class KeptSums(NamedTuple):
 
     __repr__ = short_repr
 
-    @property
-    def n_rows(self) -> int:
-        """The number of rows in the folds, with padding."""
-        return self.sums.parts.weights.size
-
     def held_out(self, C: Float[Array, " s"], on_fold: OnFold) -> HeldOut:
         """Predict the rows of each fold for every `C`, see `FromSums.held_out_from_sums`."""
         total, per_fold, parts = self.sums
@@ -175,16 +170,19 @@ def hold_out(held_out: HeldOutRows, C: Float[Array, " s"], on_fold: OnFold) -> H
     return held_out.held_out(C, on_fold)
 
 
-def hold_out_by_cores(held_out: KeptSums, C: Float[Any, " s"], on_fold: FoldLosses) -> HeldOut:
-    """Return the result of `hold_out`; the cores of a CPU share the wanted folds.
+def hold_out_by_cores(
+    held_out: KeptSums, C: Float[Any, " s"], on_fold: FoldLosses, most_threads: int
+) -> HeldOut:
+    """Return the result of `hold_out` for the wanted folds, which the cores of a CPU share.
 
     A decomposition in one thread of LAPACK, or a loop of small operations, leaves the other cores
-    idle. Every thread calls the same program for some of the folds.
+    idle. Every thread calls the same program for some of the folds, and returns predictions of all
+    folds, which are zeros for the other folds.
     """
+    assert on_fold.wanted is not None, "on a CPU the wanted folds are stated"
     wanted = np.asarray(on_fold.wanted)
     folds = np.flatnonzero(np.any(wanted, axis=0))
-    has_large_systems = held_out.method.largest_system(held_out.n_rows) >= LARGE_SYSTEM
-    threads = 1 if has_large_systems else max(1, min(usable_cores(), len(folds)))
+    threads = max(1, min(usable_cores(), most_threads, len(folds)))
 
     def hold_out_share(thread: int) -> HeldOut:
         share = wanted & np.isin(np.arange(wanted.shape[1]), folds[thread::threads])
@@ -268,6 +266,10 @@ class TrainingSource(abc.ABC):
             wanted: the folds to compute for each `C`; None for all folds.
         """
         return FoldLosses(scoring, keep, problem.method.quantiles, wanted)
+
+    def keeps_predictions(self, problem: Problem, s: int) -> bool:
+        """See `Source`."""
+        return False
 
     @abc.abstractmethod
     def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> HeldOutRows:
@@ -470,12 +472,19 @@ class InMemory(TrainingSource):
         The predictions of all machines are kept if they fit into `MOST_KEPT` bytes. So once `C` and
         the size are chosen, the held-out predictions need no second fit.
         """
+        if self.keeps_predictions(problem, s):
+            return WithPredictions(scoring, None, problem.method.quantiles, wanted)
+        return super().on_fold(problem, s, scoring, keep, wanted)
+
+    def keeps_predictions(self, problem: Problem, s: int) -> bool:
+        """See `Source`."""
+        return self.placed.mesh is None and self._prediction_bytes(problem, s) <= MOST_KEPT
+
+    def _prediction_bytes(self, problem: Problem, s: int) -> int:
+        """Return the bytes of the predictions of all machines of one kernel."""
         method = problem.method
         machines = s * max(1, len(method.fit_sizes)) * math.prod(method.outputs(self.placed))
-        bytes_kept = len(self.placed) * machines * self.dtype.itemsize
-        if self.placed.mesh is None and bytes_kept <= MOST_KEPT:
-            return WithPredictions(scoring, None, method.quantiles, wanted)
-        return super().on_fold(problem, s, scoring, keep, wanted)
+        return len(self.placed) * machines * self.dtype.itemsize
 
     def errors(
         self, problem: Problem, thetas: Table, C: Table, scoring: Scoring, wanted: Wanted = None
@@ -513,8 +522,8 @@ class InMemory(TrainingSource):
             return validation
         if self._fits_one_by_one(problem) or self._keeps_sums(problem):
             held = self._hold_out(problem, theta, C, on_fold)
-            sums = held._replace(kept=None, total=None)  # the program would copy the others
-            means = mean_of_losses(sums, scoring=on_fold.scoring)
+            losses = held._replace(kept=None, total=None)  # which the program would copy
+            means = mean_of_losses(losses, scoring=on_fold.scoring)
             validation = means._replace(predictions=held.kept, total=held.total)
         else:
             validation = super()._evaluate(problem, theta, C, on_fold)
@@ -537,8 +546,10 @@ class InMemory(TrainingSource):
         if self._fits_one_by_one(problem):
             return held_out_by_fits(problem, theta, C, self.placed, self.folds, on_fold)
         rows = self.held_out_rows(problem, theta)
-        if isinstance(rows, KeptSums) and on_fold.wanted is not None:
-            return hold_out_by_cores(rows, C, cast(FoldLosses, on_fold))
+        if isinstance(rows, KeptSums) and isinstance(on_fold, FoldLosses):
+            large = problem.method.largest_system(self.n_rows) >= LARGE_SYSTEM
+            copies = MOST_KEPT // max(1, self._prediction_bytes(problem, len(C)))
+            return hold_out_by_cores(rows, C, on_fold, 1 if large else copies)
         return hold_out(rows, C, on_fold)
 
     def _fits_one_by_one(self, problem: Problem) -> bool:

@@ -33,7 +33,7 @@ class Scoring(NamedTuple):
     metric: Metric
     decoding: Decoding = "loss"
     reported: Metric | None = None  # a second metric to score every machine in
-    compared: Metric | None = None  # the metric in which kernels are compared on a part of the rows
+    compared: Metric | None = None  # a second metric, in which a stage may compare kernels
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

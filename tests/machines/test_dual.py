@@ -137,7 +137,8 @@ def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype):
     values, status, by_spectrum = leave_one_out_by_spectrum(*arguments)
     others, other_status, by_cholesky = leave_one_out_by_cholesky(*arguments)
     np.testing.assert_array_equal(status, other_status)
-    for i, machines in itertools.product(range(2), (by_spectrum, by_cholesky)):
+    ways = (by_spectrum, 10), (by_cholesky, 2)
+    for i, (machines, factor) in itertools.product(range(2), ways):
         fit = dual.fit(RBF(1.3), arguments[1][i], *arguments[2:])
         coefficients = np.asarray(fit.expansion.coefficients)
         # Rounding in a solution is relative to its largest entries.
@@ -145,7 +146,7 @@ def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype):
         tolerance = in_float32 if dtype == "float32" else {"rtol": 1e-9}
         np.testing.assert_allclose(machines.coefficients[i], coefficients, **tolerance)
         np.testing.assert_allclose(machines.intercepts[i], fit.expansion.intercept, **tolerance)
-        assert machines.relative_residual[i] < 10 * fit.relative_residual
+        assert machines.relative_residual[i] < factor * fit.relative_residual
         assert machines.statuses[i] == fit.status
     np.testing.assert_allclose(values, others, atol=2e-3 if np.finfo(dtype).eps > 1e-10 else 1e-9)
     # Rounding that decides is told by both.

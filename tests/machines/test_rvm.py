@@ -227,7 +227,7 @@ def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch)
 
 @pytest.mark.parametrize("away", [1.0, 30.0])
 def test_cheap_steps_save_factorisations_and_end_at_the_same_mode(away, monkeypatch):
-    """Also from so far away that the first cheap step lowers the density."""
+    """Also from so far away that Newton's method halves its steps."""
     _, Phi, y, w = rows("logistic")
     Phi = jnp.asarray(Phi.T * (w > 0))
     problem = sparse_bayes.Problem(Phi, jnp.asarray(y), jnp.asarray(w), "logistic")

@@ -9,6 +9,7 @@ from jsparse import Dual, FixedSize, Profile, Recursive, train
 from jsparse.data.frames import Frame
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import Laplacian, Projected
+from jsparse.training.kept import KeptEvaluations
 
 
 def rows(n=300, d=6, seed=0):
@@ -126,6 +127,20 @@ def test_a_stopped_search_resumes():
     assert resumed.tuning.score == whole.tuning.score
     warm = train(X, y, search=Recursive(rounds=1, start=whole.tuning), **options)
     assert warm.tuning.score <= whole.tuning.score * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("method", [Dual(), FixedSize(12, "uniform")])
+def test_a_search_that_keeps_nothing_goes_the_same_way(method, monkeypatch):
+    """As a resumed run, which has not kept the evaluations that it reads from the history."""
+    X, y = rows(80, 3)
+    options = {"task": "classification", "key": 0, "kernel": "matern32", "method": method}
+    options["search"] = Recursive(rounds=2)
+    kept = train(X, y > np.median(y), **options)
+    monkeypatch.setattr(KeptEvaluations, "known", lambda *_: None)
+    again = train(X, y > np.median(y), **options)
+    for one, other in zip(kept.tuning.history, again.tuning.history, strict=True):
+        np.testing.assert_array_equal(one.theta, other.theta)
+        np.testing.assert_array_equal(one.scores, other.scores)
 
 
 @pytest.mark.slow
