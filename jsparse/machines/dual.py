@@ -119,9 +119,8 @@ class Dual(Method):
         for the first stage's kernel are left out.
 
         Otherwise both stages have all rows, and the second chooses among three values of `C`. The
-        share of wrong classes is too coarse to choose among kernels: choosing them by squared
-        errors, and then `C` by the share of wrong classes, lowered the test error by 2 per cent
-        (geometric mean of 13 tables with 140 to 900 rows).
+        share of wrong classes is too coarse to choose among kernels, so squared errors choose them,
+        and that share only chooses `C`.
         """
         n, sample_rows = problem.source.n_rows, self.tuned_with
         if not search.tune_kernel:

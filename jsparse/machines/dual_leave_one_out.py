@@ -65,7 +65,8 @@ def leave_one_out_by_spectrum(
 ) -> tuple[Float[Array, "s n *c"], Int[Array, " s"], Solutions]:
     """Return the result of `leave_one_out`, and the machines of all rows for every `C`.
 
-    Arguments are as for `leave_one_out`. Of the diagnostics of the machines nothing is derived.
+    Arguments are as for `leave_one_out`. The diagnostics of the machines have no
+    derivatives.
     """
     n, s = X.shape[0], C.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights

@@ -18,8 +18,8 @@ TOLERANCE = 1e-3  # smallest gain of the log evidence, in nats
 MAX_ITERATIONS = 200
 _DISCOUNT = 1 - 1e-3  # factor of the gain of an addition; see `_gains`
 _NEWTON_STEPS = 30  # Newton steps towards the mode
-# The most steps towards the mode before Newton's method, with the factor of a nearby model. A step
-# takes a twentieth of the time of a Newton step.
+# The most steps towards the mode before Newton's method, with the factor of a nearby model. Unlike
+# a Newton step they factorise nothing.
 _CHEAP_STEPS = 30
 _NOISE = 0.1  # initial share of the noise in the variance of the targets
 # Changes of the model in one step. With fewer a fit takes more steps; with more the curvatures of

@@ -171,7 +171,7 @@ def hold_out(held_out: HeldOutRows, C: Float[Array, " s"], on_fold: OnFold) -> H
 
 
 def hold_out_by_cores(
-    held_out: KeptSums, C: Float[Any, " s"], on_fold: FoldLosses, most_threads: int
+    held_out: HeldOutRows, C: Float[Any, " s"], on_fold: FoldLosses, most_threads: int
 ) -> HeldOut:
     """Return the result of `hold_out` for the wanted folds, which the cores of a CPU share.
 
@@ -520,8 +520,10 @@ class InMemory(TrainingSource):
         validation = self.known(problem, theta, C, on_fold.scoring)
         if validation is not None:
             return validation
-        if self._fits_one_by_one(problem) or self._keeps_sums(problem):
-            held = self._hold_out(problem, theta, C, on_fold)
+        shares_folds = self._keeps_sums(problem)
+        if shares_folds or self._fits_one_by_one(problem):
+            hold_out_folds = self._share_folds if shares_folds else self._hold_out
+            held = hold_out_folds(problem, theta, C, on_fold)
             losses = held._replace(kept=None, total=None)  # which the program would copy
             means = mean_of_losses(losses, scoring=on_fold.scoring)
             validation = means._replace(predictions=held.kept, total=held.total)
@@ -545,12 +547,16 @@ class InMemory(TrainingSource):
         """See `TrainingSource`."""
         if self._fits_one_by_one(problem):
             return held_out_by_fits(problem, theta, C, self.placed, self.folds, on_fold)
+        return super()._hold_out(problem, theta, C, on_fold)
+
+    def _share_folds(
+        self, problem: Problem, theta: Float[Any, " p"], C: Float[Any, " s"], on_fold: FoldLosses
+    ) -> HeldOut:
+        """Return the results of `on_fold` from kept sums, by the cores; see `hold_out_by_cores`."""
+        large = problem.method.largest_system(self.n_rows) >= LARGE_SYSTEM
+        copies = MOST_KEPT // max(1, self._prediction_bytes(problem, len(C)))
         rows = self.held_out_rows(problem, theta)
-        if isinstance(rows, KeptSums) and isinstance(on_fold, FoldLosses):
-            large = problem.method.largest_system(self.n_rows) >= LARGE_SYSTEM
-            copies = MOST_KEPT // max(1, self._prediction_bytes(problem, len(C)))
-            return hold_out_by_cores(rows, C, on_fold, 1 if large else copies)
-        return hold_out(rows, C, on_fold)
+        return hold_out_by_cores(rows, C, on_fold, 1 if large else copies)
 
     def _fits_one_by_one(self, problem: Problem) -> bool:
         """Return whether the host calls one compiled fit for each fold and `C`."""
