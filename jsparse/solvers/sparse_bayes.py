@@ -482,7 +482,7 @@ def posterior(
 
     Steps that lower the density are halved. For classes, first come cheap steps, with
     `nearby_factor` in place of the factor of the covariance (`Quadratic.factor`), as long as they
-    raise the density. Newton's method then mostly needs one or two factorisations.
+    raise the density. Newton's method then mostly needs two factorisations.
 
     For regression the precision of the coefficients does not depend on them: one factor serves all
     steps, of which the second corrects the rounding of the first. The factor is computed from
@@ -546,7 +546,14 @@ def posterior(
         cheap = start, values, value, jnp.int32(_CHEAP_STEPS)
         start, values, value, _ = jax.lax.while_loop(lambda s: s[-1] > 0, cheap_step, cheap)
     first = at(start, values, value), jnp.ones((), Phi.dtype), jnp.int32(0)
-    mode, *_ = jax.lax.while_loop(goes_on, newton, first)
+    mode, _, count = jax.lax.while_loop(goes_on, newton, first)
+    if constant is None and nearby_factor is not None:
+        # The cheap steps approach the mode slowly, so they may end only just within its tolerance.
+        # A Newton step from there gains all digits of the mean and of its covariance.
+        mean = jnp.where(model.filled, mode.mean + mode.step, 0)
+        values = dot(mean, Phi)
+        refine = (count == 0) & (mode.gain > 0)
+        mode = jax.lax.cond(refine, at, lambda *_: mode, mean, values, density(mean, values))
     mean, values, value, factor, log_determinant, *_ = mode
     mean = jnp.where(model.filled, mean, 0)  # rounding
     evidence = value + (jnp.sum(jnp.log(alpha)) - log_determinant) / 2
