@@ -108,11 +108,13 @@ class Quadratic(NamedTuple):
     """A model whose log likelihood is quadratic: the expansion about the mode of another model.
 
     For regression the log likelihood is quadratic if the noise is fixed. Each function is
-    multiplied by the square root of the log likelihood's curvature at each row. It is stored as
-    coordinates in an orthonormal basis: inner products of functions would lose half of the digits.
-    The basis has `b` vectors and spans the functions of the model.
+    multiplied by `root`. It is stored as coordinates in an orthonormal basis: inner products of
+    functions would lose half of the digits. The basis has `b` vectors and spans the functions of
+    the model.
     """
 
+    root: Float[Array, " n"]  # square root of the log likelihood's curvature at each row
+    squares: Float[Array, " p"]  # inner product of each function with itself
     model: Model
     mean: Float[Array, " k"]  # of the posterior; 0 in an empty place
     # F with F'F the posterior covariance; in an empty place the covariance is 1.
@@ -177,6 +179,9 @@ class State(NamedTuple):
 
     model: Model
     posterior: Posterior
+    # The expansion about the mode, if the likelihood is normal. Else its curvatures change with the
+    # mode, so each step computes it anew.
+    expansion: Quadratic | None
     most_changes: Int[Array, ""]  # limit of the changes of the next step
     # Changes not to try again: each single change that did not raise the evidence by more than the
     # tolerance, since the last step that raised it by more than 100 tolerances (`usual`).
@@ -263,16 +268,19 @@ def init(problem: Problem, places: int, max_iterations: int) -> State:
     history = jnp.full(max_iterations + 1, jnp.nan, Phi.dtype).at[0].set(first.evidence)
     tried = jnp.zeros(p + 2 * places, bool)
     status = jnp.where(jnp.isfinite(first.evidence), RUNNING, NOT_FINITE).astype(jnp.int32)
-    return State(model, first, zero + _MOST_CHANGES, tried, history, zero, status)
+    expansion = _expand(problem, model, first) if likelihood == "normal" else None
+    return State(model, first, expansion, zero + _MOST_CHANGES, tried, history, zero, status)
 
 
 def step(problem: Problem, state: State, tolerance: Tolerance, max_iterations: int) -> State:
     """Make several changes of the largest predicted gains; keep them if the evidence rises."""
+    is_normal = problem.likelihood == "normal"
     changed, first = _changes(problem, state, tolerance)
     model, in_model = changed.model, changed.in_model
     after = posterior(problem, model, changed.mean, in_model, changed.factor)
-    if problem.likelihood == "normal":
+    if is_normal:
         model, after = _with_noise_estimated(problem, model, after, in_model)
+    expansion = _expand_again(problem, model, after, changed) if is_normal else None
     ends = (changed.changes == 0) | (jnp.sum(state.tried) >= _PATIENCE)
     rise = after.evidence - state.posterior.evidence
     rises = ~ends & (rise > 0)
@@ -282,11 +290,15 @@ def step(problem: Problem, state: State, tolerance: Tolerance, max_iterations: i
     # never end.
     tried_if_accepted = jnp.where(rise <= tolerance.usual, tried, state.tried)
     is_small = rise <= _SMALL_RISE * tolerance.usual  # then most changes tried would fail again
-    accepted = State(
-        model, after, jnp.minimum(2 * state.most_changes, _MOST_CHANGES),
-        tried_if_accepted & is_small, state.history.at[steps].set(after.evidence), steps,
-        state.status,
-    )  # fmt: skip
+    accepted = state._replace(
+        model=model,
+        posterior=after,
+        expansion=expansion,
+        most_changes=jnp.minimum(2 * state.most_changes, _MOST_CHANGES),
+        tried=tried_if_accepted & is_small,
+        history=state.history.at[steps].set(after.evidence),
+        steps=steps,
+    )
     rejected = state._replace(
         most_changes=jnp.maximum(changed.changes // 4, 1),
         tried=jnp.where(changed.changes > 1, state.tried, tried),
@@ -298,19 +310,76 @@ def step(problem: Problem, state: State, tolerance: Tolerance, max_iterations: i
     return next_state._replace(status=status.astype(jnp.int32))
 
 
+def _expand(problem: Problem, model: Model, current: Posterior) -> Quadratic:
+    """Expand the log likelihood about the mode to second order, with a basis of the model."""
+    root = jnp.sqrt(problem.curvatures(model, current.values))
+    # Columns of 0 in empty places would make LAPACK slower, see `_covariance_factor`.
+    basis, in_model = jnp.linalg.qr((root[None, :] * problem.Phi[model.columns]).T)
+    in_model = jnp.where(model.filled, in_model, 0)
+    coordinates = dot(basis.T * root[None, :], problem.Phi.T)
+    squares = jnp.sum(jnp.square(root[None, :] * problem.Phi), axis=1)
+    return _at_expansion(problem, model, current, root, squares, basis.T, in_model, coordinates)
+
+
+def _expand_again(
+    problem: Problem, model: Model, current: Posterior, changed: Quadratic
+) -> Quadratic:
+    """Expand about a new mode, if the curvatures only have a new common factor.
+
+    The model that a step has `changed` is spanned by the old basis and one vector for each added
+    function. A rotation of these vectors gives a basis of the model alone, and rotates the
+    coordinates of all functions. Unlike `_expand`, this needs no product with the functions.
+    """
+    ratio = jnp.sqrt(model.beta / changed.model.beta)
+    used = jnp.any(changed.basis != 0, axis=1)
+    # Used vectors and filled places come first, so that the others take no part in the rotation.
+    vectors, places = (jnp.argsort(~first, stable=True) for first in (used, model.filled))
+    rotation, triangle = jnp.linalg.qr(changed.in_model[vectors][:, places])
+    spanning = used[vectors][: len(places)] & model.filled[places]
+    rotation = jnp.where(spanning, jnp.zeros_like(rotation).at[vectors].set(rotation), 0).T
+    in_model = jnp.where(spanning[:, None] & model.filled[None, places], triangle, 0)
+    in_model = ratio * jnp.zeros_like(in_model).at[:, places].set(in_model)
+    basis, coordinates = dot(rotation, changed.basis), ratio * dot(rotation, changed.coordinates)
+    root, squares = ratio * changed.root, jnp.square(ratio) * changed.squares
+    return _at_expansion(problem, model, current, root, squares, basis, in_model, coordinates)
+
+
+def _at_expansion(
+    problem: Problem,
+    model: Model,
+    current: Posterior,
+    root: Float[Array, " n"],
+    squares: Float[Array, " p"],
+    basis: Float[Array, "v n"],
+    in_model: Float[Array, "v k"],
+    coordinates: Float[Array, "v p"],
+) -> Quadratic:
+    """Return the expansion with these fields, with room for a basis vector for every change."""
+    places, zero = len(model.columns), jnp.zeros((), jnp.int32)
+    # Every change may add a basis vector, and the last block may be incomplete.
+    unused = [(0, places - len(basis) + _MOST_CHANGES + _CHANGES_IN_BLOCK), (0, 0)]
+    basis, in_model, coordinates = (jnp.pad(a, unused) for a in (basis, in_model, coordinates))
+    recent = jnp.zeros((_CHANGES_IN_BLOCK, len(squares)), basis.dtype)
+    slopes = dot(problem.Phi, problem.slopes(model, current.values))
+    start = Quadratic(
+        root, squares, model, current.mean, current.factor, squares, slopes, basis, in_model,
+        coordinates, recent, zero + places, zero,
+    )  # fmt: skip
+    return _at_mode(_explained(start))
+
+
 def _changes(problem: Problem, state: State, tolerance: Tolerance) -> tuple[Quadratic, Change]:
     """Change the model up to `most_changes` times, each time by the change with the largest gain.
 
     The log likelihood stays at its quadratic expansion about the mode. Returns the changed model,
     and the first change.
     """
-    model, current = state.model, state.posterior
-    Phi, zero = problem.Phi, jnp.zeros((), jnp.int32)
-    root = jnp.sqrt(problem.curvatures(model, current.values))
-    squares = jnp.sum(jnp.square(root[None, :] * Phi), axis=1)
+    Phi, start = problem.Phi, state.expansion
+    if start is None:
+        start = _expand(problem, state.model, state.posterior)
 
     def best_change(so_far: Quadratic) -> Change:
-        gains, alphas = _gains(squares, so_far)
+        gains, alphas = _gains(so_far)
         gains = jnp.where(state.tried, 0, jnp.nan_to_num(gains))
         best = jnp.argmax(gains).astype(jnp.int32)
         is_full = _is_full(so_far.model, len(Phi))
@@ -319,7 +388,7 @@ def _changes(problem: Problem, state: State, tolerance: Tolerance) -> tuple[Quad
 
     def change_once(so_far: tuple[Quadratic, Change]) -> tuple[Quadratic, Change]:
         """Apply the change to the model; return the changed model and its best further change."""
-        after = _at_mode(_after_change(*so_far, Phi, root))
+        after = _at_mode(_after_change(*so_far, Phi))
         return after, best_change(after)
 
     def goes_on(so_far: tuple[Quadratic, Change]) -> Array:
@@ -333,37 +402,19 @@ def _changes(problem: Problem, state: State, tolerance: Tolerance) -> tuple[Quad
         after, _ = jax.lax.while_loop(
             lambda so_far: goes_on(so_far) & (so_far[0].changes < last), change_once, so_far
         )
-        after = _at_mode(_factorised(after.with_recent_merged(), squares))
+        after = _at_mode(_factorised(after.with_recent_merged()))
         return after, best_change(after)
 
-    # Columns of 0 in empty places would make LAPACK slower, see `_covariance_factor`.
-    functions = root[None, :] * Phi[model.columns]
-    basis, in_model = jnp.linalg.qr(functions.T)
-    in_model = jnp.where(model.filled, in_model, 0)
-    basis, coordinates = basis.T, dot(basis.T * root[None, :], Phi.T)
-    # Every change may add a basis vector, and the last block may be incomplete.
-    unused = [(0, len(functions) - len(in_model) + _MOST_CHANGES + _CHANGES_IN_BLOCK), (0, 0)]
-    basis, in_model, coordinates = (jnp.pad(a, unused) for a in (basis, in_model, coordinates))
-    start = Quadratic(
-        model, current.mean, current.factor, squares,
-        dot(Phi, problem.slopes(model, current.values)),
-        basis, in_model, coordinates, jnp.zeros((_CHANGES_IN_BLOCK, len(Phi)), Phi.dtype),
-        zero + len(functions), zero,
-    )  # fmt: skip
-    start = _at_mode(_explained(start, squares))
     first = best_change(start)
     changed, _ = jax.lax.while_loop(goes_on, change_often, (start, first))
     return changed, first
 
 
-def _after_change(
-    before: Quadratic, change: Change, Phi: Float[Array, "p n"], root: Float[Array, " n"]
-) -> Quadratic:
+def _after_change(before: Quadratic, change: Change, Phi: Float[Array, "p n"]) -> Quadratic:
     """Return the model after one change, with the posterior's covariance, not yet its mean.
 
     A change alters the inverse of the covariance by one product of a vector with itself. So it
-    takes some products of vectors with matrices, but no factorisation. `root` is
-    the square root of each row's curvature.
+    takes some products of vectors with matrices, but no factorisation.
     """
     model, place = _changed(before.model, change, len(Phi))
     F, G, in_place = before.factor, before.in_model, before.factor[:, place]
@@ -371,7 +422,7 @@ def _after_change(
 
     def added() -> tuple[Array, ...]:
         """Return the terms of the update if the change adds a function."""
-        function = root * Phi[change.number]
+        function = before.root * Phi[change.number]
         first = before.coordinates_of(change.number)
         remainder = function - dot(first, before.basis)
         second = dot(before.basis, remainder)  # once more, as `remainder` may be far smaller
@@ -381,7 +432,7 @@ def _after_change(
         spanned = size <= _SPANNED * epsilon(remainder.dtype) * jnp.linalg.norm(function)
         size = jnp.where(spanned, 0, size)
         new_vector = jnp.where(spanned, 0, remainder / jnp.where(spanned, 1, size))
-        products = dot(new_vector * root, Phi.T)
+        products = dot(new_vector * before.root, Phi.T)
         in_basis = (first + second).at[vector].set(size)
         # The model's best approximation of the function, and the unexplained part. The latter is a
         # sum of squares, since rounding may exceed a small difference of squares.
@@ -434,16 +485,16 @@ def _after_change(
     )
 
 
-def _factorised(current: Quadratic, squares: Float[Array, " p"]) -> Quadratic:
+def _factorised(current: Quadratic) -> Quadratic:
     """Return the model with `factor` and `unexplained` computed from its other fields."""
     factor, _ = _covariance_factor(current.model, current.in_model)
-    return _explained(current._replace(factor=factor), squares)
+    return _explained(current._replace(factor=factor))
 
 
-def _explained(current: Quadratic, squares: Float[Array, " p"]) -> Quadratic:
+def _explained(current: Quadratic) -> Quadratic:
     """Return the model with `unexplained` computed from its other fields."""
     explained = current.products(dot(current.factor, current.in_model.T))
-    return current._replace(unexplained=squares - jnp.sum(jnp.square(explained), axis=0))
+    return current._replace(unexplained=current.squares - jnp.sum(jnp.square(explained), axis=0))
 
 
 def _at_mode(start: Quadratic) -> Quadratic:
@@ -586,18 +637,13 @@ def _with_noise_estimated(
     return jax.tree.map(select, (with_new_noise, after), (model, before))
 
 
-def _gains(
-    squares: Float[Array, " p"], current: Quadratic
-) -> tuple[Float[Array, " c"], Float[Array, " c"]]:
-    """Return each change's gain and the precision it sets (Tipping and Faul, eq. 32-37).
-
-    `squares` are the products of each function with itself, weighted by the curvatures.
-    """
+def _gains(current: Quadratic) -> tuple[Float[Array, " c"], Float[Array, " c"]]:
+    """Return each change's gain and the precision it sets (Tipping and Faul, eq. 32-37)."""
     model, S, Q = current.model, current.unexplained, current.slopes
-    k, p = len(model.columns), len(squares)
+    k, p = len(model.columns), len(S)
     # If S of a column is only rounding, the columns in the model already span it.
     absent = jnp.ones(p, bool).at[model.columns].min(~model.filled)
-    independent = 64 * epsilon(S.dtype) * squares < S
+    independent = 64 * epsilon(S.dtype) * current.squares < S
     theta = jnp.square(Q) - S
     constant = jnp.arange(p) == p - 1  # it does not count as a prototype
     room = ~jnp.all(model.filled) & (constant | ~_is_full(model, p))

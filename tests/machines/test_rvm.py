@@ -194,12 +194,8 @@ def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch)
     if often:
         monkeypatch.setattr(sparse_bayes, "_CHANGES_IN_BLOCK", 1)
     else:  # never
-        monkeypatch.setattr(sparse_bayes, "_factorised", lambda changed, squares: changed)
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-5, 5, n)
-    Phi = np.exp(-np.square(x[:, None] - np.repeat(x[: n // 2], 2)[None]))
-    Phi = np.concatenate([Phi, np.ones((n, 1))], axis=1)
-    y = np.sinc(x) + 0.1 * rng.standard_normal(n)
+        monkeypatch.setattr(sparse_bayes, "_factorised", lambda changed: changed)
+    Phi, y = functions_that_come_twice(n)
 
     @jax.jit
     def changed(*arrays):
@@ -208,9 +204,46 @@ def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch)
         return sparse_bayes._changes(problem, state, tolerances(1e-6))
 
     last, first = jax.device_get(changed(*map(jnp.asarray, (Phi.T, y, np.ones(n)))))
-    model, filled = last.model, np.asarray(last.model.filled)
+    filled = np.asarray(last.model.filled)
     assert int(first.number) < len(Phi.T)  # adds a function
     assert int(last.changes) > max(8, filled.sum())  # some changes added no function
+    assert_of_dense_algebra(last, Phi, y)
+
+
+@pytest.mark.parametrize("n", [12, 60])
+def test_a_step_leaves_the_expansion_about_its_mode(n):
+    """The basis is rotated, not computed anew: also with more places than rows."""
+    Phi, y = functions_that_come_twice(n)
+    state = first_state((jnp.asarray(Phi.T), jnp.asarray(y), jnp.ones(n)), "normal")
+    state = state._replace(most_changes=jnp.int32(16))
+    for steps in (1, 2, 3):
+        arrays = jnp.asarray(Phi.T), jnp.asarray(y), jnp.ones(n)
+        state = step_of_two_changes(arrays, state, tolerances(1e-6), "normal")
+        assert int(state.steps) == steps
+        expansion = jax.device_get(state.expansion)
+        assert_of_dense_algebra(expansion, Phi, y)
+        model, root = expansion.model, np.sqrt(float(state.model.beta))
+        np.testing.assert_array_equal(model.columns, state.model.columns)
+        used = np.where(model.filled, root * Phi[:, model.columns], 0)
+        np.testing.assert_allclose(expansion.basis.T @ expansion.in_model, used, atol=1e-9 * root)
+        functions = expansion.basis @ (root * Phi)
+        np.testing.assert_allclose(expansion.coordinates, functions, atol=1e-9 * root)
+        squares = np.square(expansion.basis).sum(axis=1)
+        products = expansion.basis @ expansion.basis.T
+        np.testing.assert_allclose(products, np.diag(squares > 0.5), atol=1e-9)
+
+
+def functions_that_come_twice(n):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-5, 5, n)
+    Phi = np.exp(-np.square(x[:, None] - np.repeat(x[: n // 2], 2)[None]))
+    y = np.sinc(x) + 0.1 * rng.standard_normal(n)
+    return np.concatenate([Phi, np.ones((n, 1))], axis=1), y
+
+
+def assert_of_dense_algebra(last, Phi, y):
+    """Compare the posterior of a `Quadratic`, and its derivatives, with the normal equations."""
+    model, filled = last.model, np.asarray(last.model.filled)
     used, beta = Phi[:, np.asarray(model.columns)[filled]], float(model.beta)
     covariance = np.linalg.inv(np.diag(np.asarray(model.alpha)[filled]) + beta * used.T @ used)
     mean = beta * covariance @ used.T @ y
