@@ -91,9 +91,10 @@ class KeptEvaluations:
         return None
 
     def add(self, evaluated: Evaluated) -> None:
-        """Join an evaluation to `unfinished`, and replace `best` by it unless `best` scores lower.
+        """Join an evaluation to `unfinished`, and replace `best` by it if it scores lower.
 
-        The joined evaluation becomes `unfinished` while folds are missing.
+        Of two kernels with the same score, the first remains, as in the result of a search. The
+        joined evaluation becomes `unfinished` while folds are missing.
         """
         joined = None if self.unfinished is None else self.unfinished.joined(evaluated)
         evaluated = evaluated if joined is None else joined
@@ -103,7 +104,8 @@ class KeptEvaluations:
         best = self.best
         if best is not None and same_machines(best.problem, evaluated.problem):
             in_one_metric = best.problem.compares == evaluated.problem.compares
-            if in_one_metric and best.score < evaluated.score:
+            is_first = best.theta != evaluated.theta and best.score == evaluated.score
+            if in_one_metric and (is_first or best.score < evaluated.score):
                 return
         self.best = evaluated
 

@@ -61,3 +61,21 @@ def test_held_out_values_come_from_the_search(name, monkeypatch):
     assert kept.cv_error == pytest.approx(fresh.cv_error, rel=1e-6)
     scale = np.abs(fresh.out_of_fold).max()
     np.testing.assert_allclose(kept.out_of_fold, fresh.out_of_fold, atol=1e-5 * scale)
+
+
+def test_of_kernels_with_the_same_score_the_first_is_kept(monkeypatch):
+    """The search chooses the first, so the last fit starts from its sums."""
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    X = (8 * y[:, None] + rng.standard_normal((60, 2))).astype(np.float32)
+    fit, starts = source.InMemory.fit, []
+    monkeypatch.setattr(source.InMemory, "fit", lambda *a: starts.append(a[-1]) or fit(*a))
+    trained = jsparse.train(
+        X, y, task="classification", method=jsparse.FixedSize(6, "uniform"), C=[1.0, 10.0],
+        search=jsparse.Profile(max_evaluations=3), metric="misclassification", out_of_fold=False,
+        key=0,
+    )  # fmt: skip
+    least = [evaluation.least for evaluation in trained.tuning.history]
+    assert least.count(min(least)) > 1
+    assert len(starts) == 1
+    assert starts[0] is not None
