@@ -114,7 +114,7 @@ class Quadratic(NamedTuple):
     """
 
     root: Float[Array, " n"]  # square root of the log likelihood's curvature at each row
-    squares: Float[Array, " p"]  # inner product of each function with itself
+    squares: Float[Array, " p"]  # squared norm of each function, multiplied by `root`
     model: Model
     mean: Float[Array, " k"]  # of the posterior; 0 in an empty place
     # F with F'F the posterior covariance; in an empty place the covariance is 1.
@@ -179,8 +179,8 @@ class State(NamedTuple):
 
     model: Model
     posterior: Posterior
-    # The expansion about the mode, if the likelihood is normal. Else its curvatures change with the
-    # mode, so each step computes it anew.
+    # The expansion about the mode, for the normal likelihood. None for the logistic one, whose
+    # curvatures change with the mode, so that each step computes its expansion anew.
     expansion: Quadratic | None
     most_changes: Int[Array, ""]  # limit of the changes of the next step
     # Changes not to try again: each single change that did not raise the evidence by more than the
@@ -280,7 +280,7 @@ def step(problem: Problem, state: State, tolerance: Tolerance, max_iterations: i
     after = posterior(problem, model, changed.mean, in_model, changed.factor)
     if is_normal:
         model, after = _with_noise_estimated(problem, model, after, in_model)
-    expansion = _expand_again(problem, model, after, changed) if is_normal else None
+    expansion = _expand_by_rotation(problem, model, after, changed) if is_normal else None
     ends = (changed.changes == 0) | (jnp.sum(state.tried) >= _PATIENCE)
     rise = after.evidence - state.posterior.evidence
     rises = ~ends & (rise > 0)
@@ -313,38 +313,42 @@ def step(problem: Problem, state: State, tolerance: Tolerance, max_iterations: i
 def _expand(problem: Problem, model: Model, current: Posterior) -> Quadratic:
     """Expand the log likelihood about the mode to second order, with a basis of the model."""
     root = jnp.sqrt(problem.curvatures(model, current.values))
-    # Columns of 0 in empty places would make LAPACK slower, see `_covariance_factor`.
+    # Empty places keep their functions, as LAPACK is slower for columns of 0: these vectors of the
+    # basis are not needed.
     basis, in_model = jnp.linalg.qr((root[None, :] * problem.Phi[model.columns]).T)
     in_model = jnp.where(model.filled, in_model, 0)
     coordinates = dot(basis.T * root[None, :], problem.Phi.T)
     squares = jnp.sum(jnp.square(root[None, :] * problem.Phi), axis=1)
-    return _at_expansion(problem, model, current, root, squares, basis.T, in_model, coordinates)
+    return _new_quadratic(problem, model, current, root, squares, basis.T, in_model, coordinates)
 
 
-def _expand_again(
+def _expand_by_rotation(
     problem: Problem, model: Model, current: Posterior, changed: Quadratic
 ) -> Quadratic:
-    """Expand about a new mode, if the curvatures only have a new common factor.
+    """Expand about the mode after a step, for the normal likelihood: only the noise has changed.
 
-    The model that a step has `changed` is spanned by the old basis and one vector for each added
-    function. A rotation of these vectors gives a basis of the model alone, and rotates the
-    coordinates of all functions. Unlike `_expand`, this needs no product with the functions.
+    The old basis and one vector for each added function span the functions of `changed`, the model
+    after the changes of the step. A rotation of these vectors gives a basis of the model alone, and
+    the coordinates of all functions in it. Unlike `_expand`, this needs no product of the basis
+    with all functions.
     """
-    ratio = jnp.sqrt(model.beta / changed.model.beta)
+    root_ratio = jnp.sqrt(model.beta / changed.model.beta)
     used = jnp.any(changed.basis != 0, axis=1)
-    # Used vectors and filled places come first, so that the others take no part in the rotation.
-    vectors, places = (jnp.argsort(~first, stable=True) for first in (used, model.filled))
+    # The used vectors and filled places come first, so that the first vectors of the QR
+    # factorisation span the model's functions.
+    vectors, places = (jnp.argsort(~flags, stable=True) for flags in (used, model.filled))
     rotation, triangle = jnp.linalg.qr(changed.in_model[vectors][:, places])
     spanning = used[vectors][: len(places)] & model.filled[places]
     rotation = jnp.where(spanning, jnp.zeros_like(rotation).at[vectors].set(rotation), 0).T
     in_model = jnp.where(spanning[:, None] & model.filled[None, places], triangle, 0)
-    in_model = ratio * jnp.zeros_like(in_model).at[:, places].set(in_model)
-    basis, coordinates = dot(rotation, changed.basis), ratio * dot(rotation, changed.coordinates)
-    root, squares = ratio * changed.root, jnp.square(ratio) * changed.squares
-    return _at_expansion(problem, model, current, root, squares, basis, in_model, coordinates)
+    in_model = root_ratio * jnp.zeros_like(in_model).at[:, places].set(in_model)
+    basis, coordinates = dot(rotation, changed.basis), dot(rotation, changed.coordinates)
+    coordinates = root_ratio * coordinates
+    root, squares = root_ratio * changed.root, jnp.square(root_ratio) * changed.squares
+    return _new_quadratic(problem, model, current, root, squares, basis, in_model, coordinates)
 
 
-def _at_expansion(
+def _new_quadratic(
     problem: Problem,
     model: Model,
     current: Posterior,
@@ -354,16 +358,16 @@ def _at_expansion(
     in_model: Float[Array, "v k"],
     coordinates: Float[Array, "v p"],
 ) -> Quadratic:
-    """Return the expansion with these fields, with room for a basis vector for every change."""
-    places, zero = len(model.columns), jnp.zeros((), jnp.int32)
+    """Return a `Quadratic` at its mode, with room for a basis vector for every change of a step."""
+    k, zero = len(model.columns), jnp.zeros((), jnp.int32)
     # Every change may add a basis vector, and the last block may be incomplete.
-    unused = [(0, places - len(basis) + _MOST_CHANGES + _CHANGES_IN_BLOCK), (0, 0)]
+    unused = [(0, k - len(basis) + _MOST_CHANGES + _CHANGES_IN_BLOCK), (0, 0)]
     basis, in_model, coordinates = (jnp.pad(a, unused) for a in (basis, in_model, coordinates))
     recent = jnp.zeros((_CHANGES_IN_BLOCK, len(squares)), basis.dtype)
     slopes = dot(problem.Phi, problem.slopes(model, current.values))
     start = Quadratic(
         root, squares, model, current.mean, current.factor, squares, slopes, basis, in_model,
-        coordinates, recent, zero + places, zero,
+        coordinates, recent, zero + k, zero,
     )  # fmt: skip
     return _at_mode(_explained(start))
 
@@ -517,9 +521,11 @@ def _covariance_factor(
     They are 0 in empty places, where the covariance is 1.
     """
     alpha = jnp.where(model.filled, model.alpha, 1)
-    # LAPACK searches columns of 0 for their last nonzero element, entry by entry. With a third of
-    # the places empty, the factorisation would take two and a half times as long (measured).
-    functions = functions + float(jnp.finfo(functions.dtype).tiny) ** 0.4
+    # LAPACK searches a column for its last nonzero entry. With 0 in a third of the places, the
+    # factorisation would take two and a half times as long (measured). So empty places have a
+    # number so small that it changes no digit, but whose square does not underflow.
+    small = float(jnp.finfo(functions.dtype).tiny) ** 0.4
+    functions = jnp.where(model.filled, functions, small)
     scale = 1 / jnp.sqrt(alpha + jnp.sum(jnp.square(functions), axis=0))
     stacked = jnp.concatenate([functions, jnp.diag(jnp.sqrt(alpha))]) * scale[None, :]
     triangle = jnp.linalg.qr(stacked, mode="r")

@@ -91,10 +91,11 @@ class KeptEvaluations:
         return None
 
     def add(self, evaluated: Evaluated) -> None:
-        """Join an evaluation to `unfinished`, and replace `best` by it if it scores lower.
+        """Join an evaluation to `unfinished`, and replace `best` by it unless `best` is better.
 
-        Of two kernels with the same score, the first remains, as in the result of a search. The
-        joined evaluation becomes `unfinished` while folds are missing.
+        The better one has the lower score in the same metric. Of two kernels with the same score it
+        is the first, as in the result of a search. The joined evaluation becomes `unfinished` while
+        folds are missing.
         """
         joined = None if self.unfinished is None else self.unfinished.joined(evaluated)
         evaluated = evaluated if joined is None else joined
@@ -104,8 +105,8 @@ class KeptEvaluations:
         best = self.best
         if best is not None and same_machines(best.problem, evaluated.problem):
             in_one_metric = best.problem.compares == evaluated.problem.compares
-            is_first = best.theta != evaluated.theta and best.score == evaluated.score
-            if in_one_metric and (is_first or best.score < evaluated.score):
+            wins_tie = best.theta != evaluated.theta and best.score == evaluated.score
+            if in_one_metric and (wins_tie or best.score < evaluated.score):
                 return
         self.best = evaluated
 

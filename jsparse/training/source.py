@@ -50,8 +50,9 @@ from .plan import Plan
 # predictions, so that the program compiled for the search also serves the predictions after it.
 FIRST_MACHINE = Kept(np.int32(0), np.int32(0))
 # Bytes of predictions to keep for all machines of one kernel, and of all copies in threads. Up to
-# three kernels have them in memory at once, and a plan does not count them.
+# five kernels have them in memory at once, and a plan does not count them.
 MOST_KEPT = 1 << 26
+_MOST_KERNELS = 4  # kernels at a time on a part of the rows; each has its sums of all folds
 
 
 class RowsOfFolds(NamedTuple):
@@ -397,8 +398,13 @@ class InMemory(TrainingSource):
 
     @property
     def kernels_at_once(self) -> int:
-        """One on a CPU, for a progress report after each kernel; no limit on an accelerator."""
-        return 1 if on_cpu() else sys.maxsize
+        """One on a CPU, for a progress report after each kernel; no limit on an accelerator.
+
+        On a part of the rows as many as the CPU has cores, up to `_MOST_KERNELS`.
+        """
+        if not on_cpu():
+            return sys.maxsize
+        return 1 if self.part is None else min(usable_cores(), _MOST_KERNELS)
 
     def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> HeldOutRows:
         """See `TrainingSource`.
@@ -492,7 +498,7 @@ class InMemory(TrainingSource):
         """See `Source`."""
         levels = problem.method.quantiles
         batched = problem.method.shares_work_over_C and not self._fits_one_by_one(problem)
-        if len(thetas) > 1 and batched:
+        if len(thetas) > 1 and batched and self.part is None:
             on_fold = FoldLosses(scoring, quantiles=levels)
             batch = evaluate_batch(self.held_out_rows(problem, thetas), C, on_fold)
             return [
@@ -503,10 +509,7 @@ class InMemory(TrainingSource):
         on_folds = [
             self.on_fold(problem, C.shape[1], scoring, FIRST_MACHINE, folds) for folds in folds_of
         ]
-        validations = [
-            self._evaluate(problem, *arguments)
-            for arguments in zip(thetas, C, on_folds, strict=True)
-        ]
+        validations = self._evaluate_kernels(problem, list(zip(thetas, C, on_folds, strict=True)))
         return [one._replace(predictions=None, total=None) for one in validations]
 
     def _evaluate(
@@ -517,29 +520,62 @@ class InMemory(TrainingSource):
         on_fold: FoldLosses,
     ) -> Validation:
         """See `TrainingSource`; a kept evaluation is not computed again."""
-        validation = self.known(problem, theta, C, on_fold.scoring)
-        if validation is not None:
-            return validation
+        return self._evaluate_kernels(problem, [(theta, C, on_fold)])[0]
+
+    def _evaluate_kernels(
+        self, problem: Problem, kernels: list[tuple[Any, Any, FoldLosses]]
+    ) -> list[Validation]:
+        """Return the held-out errors of kernels, each given as its theta, `C` and `on_fold`.
+
+        On a part of the rows the cores of a CPU share the kernels: each kernel takes
+        decompositions in one thread of LAPACK. Kept evaluations are not computed again.
+        """
+        found = [self.known(problem, theta, C, on.scoring) for theta, C, on in kernels]
+        missing = [i for i, validation in enumerate(found) if validation is None]
+        is_large = problem.method.largest_system(self.n_rows) >= LARGE_SYSTEM
+        alone = self.part is None or is_large
+        at_once = 1 if alone else min(len(missing), self.kernels_at_once)
+        fold_threads = 1 if is_large or at_once > 1 else usable_cores()
+
+        def compute(i: int) -> Validation:
+            return self._compute(problem, *kernels[i], fold_threads)
+
+        for i, validation in zip(missing, map_in_threads(compute, missing, at_once), strict=True):
+            found[i] = validation
+            theta, C, on_fold = kernels[i]
+            if on_fold.keeps_all:
+                every = np.ones((len(C), self.n_folds), bool)
+                wanted = every if on_fold.wanted is None else np.asarray(on_fold.wanted)
+                point = np.asarray(theta).tobytes()
+                self.kept.add(
+                    Evaluated(
+                        problem, on_fold.scoring, point, np.asarray(C), validation,
+                        validation.computed(wanted),
+                    )
+                )  # fmt: skip
+        return [validation for validation in found if validation is not None]
+
+    def _compute(
+        self,
+        problem: Problem,
+        theta: Float[Any, " p"],
+        C: Float[Any, " s"],
+        on_fold: FoldLosses,
+        fold_threads: int,
+    ) -> Validation:
+        """Compute the held-out errors of one kernel; at most `fold_threads` cores share folds."""
         shares_folds = self._keeps_sums(problem)
-        if shares_folds or self._fits_one_by_one(problem):
-            hold_out_folds = self._share_folds if shares_folds else self._hold_out
-            held = hold_out_folds(problem, theta, C, on_fold)
-            losses = held._replace(kept=None, total=None)  # which the program would copy
-            means = mean_of_losses(losses, scoring=on_fold.scoring)
-            validation = means._replace(predictions=held.kept, total=held.total)
+        if not (shares_folds or self._fits_one_by_one(problem)):
+            return super()._evaluate(problem, theta, C, on_fold)
+        if shares_folds:
+            copies = MOST_KEPT // max(1, self._prediction_bytes(problem, len(C)))
+            rows = self.held_out_rows(problem, theta)
+            held = hold_out_by_cores(rows, C, on_fold, min(fold_threads, copies))
         else:
-            validation = super()._evaluate(problem, theta, C, on_fold)
-        if on_fold.keeps_all:
-            every = np.ones((len(C), self.n_folds), bool)
-            wanted = every if on_fold.wanted is None else np.asarray(on_fold.wanted)
-            point = np.asarray(theta).tobytes()
-            self.kept.add(
-                Evaluated(
-                    problem, on_fold.scoring, point, np.asarray(C), validation,
-                    validation.computed(wanted),
-                )
-            )  # fmt: skip
-        return validation
+            held = self._hold_out(problem, theta, C, on_fold)
+        losses = held._replace(kept=None, total=None)  # which the program would copy
+        means = mean_of_losses(losses, scoring=on_fold.scoring)
+        return means._replace(predictions=held.kept, total=held.total)
 
     def _hold_out(
         self, problem: Problem, theta: Float[Any, " p"], C: Float[Any, " s"], on_fold: OnFold
@@ -548,15 +584,6 @@ class InMemory(TrainingSource):
         if self._fits_one_by_one(problem):
             return held_out_by_fits(problem, theta, C, self.placed, self.folds, on_fold)
         return super()._hold_out(problem, theta, C, on_fold)
-
-    def _share_folds(
-        self, problem: Problem, theta: Float[Any, " p"], C: Float[Any, " s"], on_fold: FoldLosses
-    ) -> HeldOut:
-        """Return the results of `on_fold` from kept sums, by the cores; see `hold_out_by_cores`."""
-        large = problem.method.largest_system(self.n_rows) >= LARGE_SYSTEM
-        copies = MOST_KEPT // max(1, self._prediction_bytes(problem, len(C)))
-        rows = self.held_out_rows(problem, theta)
-        return hold_out_by_cores(rows, C, on_fold, 1 if large else copies)
 
     def _fits_one_by_one(self, problem: Problem) -> bool:
         """Return whether the host calls one compiled fit for each fold and `C`."""

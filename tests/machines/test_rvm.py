@@ -80,7 +80,7 @@ def first_state(arrays, likelihood):
 
 
 @functools.partial(jax.jit, static_argnames="likelihood")
-def step_of_two_changes(arrays, state, tolerance, likelihood):
+def one_step(arrays, state, tolerance, likelihood):
     return sparse_bayes.step(sparse_bayes.Problem(*arrays, likelihood), state, tolerance, 10)
 
 
@@ -91,7 +91,7 @@ def test_a_failed_change_is_tried_again_only_after_a_large_rise(likelihood, rise
     arrays = jax.device_put((Phi.T * (w > 0), y, w))
 
     def step(state, tolerance):
-        return step_of_two_changes(arrays, state, tolerances(tolerance), likelihood)
+        return one_step(arrays, state, tolerances(tolerance), likelihood)
 
     start = first_state(arrays, likelihood)
     best = int(np.asarray(step(start, 1e-9).model.columns)[1])
@@ -182,7 +182,7 @@ def test_the_units_of_the_functions_do_not_change_the_result_in_float32():
 
     one = solved(1.0)
     assert float(one.posterior.evidence) > float(one.history[0]) + 10
-    for unit in (1e-4, 1e4, 1e6):
+    for unit in (1e-8, 1e-4, 1e4, 1e6):
         other = solved(unit)
         np.testing.assert_allclose(other.posterior.evidence, one.posterior.evidence, atol=0.01)
 
@@ -195,7 +195,7 @@ def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch)
         monkeypatch.setattr(sparse_bayes, "_CHANGES_IN_BLOCK", 1)
     else:  # never
         monkeypatch.setattr(sparse_bayes, "_factorised", lambda changed: changed)
-    Phi, y = functions_that_come_twice(n)
+    Phi, y = duplicated_functions(n)
 
     @jax.jit
     def changed(*arrays):
@@ -207,21 +207,21 @@ def test_the_changes_of_a_step_are_those_of_dense_algebra(n, often, monkeypatch)
     filled = np.asarray(last.model.filled)
     assert int(first.number) < len(Phi.T)  # adds a function
     assert int(last.changes) > max(8, filled.sum())  # some changes added no function
-    assert_of_dense_algebra(last, Phi, y)
+    assert_matches_dense_algebra(last, Phi, y)
 
 
 @pytest.mark.parametrize("n", [12, 60])
 def test_a_step_leaves_the_expansion_about_its_mode(n):
     """The basis is rotated, not computed anew: also with more places than rows."""
-    Phi, y = functions_that_come_twice(n)
+    Phi, y = duplicated_functions(n)
     state = first_state((jnp.asarray(Phi.T), jnp.asarray(y), jnp.ones(n)), "normal")
     state = state._replace(most_changes=jnp.int32(16))
+    arrays, betas, holes = (jnp.asarray(Phi.T), jnp.asarray(y), jnp.ones(n)), set(), 0
     for steps in (1, 2, 3):
-        arrays = jnp.asarray(Phi.T), jnp.asarray(y), jnp.ones(n)
-        state = step_of_two_changes(arrays, state, tolerances(1e-6), "normal")
+        state = one_step(arrays, state, tolerances(1e-6), "normal")
         assert int(state.steps) == steps
         expansion = jax.device_get(state.expansion)
-        assert_of_dense_algebra(expansion, Phi, y)
+        assert_matches_dense_algebra(expansion, Phi, y)
         model, root = expansion.model, np.sqrt(float(state.model.beta))
         np.testing.assert_array_equal(model.columns, state.model.columns)
         used = np.where(model.filled, root * Phi[:, model.columns], 0)
@@ -231,9 +231,35 @@ def test_a_step_leaves_the_expansion_about_its_mode(n):
         squares = np.square(expansion.basis).sum(axis=1)
         products = expansion.basis @ expansion.basis.T
         np.testing.assert_allclose(products, np.diag(squares > 0.5), atol=1e-9)
+        betas.add(float(model.beta))
+        holes += int(np.any(~model.filled[:-1] & model.filled[1:]))
+    assert len(betas) == 3  # the noise has changed
+    assert n == 12 or holes > 0  # empty places lie among the filled ones
 
 
-def functions_that_come_twice(n):
+def test_the_basis_stays_orthonormal_in_float32():
+    """Rounding adds up from step to step, as each step rotates the basis of the step before."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 3))
+    Phi = np.array(RBF(1.5).cross_gram(jnp.asarray(X), jnp.asarray(X[:60])))
+    Phi = jnp.asarray(np.concatenate([Phi, np.ones((200, 1))], axis=1), jnp.float32)
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2]
+    arrays = Phi.T, jnp.asarray(y, jnp.float32), jnp.ones(200, jnp.float32)
+    state = first_state(arrays, "normal")
+    limits = sparse_bayes.Tolerance(*2 * [jnp.float32(1e-6)])
+    for _ in range(60):  # of one change each
+        state = state._replace(most_changes=jnp.int32(1), status=jnp.int32(0))
+        state = one_step(arrays, state, limits, "normal")
+    basis = np.asarray(state.expansion.basis, float)
+    used = np.square(basis).sum(axis=1) > 0.5
+    assert int(state.steps) == 60
+    np.testing.assert_allclose(basis @ basis.T, np.diag(used), atol=3e-6)
+    functions = np.asarray(Phi * state.expansion.root[:, None], float)
+    coordinates = np.asarray(state.expansion.coordinates)
+    np.testing.assert_allclose(coordinates, basis @ functions, atol=3e-6 * functions.max() * 15)
+
+
+def duplicated_functions(n):
     rng = np.random.default_rng(0)
     x = rng.uniform(-5, 5, n)
     Phi = np.exp(-np.square(x[:, None] - np.repeat(x[: n // 2], 2)[None]))
@@ -241,7 +267,7 @@ def functions_that_come_twice(n):
     return np.concatenate([Phi, np.ones((n, 1))], axis=1), y
 
 
-def assert_of_dense_algebra(last, Phi, y):
+def assert_matches_dense_algebra(last, Phi, y):
     """Compare the posterior of a `Quadratic`, and its derivatives, with the normal equations."""
     model, filled = last.model, np.asarray(last.model.filled)
     used, beta = Phi[:, np.asarray(model.columns)[filled]], float(model.beta)

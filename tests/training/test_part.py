@@ -1,6 +1,7 @@
 """A search for many rows compares kernels by machines of a part of the rows."""
 
 import dataclasses
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from jsparse.multiclass import output_code
 from jsparse.normal_equations import accumulate_folds
 from jsparse.search.history import load_history, save_history
 from jsparse.search.strategies import Profile, Rescaling
+from jsparse.training import source
 from jsparse.training.tables import tuning_problem
 from jsparse.validation.folds import folds_from_assignment, stratified_folds
 from jsparse.validation.validate import Scoring, Validation
@@ -82,6 +84,31 @@ def test_errors_on_a_part_are_those_of_machines_fitted_to_its_rows():
             errors = np.square(np.asarray(machine.expansion(jnp.asarray(X[out]))) - y[out])
             assert validation.fold_scores[i, fold, 0] == pytest.approx(errors.mean(), rel=1e-6)
     assert np.allclose(validation.scores[:, 0], validation.fold_scores[:, :3, 0].mean(1), rtol=1e-3)
+
+
+def test_the_cores_share_the_kernels_of_a_part(monkeypatch):
+    """The errors are equal to the last bit."""
+    X, y = rows(dtype=np.float64)
+    thetas = np.log([[0.8], [0.4], [1.5], [3.0]])
+    C, results = np.full((4, 2), [1.0, 100.0]), []
+    sum_folds, threads = source.sum_folds, set()
+
+    def noted(*arguments):
+        threads.add(threading.get_ident())
+        return sum_folds(*arguments)
+
+    monkeypatch.setattr(source, "sum_folds", noted)
+    for cores, at_once in ((1, 1), (2, 2), (16, 4)):
+        monkeypatch.setattr(source, "usable_cores", lambda cores=cores: cores)
+        part = problem_of(X, y, jsparse.plain_folds(0, N, V)).on_a_part(2)
+        assert part.kernels_at_once == at_once
+        threads.clear()
+        errors = part.errors(thetas, C, part.scoring)
+        assert len(threads) <= at_once
+        assert (threading.get_ident() in threads) == (at_once == 1)
+        results.append(jax.tree.map(np.asarray, errors))
+    jax.tree.map(np.testing.assert_array_equal, results[0], results[1])
+    jax.tree.map(np.testing.assert_array_equal, results[0], results[2])
 
 
 def test_a_part_has_rows_of_every_class_though_folds_are_sorted_by_class():
