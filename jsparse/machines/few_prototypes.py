@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal, cast
 
 import jax
@@ -121,18 +121,34 @@ class FewPrototypes(Sized):
         Args:
             kernel: kernel of two points.
             starts: the sets of points.
-            *data: inputs, targets, `C` and row weights, see `inner_problems.Supervised`.
+            *data: inputs, targets, `C` and row weights, see `inner_problems.Supervised`. The arrays
+                of `shared_over_C` may follow.
 
         Returns:
             A NamedTuple of the machine (`expansion`), its diagnostics and its `status`.
         """
+
+    def shared_over_C(self, kernel: Kernel, rows: Rows) -> tuple[Array, ...]:
+        """Return arrays that do not depend on `C`, which the fits for all `C` share."""
+        return ()
 
     def fit(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
         """See `Method.fit`."""
         assert points is not None
-        return _fit(self, kernel, points, jnp.asarray(C, rows.dtype), rows)
+        shared = self.shared_over_C(kernel, rows)
+        return _fit(self, kernel, points, jnp.asarray(C, rows.dtype), rows, shared)
+
+    def fits_over_C(
+        self, kernel: Kernel, points: PointTable, C: Float[np.ndarray, " s *l"], rows: Rows,
+        key: Key | None = None,
+    ) -> Iterator[Family]:  # fmt: skip
+        """See `Method.fits_over_C`."""
+        assert points is not None
+        shared = self.shared_over_C(kernel, rows)
+        for one_C in C:
+            yield _fit(self, kernel, points, jnp.asarray(one_C, rows.dtype), rows, shared)
 
 
 def _concatenated(sets: Sequence[Points]) -> Points:
@@ -148,13 +164,15 @@ def _fit(
     points: Float[Array, "m d"],
     C: Float[Array, "*k"],
     rows: Rows,
+    shared: tuple[Array, ...],
 ) -> Family:
     """Fit to `points`: the method's `starts` sets one after another, or a single set."""
     sets = method.starts
     if method.n_features is None or len(points) != sets * method.largest:  # points are one set
         sets = 1
     starts = points.reshape(sets, -1, points.shape[1])
-    machine = method.fit_targets(kernel, starts, rows.X, rows.targets, C, rows.problem_weights)
+    data = rows.X, rows.targets, C, rows.problem_weights, *shared
+    machine = method.fit_targets(kernel, starts, *data)
     return single(machine.expansion, machine.status, diagnostics(machine))
 
 

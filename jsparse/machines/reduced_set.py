@@ -30,6 +30,7 @@ from .few_prototypes import FewPrototypes, fit_arrays
 from .fixed_point import fixed_points
 from .inner_problems import InnerProblem, LargeMargin, Solved, norm_squared, shifted_gram, whitener
 from .method import Task, iteration_limit, setting
+from .rows import Rows
 
 Approach = Literal["fixed_point", "gradient"]
 # A machine on so many rows has nearly the values of a machine on all rows, unless the kernel is far
@@ -101,12 +102,19 @@ class ReducedSetSVM(FewPrototypes):
         """See `Method.plan_arguments`."""
         return {"n_prototypes": self.large_prototypes or "all"}
 
+    def shared_over_C(self, kernel: Kernel, rows: Rows) -> tuple[Array, ...]:
+        """See `FewPrototypes.shared_over_C`: the prototypes of the large machine."""
+        count = self.large_prototypes
+        if count is None or count >= len(rows.X):
+            return ()
+        return (_prototypes_of_large_machine(kernel, rows.X, rows.problem_weights, count),)
+
     def fit_targets(
         self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array
     ) -> ReducedSet:
-        """See `FewPrototypes.fit_targets`."""
-        problem = LargeMargin(kernel, *data, loss=self.loss)
-        machine, large_status = _large_machine(problem, self.large_prototypes)
+        """See `FewPrototypes.fit_targets`; the large machine's prototypes may follow the data."""
+        problem = LargeMargin(kernel, *data[:4], loss=self.loss)
+        machine, large_status = _large_machine(problem, self.large_prototypes, *data[4:])
         reduced = _approximate(machine, starts[0], self.tolerance, "gradient", self.max_iterations)
         descent_status = jnp.where(reduced.status == PRECISION_LOST, CONVERGED, reduced.status)
         status = jnp.maximum(descent_status, large_status).astype(jnp.int32)
@@ -118,18 +126,31 @@ class ReducedSetSVM(FewPrototypes):
         return ReducedSet(problem.expansion(Z, solved), reduced.error, status)
 
 
+@functools.partial(compiled, static_argnames="max_rows", loop=True)
+def _prototypes_of_large_machine(
+    kernel: Kernel,
+    X: Float[Array, "n d"],
+    weights: Float[Array, " n"] | Float[Array, "n l"],
+    max_rows: int,
+) -> Float[Array, "k d"]:
+    """Return `max_rows` of the rows that have weight for any problem, which span the others."""
+    w = weights if weights.ndim == 1 else jnp.max(weights, axis=1)
+    present = (w > 0).astype(X.dtype)
+    return X[pivoted_cholesky(jax.random.key(0), kernel, X, max_rows, present).indices]
+
+
 def _large_machine(
-    problem: LargeMargin, max_rows: int | None
+    problem: LargeMargin, max_rows: int | None, Z: Float[Array, "k d"] | None = None
 ) -> tuple[KernelExpansion, Int[Array, ""]]:
     """Fit a support vector machine to all rows; return the machine and its stop code.
 
-    Its prototypes are at most `max_rows` of the rows, or all rows if `max_rows` is None.
+    Its prototypes are at most `max_rows` of the rows, or all rows if `max_rows` is None. `Z` are
+    these prototypes if they have been chosen already.
     """
     kernel, X = problem.kernel, problem.X
-    if max_rows is not None and max_rows < len(X):
-        w = problem.weights if problem.weights.ndim == 1 else jnp.max(problem.weights, axis=1)
-        present = (w > 0).astype(X.dtype)
-        Z = X[pivoted_cholesky(jax.random.key(0), kernel, X, max_rows, present).indices]
+    if Z is None and max_rows is not None and max_rows < len(X):
+        Z = _prototypes_of_large_machine(kernel, X, problem.weights, max_rows)
+    if Z is not None:
         solved = problem.solve(Z, _GAP)
         return problem.expansion(Z, solved), solved.status
     # The rows of the Cholesky factor of K are features whose Gram matrix is K.

@@ -39,6 +39,26 @@ def test_machines_of_scikit_learn_are_expansions(options):
         np.testing.assert_allclose(reduced_set.from_sklearn(one)(X), expected, atol=1e-8)
 
 
+def test_the_prototypes_of_the_large_machine_are_chosen_once_for_all_C(monkeypatch):
+    choose, calls = reduced_set._prototypes_of_large_machine, []
+    monkeypatch.setattr(
+        reduced_set, "_prototypes_of_large_machine", lambda *a: calls.append(a) or choose(*a)
+    )
+    X, y = rows(n=60)
+    X, y = jnp.asarray(X), jnp.asarray(np.where(y == 0, -1.0, 1.0))
+    w = jnp.asarray(np.where(np.arange(60) < 10, 0.0, 1.0))
+    method, C = jsparse.ReducedSetSVM(3, large_prototypes=8), np.array([0.1, 10.0])
+    data = rows_of(X, y, w)
+    families = list(method.fits_over_C(RBF(1.0), X[20:23], C, data))
+    assert len(calls) == 1
+    for one_C, family in zip(C, families, strict=True):
+        alone = reduced_set.fit(RBF(1.0), X[20:23], one_C, X, y, w, large_prototypes=8)
+        for name in ("prototypes", "coefficients", "intercept"):
+            expected = np.asarray(getattr(alone.expansion, name))
+            value = np.asarray(getattr(family.expansion, name)).reshape(expected.shape)
+            np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-9)
+
+
 def test_what_is_no_machine_of_scikit_learn_is_told():
     X, y = rows()
     for machine, match in (
