@@ -71,7 +71,7 @@ def test_of_kernels_with_the_same_score_the_first_is_kept(monkeypatch):
     fit, starts = source.InMemory.fit, []
     monkeypatch.setattr(source.InMemory, "fit", lambda *a: starts.append(a[-1]) or fit(*a))
     trained = jsparse.train(
-        X, y, task="classification", method=jsparse.FixedSize(6, "uniform"), C=[1.0, 10.0],
+        X, y, task="classification", method=jsparse.FixedSize(6, "uniform"), C=np.array([1.0, 9.0]),
         search=jsparse.Profile(max_evaluations=3), metric="misclassification", out_of_fold=False,
         key=0,
     )  # fmt: skip
