@@ -129,7 +129,10 @@ class FewPrototypes(Sized):
         """
 
     def shared_over_C(self, kernel: Kernel, rows: Rows) -> tuple[Array, ...]:
-        """Return arrays that do not depend on `C`, which the fits for all `C` share."""
+        """Return arrays that depend on kernel and rows but not on `C`, for `fit_targets`.
+
+        `fits_over_C` computes them once.
+        """
         return ()
 
     def fit(

@@ -114,7 +114,7 @@ class Quadratic(NamedTuple):
     """
 
     root: Float[Array, " n"]  # square root of the log likelihood's curvature at each row
-    squares: Float[Array, " p"]  # squared norm of each function, multiplied by `root`
+    squares: Float[Array, " p"]  # squared norm of each function times `root`
     model: Model
     mean: Float[Array, " k"]  # of the posterior; 0 in an empty place
     # F with F'F the posterior covariance; in an empty place the covariance is 1.
@@ -313,8 +313,8 @@ def step(problem: Problem, state: State, tolerance: Tolerance, max_iterations: i
 def _expand(problem: Problem, model: Model, current: Posterior) -> Quadratic:
     """Expand the log likelihood about the mode to second order, with a basis of the model."""
     root = jnp.sqrt(problem.curvatures(model, current.values))
-    # Empty places keep their functions, as LAPACK is slower for columns of 0: these vectors of the
-    # basis are not needed.
+    # Empty places keep their functions, as LAPACK is slower for columns of 0. Their vectors in the
+    # basis are not used.
     basis, in_model = jnp.linalg.qr((root[None, :] * problem.Phi[model.columns]).T)
     in_model = jnp.where(model.filled, in_model, 0)
     coordinates = dot(basis.T * root[None, :], problem.Phi.T)

@@ -39,9 +39,9 @@ def held_out_by_fits(
 ) -> HeldOut:
     """Predict each fold by machines from `Method.fits_over_C`.
 
-    A method may get other machines than from `Method.held_out`. Only the folds that
-    `on_fold.wanted` names are fitted; at least one must be. On a CPU, cores share the folds. The
-    function runs on the host, so no array may be traced.
+    They may differ from the machines of `Method.held_out`. Only the folds that `on_fold.wanted`
+    names are fitted; at least one must be. On a CPU, cores share the folds. The function runs on
+    the host, so no array may be traced.
 
     Args:
         problem: the method, the template, the points and the key.

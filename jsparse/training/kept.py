@@ -93,8 +93,8 @@ class KeptEvaluations:
     def add(self, evaluated: Evaluated) -> None:
         """Join an evaluation to `unfinished`, and replace `best` by it unless `best` is better.
 
-        The better one has the lower score in the same metric. Of two kernels with the same score it
-        is the first, as in the result of a search. The joined evaluation becomes `unfinished` while
+        The lower score in the same metric is better. Of two kernels with the same score the first
+        stays, as it is the result of the search. The joined evaluation becomes `unfinished` while
         folds are missing.
         """
         joined = None if self.unfinished is None else self.unfinished.joined(evaluated)

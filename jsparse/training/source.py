@@ -49,10 +49,12 @@ from .plan import Plan
 # If the predictions of all machines are too many to keep, a search still keeps the first machine's
 # predictions, so that the program compiled for the search also serves the predictions after it.
 FIRST_MACHINE = Kept(np.int32(0), np.int32(0))
-# Bytes of predictions to keep for all machines of one kernel, and of all copies in threads. Up to
-# five kernels have them in memory at once, and a plan does not count them.
+# Bytes of predictions to keep for all machines of one kernel, and of all copies in threads: of the
+# predictions, and of the rows. Up to five kernels have predictions in memory at once, four that are
+# evaluated and one that is kept, and a plan does not count them.
 MOST_KEPT = 1 << 26
-_MOST_KERNELS = 4  # kernels at a time on a part of the rows; each has its sums of all folds
+# Kernels at a time on a part of the rows. Each has a copy of the rows, and the sums of all folds.
+_MOST_KERNELS = 4
 
 
 class RowsOfFolds(NamedTuple):
@@ -400,11 +402,14 @@ class InMemory(TrainingSource):
     def kernels_at_once(self) -> int:
         """One on a CPU, for a progress report after each kernel; no limit on an accelerator.
 
-        On a part of the rows as many as the CPU has cores, up to `_MOST_KERNELS`.
+        On a part of the rows, which is for a CPU, one for each core, at most `_MOST_KERNELS`.
         """
         if not on_cpu():
             return sys.maxsize
-        return 1 if self.part is None else min(usable_cores(), _MOST_KERNELS)
+        if self.part is None:
+            return 1
+        copies = MOST_KEPT // max(1, self.placed.X.nbytes)
+        return max(1, min(usable_cores(), _MOST_KERNELS, copies))
 
     def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> HeldOutRows:
         """See `TrainingSource`.
@@ -527,21 +532,23 @@ class InMemory(TrainingSource):
     ) -> list[Validation]:
         """Return the held-out errors of kernels, each given as its theta, `C` and `on_fold`.
 
-        On a part of the rows the cores of a CPU share the kernels: each kernel takes
-        decompositions in one thread of LAPACK. Kept evaluations are not computed again.
+        On a part of the rows the cores of a CPU share the kernels: each thread evaluates one, for
+        which LAPACK has one thread. Kept evaluations are not computed again.
         """
-        found = [self.known(problem, theta, C, on.scoring) for theta, C, on in kernels]
-        missing = [i for i, validation in enumerate(found) if validation is None]
+        validations = [
+            self.known(problem, theta, C, on_fold.scoring) for theta, C, on_fold in kernels
+        ]
+        missing = [i for i, validation in enumerate(validations) if validation is None]
         is_large = problem.method.largest_system(self.n_rows) >= LARGE_SYSTEM
-        alone = self.part is None or is_large
-        at_once = 1 if alone else min(len(missing), self.kernels_at_once)
+        one_at_a_time = self.part is None or is_large
+        at_once = 1 if one_at_a_time else min(len(missing), self.kernels_at_once)
         fold_threads = 1 if is_large or at_once > 1 else usable_cores()
 
         def compute(i: int) -> Validation:
             return self._compute(problem, *kernels[i], fold_threads)
 
         for i, validation in zip(missing, map_in_threads(compute, missing, at_once), strict=True):
-            found[i] = validation
+            validations[i] = validation
             theta, C, on_fold = kernels[i]
             if on_fold.keeps_all:
                 every = np.ones((len(C), self.n_folds), bool)
@@ -553,7 +560,7 @@ class InMemory(TrainingSource):
                         validation.computed(wanted),
                     )
                 )  # fmt: skip
-        return [validation for validation in found if validation is not None]
+        return [validation for validation in validations if validation is not None]
 
     def _compute(
         self,

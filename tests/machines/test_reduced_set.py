@@ -1,5 +1,6 @@
 """Reduced sets of machines of scikit-learn and of others, by fixed points and by descent."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -51,6 +52,7 @@ def test_the_prototypes_of_the_large_machine_are_chosen_once_for_all_C(monkeypat
     data = rows_of(X, y, w)
     families = list(method.fits_over_C(RBF(1.0), X[20:23], C, data))
     assert len(calls) == 1
+    assert not any(isinstance(a, jax.core.Tracer) for a in calls[0])  # not inside a fit
     for one_C, family in zip(C, families, strict=True):
         alone = reduced_set.fit(RBF(1.0), X[20:23], one_C, X, y, w, large_prototypes=8)
         for name in ("prototypes", "coefficients", "intercept"):

@@ -93,18 +93,21 @@ def test_the_cores_share_the_kernels_of_a_part(monkeypatch):
     C, results = np.full((4, 2), [1.0, 100.0]), []
     sum_folds, threads = source.sum_folds, set()
 
-    def noted(*arguments):
+    def sum_together(*arguments):
+        """Sum once `at_once` threads have come this far."""
         threads.add(threading.get_ident())
+        together.wait(60)
         return sum_folds(*arguments)
 
-    monkeypatch.setattr(source, "sum_folds", noted)
+    monkeypatch.setattr(source, "sum_folds", sum_together)
     for cores, at_once in ((1, 1), (2, 2), (16, 4)):
         monkeypatch.setattr(source, "usable_cores", lambda cores=cores: cores)
         part = problem_of(X, y, jsparse.plain_folds(0, N, V)).on_a_part(2)
         assert part.kernels_at_once == at_once
         threads.clear()
+        together = threading.Barrier(at_once)
         errors = part.errors(thetas, C, part.scoring)
-        assert len(threads) <= at_once
+        assert len(threads) == at_once
         assert (threading.get_ident() in threads) == (at_once == 1)
         results.append(jax.tree.map(np.asarray, errors))
     jax.tree.map(np.testing.assert_array_equal, results[0], results[1])
