@@ -49,15 +49,15 @@ class _Scored(Protocol):
         """The number of rows over which a score is averaged."""
         ...
 
-    @property
-    def kernels_at_once(self) -> int:
-        """The number of kernels to score in one call."""
-        ...
-
 
 @runtime_checkable
 class Tunable(_Scored, Protocol):
     """The part of a problem that a search uses."""
+
+    @property
+    def kernels_at_once(self) -> int:
+        """The number of kernels to score in one call."""
+        ...
 
     @property
     def template(self) -> Template:
@@ -101,6 +101,10 @@ class Source(_Scored, Protocol):
         `thetas` and `C` are as for `Tunable.scores`. All `wanted` folds are computed, and others if
         they cost nothing.
         """
+        ...
+
+    def kernels_at_once(self, problem: "Problem") -> int:
+        """Return the largest number of kernels that one call of `errors` should evaluate."""
         ...
 
     def known(self, problem: "Problem", theta: Any, C: Any, scoring: Scoring) -> Validation | None:
@@ -223,7 +227,7 @@ class Problem:
     @property
     def kernels_at_once(self) -> int:
         """See `Tunable`."""
-        return self.source.kernels_at_once
+        return self.source.kernels_at_once(self)
 
     @property
     def scoring(self) -> Scoring:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import block_shape, systems_at_once
-from .._lapack_threads import LARGE_SYSTEM
+from .._lapack_threads import LARGE_SYSTEM, one_lapack_thread
 from .._mesh import on_default_device
 from .._numerics import is_concrete
 from .._programs import compiled
@@ -398,18 +398,24 @@ class InMemory(TrainingSource):
         weights = self.rows.weights
         return np.sum(valid & (np.asarray(weights) > 0)[index], axis=1)
 
-    @property
-    def kernels_at_once(self) -> int:
-        """One on a CPU, for a progress report after each kernel; no limit on an accelerator.
+    def kernels_at_once(self, problem: Problem) -> int:
+        """See `Source`: no limit on an accelerator, which evaluates them as one batch.
 
-        On a part of the rows, which is for a CPU, one for each core, at most `_MOST_KERNELS`.
+        On a CPU one for each core, at most `_MOST_KERNELS`. Only one if the cores share the folds
+        of a kernel, if LAPACK has several threads, or on a mesh.
         """
         if not on_cpu():
             return sys.maxsize
-        if self.part is None:
+        shares_folds = self.part is None and self._keeps_sums(problem)
+        is_large = problem.method.largest_system(self.n_rows) >= LARGE_SYSTEM
+        if shares_folds or is_large or self.placed.mesh is not None or not self._batches(problem):
             return 1
         copies = MOST_KEPT // max(1, self.placed.X.nbytes)
         return max(1, min(usable_cores(), _MOST_KERNELS, copies))
+
+    def _batches(self, problem: Problem) -> bool:
+        """Return whether an accelerator evaluates several kernels as one batch."""
+        return problem.method.shares_work_over_C and not self._fits_one_by_one(problem)
 
     def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> HeldOutRows:
         """See `TrainingSource`.
@@ -502,8 +508,7 @@ class InMemory(TrainingSource):
     ) -> list[Validation]:
         """See `Source`."""
         levels = problem.method.quantiles
-        batched = problem.method.shares_work_over_C and not self._fits_one_by_one(problem)
-        if len(thetas) > 1 and batched and self.part is None:
+        if not on_cpu() and len(thetas) > 1 and self._batches(problem):
             on_fold = FoldLosses(scoring, quantiles=levels)
             batch = evaluate_batch(self.held_out_rows(problem, thetas), C, on_fold)
             return [
@@ -532,22 +537,23 @@ class InMemory(TrainingSource):
     ) -> list[Validation]:
         """Return the held-out errors of kernels, each given as its theta, `C` and `on_fold`.
 
-        On a part of the rows the cores of a CPU share the kernels: each thread evaluates one, for
+        The cores of a CPU share the kernels, see `kernels_at_once`: each thread evaluates one, for
         which LAPACK has one thread. Kept evaluations are not computed again.
         """
         validations = [
             self.known(problem, theta, C, on_fold.scoring) for theta, C, on_fold in kernels
         ]
         missing = [i for i, validation in enumerate(validations) if validation is None]
-        is_large = problem.method.largest_system(self.n_rows) >= LARGE_SYSTEM
-        one_at_a_time = self.part is None or is_large
-        at_once = 1 if one_at_a_time else min(len(missing), self.kernels_at_once)
-        fold_threads = 1 if is_large or at_once > 1 else usable_cores()
+        system = problem.method.largest_system(self.n_rows)
+        at_once = min(len(missing), self.kernels_at_once(problem))
+        fold_threads = 1 if system >= LARGE_SYSTEM or at_once > 1 else usable_cores()
 
         def compute(i: int) -> Validation:
-            return self._compute(problem, *kernels[i], fold_threads)
+            return jax.block_until_ready(self._compute(problem, *kernels[i], fold_threads))
 
-        for i, validation in zip(missing, map_in_threads(compute, missing, at_once), strict=True):
+        with one_lapack_thread(system):
+            computed = map_in_threads(compute, missing, at_once)
+        for i, validation in zip(missing, computed, strict=True):
             validations[i] = validation
             theta, C, on_fold = kernels[i]
             if on_fold.keeps_all:
@@ -616,7 +622,7 @@ class InMemory(TrainingSource):
         return rows.X, target_columns(rows.X, rows.y, k), rows.weights
 
     def follow(self, plan: Plan | None) -> None:
-        """Do nothing; only `Streamed` takes its `kernels_at_once` from the plan."""
+        """Do nothing; only `Streamed` takes the number of kernels in a pass from the plan."""
 
     def only_rows(self, rows: Int[np.ndarray, " m"]) -> "InMemory":
         """Return the source of some rows, given by number, which stay in their folds."""

@@ -202,7 +202,7 @@ class Streamed(TrainingSource):
         self.reader, self.placed, self.folds = reader, parts, folds
         self.mesh, self.state = mesh, state
         self.n_predicted, self.n_rows = n_sample, reader.n_rows
-        self.kernels_at_once = 1  # number of kernels that are summed in one pass, see `Source`
+        self._kernels_in_pass = 1
         # Cached sums over every part of the rows, for the last kernel and the best kernel so far.
         self._sums: dict[str, Sums] = {}
         self._best: tuple[float, str] = np.inf, ""  # score and cache key of the best kernel
@@ -226,7 +226,11 @@ class Streamed(TrainingSource):
     def follow(self, plan: Plan | None) -> None:
         """Sum as many kernels in one pass as the plan says."""
         assert plan is not None
-        self.kernels_at_once = plan.kernels_at_once
+        self._kernels_in_pass = plan.kernels_at_once
+
+    def kernels_at_once(self, problem: Problem) -> int:
+        """Return the number of kernels that are summed in one pass, see `Source`."""
+        return self._kernels_in_pass
 
     def divisible(self, problem: Problem) -> bool:
         """See `Source`: a pass over a stream reads all rows."""
