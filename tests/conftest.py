@@ -54,6 +54,12 @@ def pytest_xdist_make_scheduler(config, log):
     return LoadFileScheduling(config, log)
 
 
+@pytest.fixture
+def one_kernel_at_a_time(monkeypatch):
+    """Let a search evaluate one kernel after the other, however many cores there are."""
+    monkeypatch.setattr("jsparse.training.source.usable_cores", lambda: 1)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def options_of_loops():
     """Drop the compiler options of loops, so that `environment.py` decides: tests take few steps.

@@ -151,7 +151,7 @@ class Run:
             (self._slope_name if len(e.slope) > 0 else self._name)(e.theta, e.C): e for e in history
         }
         self.slopes.clear()
-        self.unused = dict(self.known)  # given evaluations that this run has not reached yet
+        self.unused = dict(self.known)  # known evaluations that are not in the history yet
         self.history: list[Evaluation] = []
         self.has_new_evaluations = False  # whether any was not in the given history
         self.start, self.deadline = time.perf_counter(), deadline
@@ -165,7 +165,7 @@ class Run:
 
     @property
     def done(self) -> list[Evaluation]:
-        """The evaluations of this run, and the given ones that it has not reached."""
+        """The evaluations of this run, and the known ones that it has not reached."""
         return [*self.history, *self.unused.values()]
 
     def scores(self, thetas: np.ndarray, C: np.ndarray | None = None) -> Float[np.ndarray, " q"]:
@@ -240,13 +240,17 @@ class Run:
         self._record(names, [evaluations[i] for i in range(len(names))])
 
     def _record(self, names: list[bytes], evaluations: list[Evaluation]) -> None:
-        """Append evaluations to the history, and report progress."""
-        for name in names:
+        """Append evaluations to the history, and report progress after each.
+
+        If the report raises an error, the other evaluations are not lost.
+        """
+        self.unused |= dict(zip(names, evaluations, strict=True))
+        for name, evaluation in zip(names, evaluations, strict=True):
             self.unused.pop(name, None)
-        self.history += evaluations
-        if self.progress is not None:
-            best = min(e.least for e in scored(self.history))
-            self.progress(len(self.history), self.planned, best)
+            self.history.append(evaluation)
+            if self.progress is not None:
+                best = min(e.least for e in scored(self.history))
+                self.progress(len(self.history), self.planned, best)
 
     def _evaluate(
         self, thetas: np.ndarray, C: np.ndarray, best: BestFolds | None

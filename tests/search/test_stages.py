@@ -230,6 +230,7 @@ def test_a_stream_that_breaks_in_the_second_stage_loses_no_evaluation(monkeypatc
     check_same_end(trained("sizes", stream=stream, history=history), expected)
 
 
+@pytest.mark.usefixtures("one_kernel_at_a_time")
 @pytest.mark.parametrize("name", NAMES)
 def test_one_time_limit_holds_for_all_stages(name, monkeypatch, clock):
     expected = whole(name)
@@ -361,6 +362,7 @@ def test_a_stated_machine_that_rounding_decides_has_its_stop_code():
     assert np.isfinite(model.predict(X)).all()
 
 
+@pytest.mark.usefixtures("one_kernel_at_a_time")
 @pytest.mark.parametrize("name", ["tuned_with", SPSVM])
 def test_ctrl_c_before_a_stage_has_a_result(name, monkeypatch):
     calls, scores = itertools.count(1), Problem.scores
@@ -450,6 +452,19 @@ def test_a_batch_is_evaluated_without_the_kernels_that_are_known(kernels_at_once
     again = tuned(problem, alone.history[:4])
     assert [e.theta[0] for e in again.history] == [e.theta[0] for e in alone.history]
     assert sum(problem.calls) == 1 + len(alone.history) - 4
+
+
+def test_ctrl_c_between_the_reports_of_a_batch_loses_no_evaluation():
+    def stop(done, planned, best):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    tuning = jsparse.tune(
+        Parabola(3), key=jax.random.key(0), metric="mse", low=np.array([-1.0]),
+        high=np.array([1.0]), C=np.ones(2), search=Profile(10), progress=stop,
+    )  # fmt: skip
+    assert tuning.stopped == "interrupted"
+    assert len(tuning.history) == 3
 
 
 def test_lost_digits_count_unless_the_method_says_that_the_errors_show_them():

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -102,9 +103,16 @@ FITTED_BY_FOLD = sorted(
 )
 
 
+FROM_SUMS = "fixed-size", "scdp", "ksp", "kmp", "kbp"
+IN_ONE_PROGRAM = *FROM_SUMS, "dual", "robust", "reduction"  # cores share the kernels, not the folds
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*FITTED_BY_FOLD, "fixed-size", "scdp", "ksp", "kmp", "kbp"])
-def test_programs_of_several_threads_decompose_one_matrix_at_a_time(name, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "large_fold"),
+    [(name, 1) for name in (*FITTED_BY_FOLD, *FROM_SUMS)] + [(n, 1000) for n in IN_ONE_PROGRAM],
+)
+def test_programs_of_several_threads_decompose_one_matrix_at_a_time(name, large_fold, monkeypatch):
     """Two programs with batches could wait for each other, see `_numerics.unbatched_lapack`."""
     get, modules = _programs.PROGRAMS.get, []
 
@@ -118,16 +126,19 @@ def test_programs_of_several_threads_decompose_one_matrix_at_a_time(name, monkey
         return call
 
     monkeypatch.setattr(_programs.PROGRAMS, "get", lowered_first)
-    monkeypatch.setattr(ridge, "LARGE_FOLD", 1)
+    monkeypatch.setattr(ridge, "LARGE_FOLD", large_fold)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     y = np.digitize(X[:, 0] + X[:, 1], [-0.5, 0.5])
     fields = {field.name for field in dataclasses.fields(jsparse.machines.METHODS[name])}
-    sizes = {"n_prototypes": 4} if "n_prototypes" in fields else {"max_prototypes": 4}
+    sizes = {size: 4 for size in ("n_prototypes", "max_prototypes") if size in fields}
     for task in jsparse.machines.METHODS[name].tasks:
         if task in ("classification", "regression"):
             method = jsparse.machines.METHODS[name](**sizes)
-            jsparse.train(X, y, task=task, method=method, folds=3, key=0)
+            # The other methods take one problem for each class.
+            schemes = ["one_versus_one"] if name in ("fixed-size", "dual", "robust") else []
+            for scheme in ("one_versus_rest", *schemes):
+                jsparse.train(X, y, task=task, method=method, multiclass=scheme, folds=3, key=0)
     decompositions, batched = batched_decompositions("\n".join(modules))
     assert decompositions
     assert batched == []
@@ -160,6 +171,51 @@ def test_threads_share_the_folds_of_kept_sums(method, monkeypatch):
     for a, b in zip(one.tuning.history, other.tuning.history, strict=True):
         np.testing.assert_array_equal(a.scores, b.scores)
         np.testing.assert_array_equal(a.fold_scores, b.fold_scores)
+
+
+@pytest.mark.parametrize("method", [jsparse.FixedSize(6), jsparse.Dual()])
+def test_threads_share_the_kernels_if_one_program_has_all_folds(method, monkeypatch):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((60, 2))
+    evaluate, threads, reports, trained = source.evaluate, set(), [], []
+
+    def evaluated_together(*arguments):
+        """Evaluate once `at_once` threads have come this far."""
+        if len(threads) < at_once:
+            threads.add(threading.get_ident())
+            together.wait(60)
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(source, "evaluate", evaluated_together)
+    for cores, at_once in ((1, 1), (2, 2), (16, 4)):
+        monkeypatch.setattr(source, "usable_cores", lambda cores=cores: cores)
+        together = threading.Barrier(at_once)
+        threads.clear()
+        reports.append([])
+        trained.append(
+            jsparse.train(
+                X, X[:, 0], task="regression", method=method, search=jsparse.Profile(6), folds=3,
+                key=0, progress=lambda *report: reports[-1].append(report),
+            )
+        )  # fmt: skip
+        assert len(threads) == at_once
+        assert (threading.get_ident() in threads) == (at_once == 1)
+    for other in trained[1:]:
+        for a, b in zip(trained[0].tuning.history, other.tuning.history, strict=True):
+            np.testing.assert_array_equal(a.scores, b.scores)
+        np.testing.assert_array_equal(trained[0].out_of_fold, other.out_of_fold)
+    assert reports[0] == reports[1] == reports[2]
+
+
+def test_kernels_are_evaluated_one_after_another_if_LAPACK_has_several_threads(monkeypatch):
+    monkeypatch.setattr(source, "usable_cores", lambda: 16)
+
+    def problem(n):
+        X = jnp.zeros((n, 2))
+        folds = jsparse.plain_folds(0, n, 3)
+        return tuning_problem(RBF(1.0), None, X, X[:, 0], folds, method=jsparse.Dual())
+
+    assert [problem(n).kernels_at_once for n in (1023, 1024)] == [4, 1]
 
 
 def test_large_tables_are_fitted_one_fold_after_another(monkeypatch):

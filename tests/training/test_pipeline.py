@@ -55,6 +55,7 @@ def interruption_after(count):
     return interrupt
 
 
+@pytest.mark.usefixtures("one_kernel_at_a_time")
 def test_a_search_ended_by_ctrl_c_time_or_a_budget_of_one_keeps_the_best_so_far(rows):
     stopped = small(*rows, progress=interruption_after(2))
     assert (stopped.tuning.stopped, len(stopped.tuning.history)) == ("interrupted", 2)
