@@ -11,6 +11,7 @@ from jsparse import accumulate, cross_validate, plain_folds
 from jsparse._status import NOT_FINITE
 from jsparse.features import Linear
 from jsparse.multiclass import output_code, solve_code
+from jsparse.solvers import definite
 from jsparse.solvers.definite import cholesky_from_upper, inverse_by_blocks, inverse_of_lower
 from jsparse.solvers.ridge import (
     degrees_of_freedom,
@@ -205,19 +206,27 @@ def test_a_cholesky_factor_has_the_derivative_of_the_symmetric_matrix():
     assert jax.jvp(value, (0.0,), (1.0,))[1] == pytest.approx(float(expected), rel=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("invert", "p"),
-    [
-        (inverse_by_blocks, 1),
-        (inverse_by_blocks, 1400),
-        (inverse_of_lower, 1),
-        (inverse_of_lower, 256),
-        (inverse_of_lower, 301),
-    ],
-)
-def test_a_triangular_inverse_by_blocks(invert, p):
+def lower_triangle(p):
     A = np.random.default_rng(0).normal(size=(p, 2 * p))
-    lower = np.linalg.cholesky(A @ A.T + np.eye(p))
-    inverse = jax.jit(invert)(lower)
+    return np.linalg.cholesky(A @ A.T + np.eye(p))
+
+
+@pytest.mark.parametrize("p", [1, 256, 301])
+def test_a_triangular_inverse(p):
+    lower = lower_triangle(p)
+    inverse = jax.jit(inverse_of_lower)(lower)
     np.testing.assert_allclose(inverse @ lower, np.eye(p), atol=1e-10)
     np.testing.assert_array_equal(np.triu(inverse, 1), 0)
+
+
+@pytest.mark.parametrize(("p", "blocks"), [(1, 1), (6, 1), (7, 2), (20, 4)])
+def test_a_triangular_inverse_in_blocks(p, blocks, monkeypatch):
+    monkeypatch.setattr(definite, "_BLOCK", 6)
+    lower = lower_triangle(p)
+    inverse = jax.jit(lambda lower: inverse_by_blocks(lower))(lower)
+    assert len(inverse.columns) == blocks
+    expected = np.linalg.inv(lower)
+    identity = jnp.eye(p)
+    np.testing.assert_allclose(inverse.times(identity), expected, atol=1e-12)
+    np.testing.assert_allclose(inverse.transposed_times(identity), expected.T, atol=1e-12)
+    np.testing.assert_allclose(inverse.squared_norms(), np.sum(expected**2, axis=0), atol=1e-12)
