@@ -56,7 +56,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture
 def one_kernel_at_a_time(monkeypatch):
-    """Let a search evaluate one kernel after the other, however many cores there are."""
+    """Make a search use one core, so that it evaluates one kernel after the other."""
     monkeypatch.setattr("jsparse.training.source.usable_cores", lambda: 1)
 
 

@@ -126,7 +126,7 @@ def leave_one_out_by_cholesky(
 ) -> tuple[Float[Array, "s n *c"], Int[Array, " s"], Solutions]:
     """Return the result of `leave_one_out`, and the machines, by a Cholesky factor for each `C`.
 
-    Each `C` takes about `5/6 n^3` operations at the speed of matrix products. Memory holds the
+    Each `C` takes about `0.9 n^3` operations at the speed of matrix products. Memory holds the
     kernel matrix, one factor and its inverse. Arguments are as for `leave_one_out`, and derivatives
     too, except in weights that are 0, where they are not finite.
     """

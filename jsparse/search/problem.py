@@ -56,7 +56,7 @@ class Tunable(_Scored, Protocol):
 
     @property
     def kernels_at_once(self) -> int:
-        """The number of kernels to score in one call."""
+        """The largest number of kernels to score in one call."""
         ...
 
     @property

@@ -57,7 +57,10 @@ class Tuning(NamedTuple):
 
 
 Progress = Callable[[int, int, float], None]
-"""Called with (evaluations done, evaluations planned, best score) after each evaluation."""
+"""Called with (evaluations done, evaluations planned, best score), once for each evaluation.
+
+Evaluations of one batch are reported one after another when all of them are done.
+"""
 
 
 def hand_over(error: BaseException, history: Sequence[Evaluation]) -> None:
@@ -151,7 +154,8 @@ class Run:
             (self._slope_name if len(e.slope) > 0 else self._name)(e.theta, e.C): e for e in history
         }
         self.slopes.clear()
-        self.unused = dict(self.known)  # known evaluations that are not in the history yet
+        # Evaluations that are not in the history yet: given ones, and those of the current batch.
+        self.unused = dict(self.known)
         self.history: list[Evaluation] = []
         self.has_new_evaluations = False  # whether any was not in the given history
         self.start, self.deadline = time.perf_counter(), deadline
@@ -165,7 +169,7 @@ class Run:
 
     @property
     def done(self) -> list[Evaluation]:
-        """The evaluations of this run, and the known ones that it has not reached."""
+        """All evaluations: those of the history, and those that are not in it yet."""
         return [*self.history, *self.unused.values()]
 
     def scores(self, thetas: np.ndarray, C: np.ndarray | None = None) -> Float[np.ndarray, " q"]:
@@ -240,14 +244,14 @@ class Run:
         self._record(names, [evaluations[i] for i in range(len(names))])
 
     def _record(self, names: list[bytes], evaluations: list[Evaluation]) -> None:
-        """Append evaluations to the history, and report progress after each.
+        """Append evaluations to the history one by one, and report progress after each.
 
-        If the report raises an error, the other evaluations are not lost.
+        Those that are not appended yet are in `unused`, so that an error in a report loses none.
         """
         self.unused |= dict(zip(names, evaluations, strict=True))
         for name, evaluation in zip(names, evaluations, strict=True):
-            self.unused.pop(name, None)
             self.history.append(evaluation)
+            self.unused.pop(name, None)
             if self.progress is not None:
                 best = min(e.least for e in scored(self.history))
                 self.progress(len(self.history), self.planned, best)

@@ -127,7 +127,7 @@ def tune_sizes(
         decoding: how the values of the binary problems give a class, see `multiclass.distances`.
         search: the search for each size, see `tune`.
         max_seconds: time limit; no evaluation starts later, and the remaining sizes are skipped.
-        progress: called as `progress(done, planned, best_score)` after each evaluation.
+        progress: called as `progress(done, planned, best_score)` for each evaluation.
         stop_when_flat: stop after a size that improves on the previous size by less than a tenth of
             the previous size's standard error. Also stop if the time left is less than four times
             the time of the last size, the time expected for the next one.

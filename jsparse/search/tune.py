@@ -23,7 +23,7 @@ from .run import Progress, Run, Stopped, Tuning, hand_over
 from .strategies import Profile, Search, check_search
 
 Record = Callable[[Callable[[], list[Evaluation]]], None]
-"""Called after each evaluation with a function that returns all evaluations so far."""
+"""Called for each evaluation with a function that returns all evaluations so far."""
 
 
 def tune(
@@ -55,7 +55,8 @@ def tune(
             are worse. For several parameters, and in a local `Annealing`, the simplex runs without
             annealing. A local `Gradient` makes gradient steps without a profile before them.
         max_seconds: time limit; no evaluation starts later, and the best result so far is returned.
-        progress: called as `progress(done, planned, best_score)` after each evaluation.
+        progress: called as `progress(done, planned, best_score)` for each evaluation, see
+            `Progress`.
 
     Ctrl-C stops the search and keeps the best result so far. If an error ends the search, such as
     an error raised by `progress`, its attribute `history` holds the evaluations made so far.
@@ -106,8 +107,9 @@ def tune_stages(
         same_run: whether the history is known to be of a run with the same arguments and rows, so
             that no evaluation is repeated as a check.
         max_seconds: time limit of all stages together; no evaluation starts later.
-        progress: called as `progress(done, planned, best_score)` after each evaluation.
-        record: called after each evaluation with a function that returns all evaluations so far.
+        progress: called as `progress(done, planned, best_score)` for each evaluation, see
+            `Progress`.
+        record: called for each evaluation with a function that returns all evaluations so far.
 
     Raises:
         ValueError: if the history is of another problem.

@@ -108,15 +108,16 @@ def inverse_of_lower(lower: Float[Array, "p p"]) -> Float[Array, "p p"]:
 
 
 # Size up to which a triangular solve inverts a block. With 3072 rows, leave-one-out takes 8 % less
-# time than with blocks of 1024; with blocks of 512 it takes as long, and 0.4 s more to compile
-# (measured).
+# time than with blocks of 1024. Blocks of 600 take as long as these, and 0.4 s more to compile
+# (measured). With many blocks, compilation and memory would grow, so the last blocks are larger.
 _BLOCK = 800
+_MOST_BLOCKS = 8
 
 
 class InverseOfLower(NamedTuple):
     """The inverse of a lower triangular matrix, without the blocks of 0 above its diagonal.
 
-    `columns` has, for each block of columns, the rows from the first that is not 0 on.
+    `columns[j]` has the rows of the `j`-th block of columns from its diagonal block down.
     """
 
     columns: tuple[Float[Array, "_ _"], ...]
@@ -124,7 +125,7 @@ class InverseOfLower(NamedTuple):
     __repr__ = short_repr
 
     def times(self, vectors: Float[Array, "p k"]) -> Float[Array, "p k"]:
-        """Return the product with the columns of `vectors`."""
+        """Return the inverse times `vectors`."""
         products = [
             jnp.pad(dot(block, vectors[begin:end]), ((begin, 0), (0, 0)))
             for block, begin, end in self._blocks()
@@ -132,37 +133,39 @@ class InverseOfLower(NamedTuple):
         return functools.reduce(jnp.add, products)
 
     def transposed_times(self, vectors: Float[Array, "p k"]) -> Float[Array, "p k"]:
-        """Return the product of the transposed inverse with the columns of `vectors`."""
+        """Return the transposed inverse times `vectors`."""
         products = [dot(block.T, vectors[begin:]) for block, begin, _ in self._blocks()]
         return jnp.concatenate(products)
 
     def squared_norms(self) -> Float[Array, " p"]:
-        """Return the squared norm of each column."""
+        """Return the squared norm of each column of the inverse."""
         return jnp.concatenate([jnp.sum(jnp.square(block), axis=0) for block in self.columns])
 
     def _blocks(self) -> list[tuple[Array, int, int]]:
-        """Return each block of columns, with the numbers of its first and next column."""
+        """Return each block of columns, with its first column and the first column after it."""
         p = len(self.columns[0])
         edges = [p - len(block) for block in self.columns] + [p]
         return [(self.columns[i], *edge) for i, edge in enumerate(itertools.pairwise(edges))]
 
 
 def inverse_by_blocks(lower: Float[Array, "p p"]) -> InverseOfLower:
-    """Invert a large lower triangular matrix by products of blocks: about `p^3 / 2` operations.
+    """Invert a large lower triangular matrix `L` by products of blocks.
 
-    A block of the inverse below the diagonal is `X_ij = -X_ii sum_k lower_ik X_kj`, `j <= k < i`.
+    A block of the inverse `X` below the diagonal is `X_ij = -X_ii sum_k L_ik X_kj`, `j <= k < i`.
+    With four blocks this takes `0.56 p^3` operations, with eight `0.45 p^3`.
     """
     p = len(lower)
-    count = -(-p // _BLOCK)
+    count = min(-(-p // _BLOCK), _MOST_BLOCKS)
     edges = [p * i // count for i in range(count + 1)]
     blocks = list(itertools.pairwise(edges))
-    upper = lower.T  # LAPACK's factor is stored by columns, and is not copied this way
+    # LAPACK stores a factor by columns. Products read slices of its transpose without a copy.
+    upper = lower.T
 
-    def inverted(block: Float[Array, "b b"]) -> Float[Array, "b b"]:
+    def inverse_of_block(block: Float[Array, "b b"]) -> Float[Array, "b b"]:
         identity = jnp.eye(len(block), dtype=lower.dtype)
         return jax.scipy.linalg.solve_triangular(block, identity, lower=True)
 
-    diagonal = [inverted(lower[begin:end, begin:end]) for begin, end in blocks]
+    diagonal = [inverse_of_block(lower[begin:end, begin:end]) for begin, end in blocks]
     columns = []
     for j, (left, _) in enumerate(blocks):
         column = diagonal[j]

@@ -49,12 +49,14 @@ from .plan import Plan
 # If the predictions of all machines are too many to keep, a search still keeps the first machine's
 # predictions, so that the program compiled for the search also serves the predictions after it.
 FIRST_MACHINE = Kept(np.int32(0), np.int32(0))
-# Bytes of predictions to keep for all machines of one kernel, and of all copies in threads: of the
-# predictions, and of the rows. Up to five kernels have predictions in memory at once, four that are
-# evaluated and one that is kept, and a plan does not count them.
+# Bytes of predictions to keep for all machines of one kernel, and of their copies in threads. Up to
+# five kernels have predictions in memory at once, four that are evaluated and one that is kept, and
+# a plan does not count them.
 MOST_KEPT = 1 << 26
-# Kernels at a time on a part of the rows. Each has a copy of the rows, and the sums of all folds.
+# Most kernels that the cores evaluate at the same time, and the bytes that these kernels together
+# may take for copies of the rows and the systems of the folds. A plan does not count them.
 _MOST_KERNELS = 4
+_BYTES_OF_KERNELS = 1 << 27
 
 
 class RowsOfFolds(NamedTuple):
@@ -399,22 +401,26 @@ class InMemory(TrainingSource):
         return np.sum(valid & (np.asarray(weights) > 0)[index], axis=1)
 
     def kernels_at_once(self, problem: Problem) -> int:
-        """See `Source`: no limit on an accelerator, which evaluates them as one batch.
+        """Return how many kernels to evaluate at the same time.
 
-        On a CPU one for each core, at most `_MOST_KERNELS`. Only one if the cores share the folds
-        of a kernel, if LAPACK has several threads, or on a mesh.
+        If one program evaluates a kernel, an accelerator evaluates all kernels as one batch, and a
+        CPU evaluates one in each core, at most `_MOST_KERNELS`. A CPU evaluates one at a time if
+        its cores share the folds of a kernel, if LAPACK has several threads, or on a mesh.
         """
+        if not self._in_one_program(problem):
+            return 1
         if not on_cpu():
             return sys.maxsize
         shares_folds = self.part is None and self._keeps_sums(problem)
-        is_large = problem.method.largest_system(self.n_rows) >= LARGE_SYSTEM
-        if shares_folds or is_large or self.placed.mesh is not None or not self._batches(problem):
+        system = problem.method.largest_system(self.n_rows)
+        if shares_folds or system >= LARGE_SYSTEM or self.placed.mesh is not None:
             return 1
-        copies = MOST_KEPT // max(1, self.placed.X.nbytes)
-        return max(1, min(usable_cores(), _MOST_KERNELS, copies))
+        systems = (self.n_folds + 1) * system**2 * self.dtype.itemsize
+        most = _BYTES_OF_KERNELS // (self.placed.X.nbytes + systems)
+        return max(1, min(usable_cores(), _MOST_KERNELS, most))
 
-    def _batches(self, problem: Problem) -> bool:
-        """Return whether an accelerator evaluates several kernels as one batch."""
+    def _in_one_program(self, problem: Problem) -> bool:
+        """Return whether one program evaluates a kernel, on all folds and for every `C`."""
         return problem.method.shares_work_over_C and not self._fits_one_by_one(problem)
 
     def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> HeldOutRows:
@@ -508,7 +514,7 @@ class InMemory(TrainingSource):
     ) -> list[Validation]:
         """See `Source`."""
         levels = problem.method.quantiles
-        if not on_cpu() and len(thetas) > 1 and self._batches(problem):
+        if not on_cpu() and len(thetas) > 1 and self._in_one_program(problem):
             on_fold = FoldLosses(scoring, quantiles=levels)
             batch = evaluate_batch(self.held_out_rows(problem, thetas), C, on_fold)
             return [
@@ -537,8 +543,9 @@ class InMemory(TrainingSource):
     ) -> list[Validation]:
         """Return the held-out errors of kernels, each given as its theta, `C` and `on_fold`.
 
-        The cores of a CPU share the kernels, see `kernels_at_once`: each thread evaluates one, for
-        which LAPACK has one thread. Kept evaluations are not computed again.
+        A CPU evaluates several kernels at the same time, each in a thread, see `kernels_at_once`.
+        LAPACK has one thread, unless the systems are large. Kept evaluations are not computed
+        again.
         """
         validations = [
             self.known(problem, theta, C, on_fold.scoring) for theta, C, on_fold in kernels

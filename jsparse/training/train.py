@@ -104,7 +104,8 @@ def train(
             jackknife+, see `Model.interval`. "machines" needs rows in memory on one device. With
             `Dual`, and with methods that need more than sums, it may take much longer than the fit.
         resources: memory, time and devices that the run may use.
-        progress: called with (done, planned, best score) after each evaluation.
+        progress: called with (done, planned, best score) for each evaluation. A CPU may evaluate up
+            to four kernels at the same time, and then reports them one after another.
         columns: "standard" gives every column mean 0 and variance 1. "ranks" replaces its values by
             normal scores of their ranks (`scaling.NormalScores`), which suits heavy tails. "auto"
             takes the scaling with the lower error of a machine on a sample of the rows.

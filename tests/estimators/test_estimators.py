@@ -317,6 +317,7 @@ def test_what_is_reported_while_fitting(cancer, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_kernel_at_a_time")
 def test_a_search_may_be_ended_by_time_and_be_an_object(cancer):
     X, y = (a[:100] for a in cancer)
     for evaluations, options in (

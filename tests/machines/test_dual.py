@@ -23,7 +23,7 @@ from jsparse.machines.dual_leave_one_out import (
 )
 from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
-from jsparse.solvers import conjugate_gradients
+from jsparse.solvers import conjugate_gradients, definite
 from jsparse.training import source
 from jsparse.validation.folds import plain_folds
 
@@ -127,7 +127,8 @@ def test_the_machines_without_each_row_are_fits_to_all_others(kind):
 
 
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
-def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype):
+def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype, monkeypatch):
+    monkeypatch.setattr(definite, "_BLOCK", 30)  # three blocks
     rng = np.random.default_rng(3)
     X, y = rng.normal(size=(70, 3)).astype(dtype), rng.normal(size=(70, 2)).astype(dtype)
     w = rng.uniform(0.2, 2, 70).astype(dtype)
@@ -153,6 +154,21 @@ def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype):
     twice = jnp.concatenate([arguments[2]] * 2), jnp.concatenate([arguments[3]] * 2)
     for by in (dual.leave_one_out, leave_one_out_by_cholesky):
         assert by(RBF(1.3), jnp.asarray([1e18], dtype), *twice)[1][0] == _status.PRECISION_LOST
+
+
+def test_derivatives_of_leave_one_out_by_cholesky_are_those_by_the_spectrum(monkeypatch):
+    monkeypatch.setattr(definite, "_BLOCK", 10)  # three blocks
+    rng = np.random.default_rng(3)
+    X, y = (jnp.asarray(rng.normal(size=shape)) for shape in ((25, 2), (25,)))
+
+    def error(by, lengthscale, C, X):
+        return jnp.mean(jnp.square(by(RBF(lengthscale), C[None], X, y)[0][0] - y))
+
+    arguments = jnp.asarray(1.3), jnp.asarray(5.0), X
+    ways = dual.leave_one_out, lambda *problem: leave_one_out_by_cholesky(*problem)[:2]
+    one, other = (jax.grad(error, argnums=(1, 2, 3))(by, *arguments) for by in ways)
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-12)
 
 
 @pytest.mark.parametrize("tuned_with", [None, pytest.param(100, marks=pytest.mark.slow)])

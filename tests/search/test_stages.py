@@ -156,6 +156,7 @@ def test_a_run_stopped_in_its_second_stage_goes_on(name, way, clock, evaluated, 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_kernel_at_a_time")
 def test_a_stage_after_one_that_was_stopped_is_run_again(clock, evaluated):
     # Its evaluation is of the best kernel until then, which is not the best of all.
     expected = whole("SpSVM")
@@ -279,6 +280,7 @@ def test_one_report_of_progress_counts_all_stages(name):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_kernel_at_a_time")
 @pytest.mark.parametrize("name", SLOW)
 def test_other_methods_go_on_from_any_evaluation(name, clock):
     expected = whole(name)

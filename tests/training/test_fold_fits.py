@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+import sys
 import threading
 
 import jax
@@ -104,7 +105,7 @@ FITTED_BY_FOLD = sorted(
 
 
 FROM_SUMS = "fixed-size", "scdp", "ksp", "kmp", "kbp"
-IN_ONE_PROGRAM = *FROM_SUMS, "dual", "robust", "reduction"  # cores share the kernels, not the folds
+IN_ONE_PROGRAM = *FROM_SUMS, "dual", "robust", "reduction"  # if the folds have few rows
 
 
 @pytest.mark.slow
@@ -180,7 +181,7 @@ def test_threads_share_the_kernels_if_one_program_has_all_folds(method, monkeypa
     evaluate, threads, reports, trained = source.evaluate, set(), [], []
 
     def evaluated_together(*arguments):
-        """Evaluate once `at_once` threads have come this far."""
+        """Wait until `at_once` threads have called this function, then evaluate."""
         if len(threads) < at_once:
             threads.add(threading.get_ident())
             together.wait(60)
@@ -207,15 +208,29 @@ def test_threads_share_the_kernels_if_one_program_has_all_folds(method, monkeypa
     assert reports[0] == reports[1] == reports[2]
 
 
-def test_kernels_are_evaluated_one_after_another_if_LAPACK_has_several_threads(monkeypatch):
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_how_many_kernels_are_evaluated_at_the_same_time(platform, monkeypatch):
     monkeypatch.setattr(source, "usable_cores", lambda: 16)
+    monkeypatch.setattr(source, "on_cpu", lambda: platform == "cpu")
+    monkeypatch.setattr(source, "_BYTES_OF_KERNELS", 10 * 1023**2 * 8)
 
-    def problem(n):
+    def at_once(method, n):
         X = jnp.zeros((n, 2))
         folds = jsparse.plain_folds(0, n, 3)
-        return tuning_problem(RBF(1.0), None, X, X[:, 0], folds, method=jsparse.Dual())
+        points = None if isinstance(method, jsparse.Dual) else X[:5]
+        problem = tuning_problem(RBF(1.0), points, X, X[:, 0], folds, method=method)
+        return problem.kernels_at_once
 
-    assert [problem(n).kernels_at_once for n in (1023, 1024)] == [4, 1]
+    assert at_once(jsparse.SpSVM(max_prototypes=4), 60) == 1  # the folds are fitted one by one
+    cases = (
+        (jsparse.FixedSize(5), 60, 4),
+        (jsparse.FixedSize(5), 6000, 1),  # the cores share the folds
+        (jsparse.Dual(), 500, 4),
+        (jsparse.Dual(), 1023, 2),  # more would take too much memory
+        (jsparse.Dual(), 1024, 1),  # LAPACK has several threads
+    )
+    for method, n, on_cpu in cases:
+        assert at_once(method, n) == (on_cpu if platform == "cpu" else sys.maxsize)
 
 
 def test_large_tables_are_fitted_one_fold_after_another(monkeypatch):
