@@ -154,7 +154,7 @@ class Run:
             (self._slope_name if len(e.slope) > 0 else self._name)(e.theta, e.C): e for e in history
         }
         self.slopes.clear()
-        # Evaluations that are not in the history yet: given ones, and those of the current batch.
+        # Evaluations that are not in the history yet, either given or made in the current batch.
         self.unused = dict(self.known)
         self.history: list[Evaluation] = []
         self.has_new_evaluations = False  # whether any was not in the given history
@@ -169,7 +169,7 @@ class Run:
 
     @property
     def done(self) -> list[Evaluation]:
-        """All evaluations: those of the history, and those that are not in it yet."""
+        """All evaluations, whether they are in the history or not yet."""
         return [*self.history, *self.unused.values()]
 
     def scores(self, thetas: np.ndarray, C: np.ndarray | None = None) -> Float[np.ndarray, " q"]:
@@ -246,7 +246,7 @@ class Run:
     def _record(self, names: list[bytes], evaluations: list[Evaluation]) -> None:
         """Append evaluations to the history one by one, and report progress after each.
 
-        Those that are not appended yet are in `unused`, so that an error in a report loses none.
+        Evaluations that are not appended yet are in `unused`, so an error in a report loses none.
         """
         self.unused |= dict(zip(names, evaluations, strict=True))
         for name, evaluation in zip(names, evaluations, strict=True):

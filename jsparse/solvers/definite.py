@@ -109,7 +109,8 @@ def inverse_of_lower(lower: Float[Array, "p p"]) -> Float[Array, "p p"]:
 
 # Size up to which a triangular solve inverts a block. With 3072 rows, leave-one-out takes 8 % less
 # time than with blocks of 1024. Blocks of 600 take as long as these, and 0.4 s more to compile
-# (measured). With many blocks, compilation and memory would grow, so the last blocks are larger.
+# (measured). A matrix of more than `_MOST_BLOCKS` such blocks has larger ones, as compilation and
+# memory would grow with the number of blocks.
 _BLOCK = 800
 _MOST_BLOCKS = 8
 
