@@ -599,7 +599,8 @@ def posterior(
 
     Steps that lower the density are halved. For classes, first come cheap steps, with
     `nearby_factor` in place of the factor of the covariance (`Quadratic.factor`), as long as they
-    raise the density. Newton's method then mostly needs two factorisations.
+    raise the density or, within its rounding, become smaller. Newton's method then mostly needs one
+    factorisation, that of the covariance at the mode.
 
     For regression the precision of the coefficients does not depend on them: one factor serves all
     steps, of which the second corrects the rounding of the first. The factor is computed from
@@ -611,6 +612,9 @@ def posterior(
 
     def density(mean: Array, values: Array) -> Array:
         return problem.log_likelihood(model, values) - dot(alpha, jnp.square(mean)) / 2
+
+    def rounding_of(value: Array) -> Array:
+        return epsilon(Phi.dtype) * jnp.abs(value)
 
     constant = _covariance_factor(model, in_model) if problem.likelihood == "normal" else None
 
@@ -640,7 +644,7 @@ def posterior(
 
     def goes_on(state: tuple[Mode, Array, Array]) -> Array:
         mode, t, count = state
-        resolved = jnp.maximum(1e-9 * TOLERANCE, epsilon(Phi.dtype) * jnp.abs(mode.value))
+        resolved = jnp.maximum(1e-9 * TOLERANCE, rounding_of(mode.value))
         return (count < _NEWTON_STEPS) & (t > 1e-3) & (mode.gain > resolved)
 
     start = jnp.where(model.filled, start, 0)
@@ -648,28 +652,40 @@ def posterior(
     value = density(start, values)
     if constant is None and nearby_factor is not None:
 
-        def cheap_step(state: tuple[Array, ...]) -> tuple[Array, ...]:
-            """Make one step if it raises the density; the last element is the steps left."""
-            mean, values, value, left = state
+        def with_step(mean: Array, values: Array, value: Array) -> tuple[Array, ...]:
+            """Return a point with its cheap step, and the rise of the density that it predicts."""
             slope = dot(Phi, problem.slopes(model, values)) - alpha * mean
-            step = dot(dot(nearby_factor, slope), nearby_factor)
-            moved = jnp.where(model.filled, mean + step, 0)
-            values_after = dot(moved, Phi)
-            value_after = density(moved, values_after)
-            rises = value_after > value
-            after = moved, values_after, value_after, left - 1
-            return jax.tree.map(functools.partial(jnp.where, rises), after, (*state[:3], 0 * left))
+            half = dot(nearby_factor, slope)
+            return mean, values, value, dot(half, nearby_factor), dot(half, half) / 2
 
-        cheap = start, values, value, jnp.int32(_CHEAP_STEPS)
-        start, values, value, _ = jax.lax.while_loop(lambda s: s[-1] > 0, cheap_step, cheap)
+        def cheap_step(state: tuple[tuple[Array, ...], Array]) -> tuple[tuple[Array, ...], Array]:
+            """Make the step if the density rises; the last element is the number of steps left.
+
+            A change of the density within its rounding counts as a rise if the next step promises
+            less.
+            """
+            before, left = state
+            mean, _, value, step, gain = before
+            mean = jnp.where(model.filled, mean + step, 0)
+            values = dot(mean, Phi)
+            after = with_step(mean, values, density(mean, values))
+            rise, rounding = after[2] - value, 16 * rounding_of(value)
+            rises = (rise > rounding) | ((rise > -rounding) & (after[4] < gain))
+            return jax.tree.map(
+                functools.partial(jnp.where, rises), (after, left - 1), (before, 0 * left)
+            )
+
+        cheap = with_step(start, values, value), jnp.int32(_CHEAP_STEPS)
+        (start, values, value, *_), _ = jax.lax.while_loop(lambda s: s[-1] > 0, cheap_step, cheap)
     first = at(start, values, value), jnp.ones((), Phi.dtype), jnp.int32(0)
     mode, _, count = jax.lax.while_loop(goes_on, newton, first)
     if constant is None and nearby_factor is not None:
-        # The cheap steps approach the mode slowly, so they may end only just within its tolerance.
-        # A Newton step from there gains all digits of the mean and of its covariance.
+        # The cheap steps may end only just within Newton's tolerance. A Newton step from there
+        # gains all digits of the mean and of its covariance.
         mean = jnp.where(model.filled, mode.mean + mode.step, 0)
         values = dot(mean, Phi)
-        refine = (count == 0) & (mode.gain > 0)
+        has_all_digits = mode.gain <= epsilon(Phi.dtype) ** 0.5 * rounding_of(mode.value)
+        refine = (count == 0) & ~has_all_digits
         mode = jax.lax.cond(refine, at, lambda *_: mode, mean, values, density(mean, values))
     mean, values, value, factor, log_determinant, *_ = mode
     mean = jnp.where(model.filled, mean, 0)  # rounding
