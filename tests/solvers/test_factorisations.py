@@ -196,9 +196,10 @@ def test_a_cholesky_factor_has_the_derivative_of_the_symmetric_matrix():
     rng = np.random.default_rng(1)
     B, change = rng.standard_normal((2, 5, 5))
 
+    @jax.jit
     def value(t):
-        root = jnp.asarray(B) + t * jnp.asarray(change)
-        return jnp.sum(jnp.sin(cholesky_from_upper(root @ root.T + jnp.eye(5))))
+        root = B + t * change
+        return jnp.sum(jnp.sin(cholesky_from_upper(root @ root.T + np.eye(5))))
 
     h = 1e-5
     expected = (value(h) - value(-h)) / (2 * h)
@@ -223,10 +224,16 @@ def test_a_triangular_inverse(p):
 def test_a_triangular_inverse_in_blocks(p, blocks, monkeypatch):
     monkeypatch.setattr(definite, "_BLOCK", 6)
     lower = lower_triangle(p)
-    inverse = jax.jit(lambda lower: inverse_by_blocks(lower))(lower)
-    assert len(inverse.columns) == blocks
+
+    @jax.jit
+    def results(lower, identity):
+        inverse = inverse_by_blocks(lower)
+        assert len(inverse.columns) == blocks
+        products = inverse.times(identity), inverse.transposed_times(identity)
+        return *products, inverse.squared_norms()
+
+    product, transposed, squares = results(lower, np.eye(p))
     expected = np.linalg.inv(lower)
-    identity = jnp.eye(p)
-    np.testing.assert_allclose(inverse.times(identity), expected, atol=1e-12)
-    np.testing.assert_allclose(inverse.transposed_times(identity), expected.T, atol=1e-12)
-    np.testing.assert_allclose(inverse.squared_norms(), np.sum(expected**2, axis=0), atol=1e-12)
+    np.testing.assert_allclose(product, expected, atol=1e-12)
+    np.testing.assert_allclose(transposed, expected.T, atol=1e-12)
+    np.testing.assert_allclose(squares, np.sum(expected**2, axis=0), atol=1e-12)
