@@ -41,7 +41,7 @@ ALL_ROWS = {"balanced": 6000, "accurate": 20_000}
 PROTOTYPES = {"balanced": 500, "accurate": 2000}
 # Measured bytes of the programs that compare kernels and scalings of the columns.
 COMPARISON_BYTES = 3 * 2**25
-MATRICES, BLOCKS = 5, 4  # for all rows: n x n, and blocks of rows, in memory at a time (measured)
+MATRICES, BLOCKS = 4, 2  # for all rows: n x n, and blocks of rows, in memory at a time (measured)
 # Measured bytes of the objects of a result, and of its arrays for each row.
 RESULT_BYTES, RESULT_ROW_BYTES = 2**17, 64
 
