@@ -48,13 +48,14 @@ def test_the_prototypes_of_the_large_machine_are_chosen_once_for_all_C(monkeypat
     X, y = rows(n=60)
     X, y = jnp.asarray(X), jnp.asarray(np.where(y == 0, -1.0, 1.0))
     w = jnp.asarray(np.where(np.arange(60) < 10, 0.0, 1.0))
-    method, C = jsparse.ReducedSetSVM(3, large_prototypes=8), np.array([0.1, 10.0])
+    options = {"large_prototypes": 45, "tolerance": 1e-6}
+    method, C = jsparse.ReducedSetSVM(6, **options), np.array([0.1, 10.0])
     data = rows_of(X, y, w)
-    families = list(method.fits_over_C(RBF(1.0), X[20:23], C, data))
+    families = list(method.fits_over_C(RBF(1.0), X[20:26], C, data))
     assert len(calls) == 1
     assert not any(isinstance(a, jax.core.Tracer) for a in calls[0])  # not inside a fit
     for one_C, family in zip(C, families, strict=True):
-        alone = reduced_set.fit(RBF(1.0), X[20:23], one_C, X, y, w, large_prototypes=8)
+        alone = reduced_set.fit(RBF(1.0), X[20:26], one_C, X, y, w, **options)
         for name in ("prototypes", "coefficients", "intercept"):
             expected = np.asarray(getattr(alone.expansion, name))
             value = np.asarray(getattr(family.expansion, name)).reshape(expected.shape)
@@ -157,15 +158,21 @@ def test_few_rows_span_the_large_machine():
     targets = jnp.asarray(np.where(y > 0, 1.0, -1.0))
     start, weights = jnp.asarray(X[:6]), jnp.asarray(np.arange(60) < 30, float)
 
+    def fit(weights=None, **options):
+        rows = jnp.asarray(X), targets, weights
+        return reduced_set.fit(RBF(1.0), start, 10.0, *rows, tolerance=1e-6, **options)
+
     def fitted(weights=None, **options):
-        machine = reduced_set.fit(
-            RBF(1.0), start, 10.0, jnp.asarray(X), targets, weights, tolerance=1e-6, **options
-        )
+        machine = fit(weights, **options)
         assert int(machine.status) == CONVERGED
         return np.asarray(machine.expansion(X))
 
     whole = fitted(large_prototypes=None)
-    np.testing.assert_array_equal(fitted(large_prototypes=60), whole)
+    # As many prototypes as rows are the same program as all rows.
+    of_all, of_60, of_45 = (
+        str(jax.make_jaxpr(lambda k=k: fit(large_prototypes=k))()) for k in (None, 60, 45)
+    )
+    assert of_all == of_60 != of_45
     spanned = fitted(large_prototypes=45)
     assert 0 < np.linalg.norm(spanned - whole) < 0.02 * np.linalg.norm(whole)
     # Fewer rows with weight than prototypes of the large machine.

@@ -20,6 +20,20 @@ def fit(*arguments, **options):
     return spsvm.fit(*arrays, **options)
 
 
+def fit_by_a_program_of_its_own(*arguments, **options):
+    """Fit by a program that is compiled now, so that it sees what a test has changed."""
+    function, names = spsvm._fit.__wrapped__, ("max_prototypes", "subset")
+    alone = jax.jit(lambda *a, **static: function(*a, **static), static_argnames=names)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spsvm, "_fit", alone)
+        return fit(*arguments, **options)
+
+
+# Tests with these settings share the program of a fit to all rows.
+SHARED = {"key": 0, "max_prototypes": 17, "subset": 20}
+M = 26  # candidates
+
+
 def problem(n=60, seed=0, dtype=np.float64):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, 2))
@@ -67,30 +81,29 @@ def test_bad_input_is_told(options, match, as_users_call):
 
 def test_a_path_may_end_early_in_the_program_of_a_longer_one():
     X, y = problem()
-    arguments, options = (RBF(1.0), X, 3.0, X, y), {"key": 0, "subset": 20}
-    whole = fit(*arguments, max_prototypes=17, length=5, **options)
-    traced = jax.jit(lambda length: fit(*arguments, max_prototypes=5, length=length, **options))
+    arguments = RBF(1.0), X[:M], 3.0, X, y
+    whole = fit(*arguments, length=5, **SHARED)
+    shorter = SHARED | {"max_prototypes": 5}
+    traced = jax.jit(lambda length: fit(*arguments, length=length, **shorter))
     short = traced(5)
     assert int(whole.info["path_length"][0]) == 5
     assert int(whole.info["path_status"][0]) == COMPLETED
     with count_compilations() as counts:
-        fit(*arguments, max_prototypes=17, length=7, **options)
+        fit(*arguments, length=7, **SHARED)
     assert counts.programs == 0
     for size in (1, 4, 5, 8, 17):
         np.testing.assert_allclose(whole.at(size)(X), short.at(min(size, 5))(X), rtol=1e-10)
     with pytest.raises(ValueError, match="length: expected a whole number between 1 and max_"):
-        fit(*arguments, max_prototypes=17, length=18, **options)
+        fit(*arguments, length=18, **SHARED)
     np.testing.assert_allclose(traced(99).at(5)(X), short.at(5)(X), rtol=1e-10)
 
 
 def test_smaller_products_on_the_way_change_no_machine(monkeypatch):
     X, y = problem()
-    arguments, options = (RBF(1.0), X, 3.0, X, y), {"key": 0, "max_prototypes": 17, "subset": 20}
-    one_size = fit(*arguments, **options)
+    arguments = RBF(1.0), X[:M], 3.0, X, y
+    one_size = fit(*arguments, **SHARED)
     monkeypatch.setattr(spsvm_path, "_LEAST", 2)
-    spsvm._fit.clear_cache()
-    several_sizes = fit(*arguments, **options)
-    spsvm._fit.clear_cache()
+    several_sizes = fit_by_a_program_of_its_own(*arguments, **SHARED)
     np.testing.assert_array_equal(several_sizes.support, one_size.support)
     for size in (3, 5, 9, 17):
         np.testing.assert_allclose(
@@ -108,8 +121,10 @@ def test_training_searches_on_the_beginning_of_the_path_by_the_same_program(monk
 
     monkeypatch.setattr(spsvm, "SEARCHED", 2)
     monkeypatch.setattr(spsvm, "_fit", counted)
-    method = jsparse.SpSVM(max_prototypes=12)
-    result = jsparse.train(X, y > 0, task="classification", method=method, folds=3, key=0)
+    result = jsparse.train(
+        X, y > 0, task="classification", method=jsparse.SpSVM(max_prototypes=12), folds=3, key=0,
+        search=jsparse.Profile(tune_kernel=False),
+    )  # fmt: skip
     assert set(traced) == {(3, 12), (12, 12)}
     assert traced[-1] == (12, 12)
     assert len(result.curve.errors) == 12
@@ -120,43 +135,40 @@ def test_a_kernel_too_large_for_memory_gives_the_same_path(dtype, monkeypatch):
     X, y = problem(dtype=dtype)
     w = np.where(np.arange(len(X)) % 7 > 0, 1, 0).astype(dtype)
     X[::7] = 1e4  # absent rows far away from all candidates
-    arguments = RBF(1.0), X[w > 0][::2], np.asarray(3.0, dtype), X, y, w
-    options = {"key": 0, "max_prototypes": 15, "subset": 20}
-    computed_once = fit(*arguments, **options)
+    arguments = RBF(1.0), X[w > 0][:M], np.asarray(3.0, dtype), X, y, w
+    computed_once = fit(*arguments, **SHARED)
     monkeypatch.setattr(spsvm_path, "_MOST_BYTES", 0)
-    spsvm._fit.clear_cache()
-    when_drawn = fit(*arguments, **options)
-    spsvm._fit.clear_cache()
+    when_drawn = fit_by_a_program_of_its_own(*arguments, **SHARED)
     np.testing.assert_array_equal(when_drawn.support, computed_once.support)
     rows = X[w > 0]
     rtol = 1e-10 if dtype == "float64" else 1e-3
     np.testing.assert_allclose(
-        when_drawn.at(15)(rows), computed_once.at(15)(rows), rtol=rtol, atol=rtol
+        when_drawn.at(17)(rows), computed_once.at(17)(rows), rtol=rtol, atol=rtol
     )
 
 
 def test_the_machine_of_one_class_is_a_constant():
     X, _ = problem()
-    options = {"key": jax.random.key(0), "max_prototypes": 5}
-    alone = fit(RBF(1.0), X[:30], 3.0, X, np.ones(60), **options)
-    assert (np.asarray(alone.at(5)(X)) > 0).all()
+    alone = fit(RBF(1.0), X[:M], 3.0, X, np.ones(60), **SHARED)
+    for size in (1, 5, 17):
+        assert (np.asarray(alone.at(size)(X)) > 0).all()
 
 
 def test_problems_are_each_alone_and_see_no_rows_of_classes_that_they_leave_out():
     X, y = problem()
     targets = np.stack([y, -y, np.where(X[:, 0] > 0.3, 0.0, y)], axis=1)
-    C, options = jnp.array([3.0, 1.0, 2.0]), {"key": jax.random.key(0), "max_prototypes": 5}
-    together = fit(RBF(1.0), X[:30], C, X, targets, **options)
-    assert together.support.shape == (3, 5)
-    assert together.values(jnp.asarray(X)).shape == (60, 5, 3)
+    C = np.array([3.0, 1.0, 2.0])
+    together = fit(RBF(1.0), X[:M], C, X, targets, **SHARED)
+    assert together.support.shape == (3, 17)
+    assert together.values(jnp.asarray(X)).shape == (60, 17, 3)
     for j in range(3):
         rows = targets[:, j] != 0
-        alone = fit(RBF(1.0), X[:30], C[j], X[rows], targets[rows, j], **options)
+        alone = fit(RBF(1.0), X[:M], C[j], X[rows], targets[rows, j], **SHARED)
         np.testing.assert_array_equal(together.support[j], alone.support[0])
-        for k in (1, 5):
+        for k in (1, 5, 17):
             values = together.at(k)(X)[:, j]
             np.testing.assert_allclose(values, alone.at(k)(X), rtol=1e-8, atol=1e-9)
-    both = [fit(RBF(1.0), X[:30], 3.0, X, y, **options, max_iterations=steps) for steps in (1, 50)]
+    both = [fit(RBF(1.0), X[:M], 3.0, X, y, **SHARED, max_iterations=steps) for steps in (1, 50)]
     assert both[0].status_at(5) == EXHAUSTED
     assert both[1].status_at(5) == COMPLETED
 

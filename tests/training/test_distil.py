@@ -19,8 +19,9 @@ def rows(n=160, dtype=np.float64):
 
 def trained(X, y, m=60, task="regression", **options):
     return jsparse.train(
-        X, y, task=task, key=0, method=jsparse.FixedSize(m), search=jsparse.Profile(6), **options
-    )
+        X, y, task=task, key=0, method=jsparse.FixedSize(m, "pivoted_cholesky"),
+        search=jsparse.Profile(6), **options,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +162,7 @@ def test_what_cannot_be_distilled_is_refused(as_users_call):
 def test_moved_prototypes_imitate_the_large_machine_better(numbers, as_users_call):
     X, y, large = numbers
     weights = np.append(np.ones(120), np.zeros(40))
-    options = {"key": 1, "method": jsparse.SCDP(max_prototypes=8), "weights": weights}
+    options = {"key": 1, "method": jsparse.SCDP(max_prototypes=8), "weights": weights, "folds": 5}
     selected, moved = (
         jsparse.distil(large, X, y, move_prototypes=move, **options) for move in (False, True)
     )

@@ -72,7 +72,9 @@ def test_threads_change_no_number(name, dtype, monkeypatch):
     X = rng.standard_normal((60, 2)).astype(dtype)
     y = np.digitize(X[:, 0], [-0.5, 0.5])
     method = {"slmc": jsparse.SLMC(3), "spsvm": jsparse.SpSVM(max_prototypes=4)}[name]
-    options = {"task": "classification", "method": method, "search": jsparse.Profile(3)}
+    # The kernel of the sparse SVM would be tuned by the program of another method.
+    search = jsparse.Profile(3, tune_kernel=name != "spsvm")
+    options = {"task": "classification", "method": method, "search": search}
     trained = []
     for threads in (1, 3):
         monkeypatch.setattr(fold_fits, "usable_cores", lambda threads=threads: threads)
@@ -145,7 +147,7 @@ def test_programs_of_several_threads_decompose_one_matrix_at_a_time(name, large_
     assert batched == []
 
 
-@pytest.mark.parametrize("method", [jsparse.KMP(5), jsparse.FixedSize(6)])
+@pytest.mark.parametrize("method", [jsparse.KMP(5), jsparse.FixedSize(6, "uniform")])
 def test_threads_share_the_folds_of_kept_sums(method, monkeypatch):
     monkeypatch.setattr(ridge, "LARGE_FOLD", 1)
     rng = np.random.default_rng(1)
@@ -174,7 +176,7 @@ def test_threads_share_the_folds_of_kept_sums(method, monkeypatch):
         np.testing.assert_array_equal(a.fold_scores, b.fold_scores)
 
 
-@pytest.mark.parametrize("method", [jsparse.FixedSize(6), jsparse.Dual()])
+@pytest.mark.parametrize("method", [jsparse.FixedSize(6, "uniform"), jsparse.Dual()])
 def test_threads_share_the_kernels_if_one_program_has_all_folds(method, monkeypatch):
     rng = np.random.default_rng(1)
     X = rng.standard_normal((60, 2))
@@ -215,10 +217,11 @@ def test_how_many_kernels_are_evaluated_at_the_same_time(platform, monkeypatch):
     monkeypatch.setattr(source, "_BYTES_OF_KERNELS", 10 * 1023**2 * 8)
 
     def at_once(method, n):
-        X = jnp.zeros((n, 2))
-        folds = jsparse.plain_folds(0, n, 3)
+        X = np.zeros((n, 2))
+        folds = jsparse.folds_from_assignment(np.arange(n) % 3)
         points = None if isinstance(method, jsparse.Dual) else X[:5]
-        problem = tuning_problem(RBF(1.0), points, X, X[:, 0], folds, method=method)
+        X, y, points = jax.device_put((X, X[:, 0], points))
+        problem = tuning_problem(RBF(1.0), points, X, y, folds, method=method)
         return problem.kernels_at_once
 
     assert at_once(jsparse.SpSVM(max_prototypes=4), 60) == 1  # the folds are fitted one by one
@@ -250,5 +253,6 @@ def test_validation_and_the_last_fit_share_one_program(monkeypatch):
     monkeypatch.setattr(jsparse.ReducedSVM, "fit_targets", counted)
     rng = np.random.default_rng(1)
     X = rng.standard_normal((83, 2)).astype(np.float32)
-    jsparse.train(X, X[:, 0] > 0, task="classification", method=jsparse.ReducedSVM(5), key=0)
+    method = jsparse.ReducedSVM(5, selection="uniform")
+    jsparse.train(X, X[:, 0] > 0, task="classification", method=method, key=0)
     assert len(traced) == 1

@@ -17,6 +17,7 @@ from jsparse.prototypes import renyi
 from jsparse.prototypes.renyi import select
 from jsparse.prototypes.uniform import draws_of, encode
 from jsparse.training import many as module
+from jsparse.training import plan
 from jsparse.training.settings import Resources
 from jsparse.validation.folds import (
     folds_from_assignment,
@@ -63,7 +64,13 @@ def assert_equal(one, alone, tol=1e-6):
     assert one.sums.equations.gram.shape == alone.sums.equations.gram.shape
 
 
-def test_models_of_a_batch_are_those_of_train_by_one_program():
+@pytest.fixture
+def four_tables_in_a_call(monkeypatch):
+    """Make batches as small as those to which a test limits the memory: they share a program."""
+    monkeypatch.setattr(plan, "TABLES_ON_CPU", 4)
+
+
+def test_models_of_a_batch_are_those_of_train_by_one_program(four_tables_in_a_call):
     """Problems differ in rows, columns, prototypes, seeds and weights, and share one program."""
     narrow = dict(zip("Xy", table(1, 64, 2), strict=True))
     problems = {
@@ -139,7 +146,7 @@ def test_memory_limits_the_tables_in_a_call(monkeypatch):
         return finished(program, arguments)
 
     monkeypatch.setattr(module, "_finished", observed)
-    options = REGRESSION | {"method": FixedSize(9)}
+    options = REGRESSION | {"method": FixedSize(9), "weights": WEIGHTS[:62]}
     problems = [table(seed, 62, 4) for seed in range(5)]
     one, stored = module._Run(problems[:1], "raise", options).prepared()[0].bytes_in_batch(64)
     limited = train_many(problems, **options, resources=Resources(memory=one + 4 * stored))
@@ -150,7 +157,7 @@ def test_memory_limits_the_tables_in_a_call(monkeypatch):
         train_many(problems, **options, resources=Resources(memory=10_000))
 
 
-def test_problems_for_no_batch_are_trained_alone():
+def test_problems_for_no_batch_are_trained_alone(four_tables_in_a_call):
     X, y = table(4, 62, 4)
     options = REGRESSION | {"X": X, "y": y, "weights": WEIGHTS[:62], "method": FixedSize(9)}
     problems = {"batch": {}, "uniform": {"method": FixedSize(9, selection="uniform")}}
@@ -201,7 +208,7 @@ def test_a_checkpoint_holds_one_run(tmp_path):
     assert many[0].status == many[0].statuses["fit"]
 
 
-def test_an_error_names_the_problem():
+def test_an_error_names_the_problem(four_tables_in_a_call):
     X, y = table(5, 62, 4)
     bad = X.copy()
     bad[3, 1] = np.nan
@@ -256,10 +263,10 @@ def test_folds_of_padded_rows(n):
 @pytest.mark.parametrize(("m", "weighted"), [(9, True), (40, False)])
 def test_empty_slots_change_no_selection(m, weighted):
     rng = np.random.default_rng(m)
-    X, labels = rng.standard_normal((90, 3)), rng.integers(0, 2, 90)
-    w = rng.uniform(0.5, 2.0, 90) if weighted else None
+    X, labels = rng.standard_normal((64, 4)), rng.integers(0, 2, 64)
+    w = rng.uniform(0.5, 2.0, 64) if weighted else None
     expected = renyi(jax.random.key(1), jnp.asarray(X), m, labels=labels, weights=w)
-    draws = draws_of(encode(labels), m, 96, w, stratify=True)
+    draws = draws_of(encode(labels), m, 70, w, stratify=True)
     places = draws.places
     fill = (0, 48 - m)
     places = places._replace(
@@ -268,7 +275,7 @@ def test_empty_slots_change_no_selection(m, weighted):
     padded = np.pad(np.pad(X, ((0, 6), (0, 0)), mode="edge"), ((0, 0), (0, 2)))
     indices, status = select(
         jax.random.key(1), jnp.asarray(padded), jax.device_put(draws._replace(places=places)), 48,
-        jnp.int32(m), jnp.int32(3),
+        jnp.int32(m), jnp.int32(4),
     )  # fmt: skip
     np.testing.assert_array_equal(np.asarray(indices)[:m], expected.indices)
     assert np.all(np.asarray(indices)[m:] == -1)
