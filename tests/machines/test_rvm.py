@@ -37,18 +37,13 @@ def tolerances(nats):
     return sparse_bayes.Tolerance(nats, 100 * nats)
 
 
-@pytest.mark.parametrize(
-    ("likelihood", "most_changes", "places"),
-    [("normal", 64, 20), ("logistic", 64, 20), ("logistic", 2, 21)],
-)
-def test_it_ends_where_no_change_raises_the_evidence(likelihood, most_changes, places, monkeypatch):
-    """Also with a shortlist of 25 of the 36 functions, if a step makes two changes."""
+@pytest.mark.parametrize("likelihood", ["normal", "logistic"])
+def test_it_ends_where_no_change_raises_the_evidence(likelihood):
     _, Phi, y, w = rows(likelihood)
     arrays = tuple(map(jnp.asarray, (Phi, y, w)))
     tolerance = tolerances(1e-4)
-    monkeypatch.setattr(sparse_bayes, "_MOST_CHANGES", most_changes)
     last = sparse_bayes.solve(
-        *arrays, tolerance, max_functions=places, max_iterations=300, likelihood=likelihood
+        *arrays, tolerance, max_functions=20, max_iterations=300, likelihood=likelihood
     )
     assert int(last.status) == CONVERGED
     model, steps = last.model, int(last.steps)
@@ -263,47 +258,6 @@ def test_the_basis_stays_orthonormal_in_float32():
     np.testing.assert_allclose(coordinates, basis @ functions, atol=3e-6 * functions.max() * 15)
 
 
-def test_a_step_changes_the_model_as_without_a_shortlist(monkeypatch):
-    """The shortlist has 25 of 36 functions; the numbers of functions and changes stay the same."""
-    monkeypatch.setattr(sparse_bayes, "_MOST_CHANGES", 2)
-    _, Phi, y, w = rows("logistic")
-    problem = sparse_bayes.Problem(*map(jnp.asarray, (Phi.T * (w > 0), y, w)), "logistic")
-    p, k, limits = len(problem.Phi), 21, tolerances(1e-6)
-
-    @jax.jit
-    def changed(state):
-        start = sparse_bayes._expand(problem, state.model, state.posterior)
-        every = sparse_bayes._changes_by_gain(
-            problem.Phi, start, state.tried, state.most_changes, limits
-        )
-        chosen = sparse_bayes._shortlist(start, state.tried, k + 4)
-        return start, chosen, every, sparse_bayes._changes(problem, state, limits)
-
-    kinds = set()
-    for nats in (100.0, 1.0, 0.1, 1e-2, 1e-4):  # models after few steps, up to the last
-        state = sparse_bayes.solve(
-            *map(jnp.asarray, (Phi, y, w)), tolerances(nats),
-            max_functions=k, max_iterations=300, likelihood="logistic",
-        )  # fmt: skip
-        for i in (0, 1):
-            barred = np.arange(len(state.tried)) % 5 == i  # changes that were tried
-            tried = state._replace(tried=jnp.asarray(barred), most_changes=jnp.int32(2))
-            start, chosen, (every, first), (last, first_of_list) = jax.device_get(changed(tried))
-            assert len(np.unique(chosen)) == k + 4 < p
-            assert chosen[-1] == p - 1
-            assert set(start.model.columns[start.model.filled]) <= set(chosen)
-            assert first_of_list.number == first.number
-            assert last.changes == every.changes > 0
-            for name in ("columns", "alpha"):
-                values = (getattr(each.model, name)[each.model.filled] for each in (last, every))
-                np.testing.assert_allclose(*values, rtol=1e-6)
-            np.testing.assert_allclose(last.mean, every.mean, rtol=1e-6, atol=1e-9)
-            np.testing.assert_allclose(last.factor, every.factor, rtol=1e-6, atol=1e-9)
-            np.testing.assert_allclose(last.slopes, every.slopes[chosen], rtol=1e-6, atol=1e-9)
-            kinds.add((int(first.number) - p) // k if first.number >= p else "addition")
-    assert {"addition", 0} <= kinds  # an addition or an estimate comes first
-
-
 def duplicated_functions(n):
     rng = np.random.default_rng(0)
     x = rng.uniform(-5, 5, n)
@@ -349,25 +303,33 @@ def test_cheap_steps_save_factorisations_and_end_at_the_same_mode(monkeypatch):
     def posterior(begin, factor=None):
         return sparse_bayes.posterior(problem, model, begin, jnp.zeros((1, k)), factor)
 
+    def slope_at(end):
+        p = 1 / (1 + np.exp(-np.asarray(end.values)))
+        slope = np.asarray(Phi)[columns] @ (w * ((y > 0) - p)) - np.asarray(alpha * end.mean)
+        return np.abs(slope[:5]).max()
+
     mode = posterior(jnp.zeros(k))
+    covariance = np.asarray(mode.factor.T @ mode.factor)
+    change = jnp.asarray([0.3, -0.2, 0.1, 0.2, -0.3, 0.0])
     for away in (1.0, 30.0):
-        begin = mode.mean + away * jnp.asarray([0.3, -0.2, 0.1, 0.2, -0.3, 0.0])
         counts = []
-        for factor in (None, 0.9 * mode.factor):
+        for factor in (None, 0.9 * mode.factor, 3 * mode.factor):  # the last steps are too long
             jax.effects_barrier()
             calls.clear()
-            end = posterior(begin, factor)
+            end = posterior(mode.mean + away * change, factor)
             jax.effects_barrier()
             counts.append(len(calls))
             for name in ("mean", "values", "evidence"):
                 expected, value = getattr(mode, name), getattr(end, name)
                 np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
-            covariance = np.asarray(mode.factor.T @ mode.factor)
-            np.testing.assert_allclose(end.factor.T @ end.factor, covariance, rtol=1e-6, atol=1e-8)
-        p = 1 / (1 + np.exp(-np.asarray(end.values)))
-        slope = np.asarray(Phi)[columns] @ (w * ((y > 0) - p)) - np.asarray(alpha * end.mean)
-        np.testing.assert_allclose(slope[:5], 0, atol=1e-9)
-        assert (counts[1] == 1 < counts[0]) if away == 1 else counts[1] <= counts[0]
+            np.testing.assert_allclose(end.factor.T @ end.factor, covariance, rtol=1e-5, atol=1e-6)
+            if factor is not None:
+                assert slope_at(end) < 1e-9
+        assert counts[1] == 1 < counts[0]
+    # Within the rounding of the density Newton's method would not go on.
+    near = mode.mean + 1e-6 * change
+    assert slope_at(posterior(near)) > 1e-8
+    assert slope_at(posterior(near, 0.01 * mode.factor)) < 1e-9
 
 
 @pytest.mark.parametrize("likelihood", ["normal", "logistic"])
