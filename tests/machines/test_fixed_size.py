@@ -262,17 +262,17 @@ def test_columns_far_from_zero_are_told_in_float32():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((50, 3)) + 1e4
     y = jnp.asarray(X[:, 0] - X[:, 1], "float32")
-    fitted = fixed_size.fit_features(Linear(np.zeros(3, "float32")), 1.0, jnp.float32(X), y)
+    fitted = fixed_size.fit_features(Linear(jnp.zeros(3, "float32")), 1.0, jnp.float32(X), y)
     assert int(fitted.status) == _status.PRECISION_LOST
     shift = X.mean(0).astype("float32")
-    fitted = fixed_size.fit_features(Linear(shift), 1.0, jnp.float32(X), y)
+    fitted = fixed_size.fit_features(Linear(jnp.asarray(shift)), 1.0, jnp.float32(X), y)
     assert int(fitted.status) == _status.CONVERGED
 
 
 def test_a_constant_column_is_no_lost_precision(dtype):
     X, y, _ = problem(dtype)
     X = np.asarray(X) * np.array([1, 0, 1], dtype)
-    fitted = fixed_size.fit_features(Linear(np.zeros(3, dtype)), 1e7, jnp.asarray(X), y)
+    fitted = fixed_size.fit_features(Linear(jnp.zeros(3, dtype)), 1e7, jnp.asarray(X), y)
     assert int(fitted.status) == _status.CONVERGED
 
 
