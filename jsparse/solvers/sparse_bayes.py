@@ -82,7 +82,7 @@ class Problem(NamedTuple):
 
 
 class Iterate(NamedTuple):
-    """An iterate of the steps towards the mode that use the factor of a nearby model."""
+    """Coefficients on the way to the mode, with the step that follows from some factor."""
 
     mean: Float[Array, " k"]
     values: Float[Array, " n"]  # values at the rows
@@ -588,13 +588,18 @@ def posterior(
         root = jnp.sqrt(problem.curvatures(model, values))
         return _covariance_factor(model, (root[None, :] * Phi).T)
 
-    def at(mean: Array, values: Array, value: Array) -> Mode:
-        """Return the iterate at `mean`, whose log density is `value`, with its Newton step."""
-        factor, log_determinant = factor_at(values)
+    def with_step(mean: Array, values: Array, value: Array, factor: Array) -> Iterate:
+        """Return the iterate at `mean`, whose log density is `value`, with its step by `factor`."""
         slope = dot(Phi, problem.slopes(model, values)) - alpha * mean
         half = dot(factor, slope)
         gain = dot(half, half) / 2  # of a whole step, if the density were quadratic
-        return Mode(mean, values, value, factor, log_determinant, dot(half, factor), gain)
+        return Iterate(mean, values, value, dot(half, factor), gain)
+
+    def at(mean: Array, values: Array, value: Array) -> Mode:
+        """Return the iterate at `mean`, whose log density is `value`, with its Newton step."""
+        factor, log_determinant = factor_at(values)
+        *_, step, gain = with_step(mean, values, value, factor)
+        return Mode(mean, values, value, factor, log_determinant, step, gain)
 
     def newton(state: tuple[Mode, Array, Array]) -> tuple[Mode, Array, Array]:
         """Make the step times `t` if it does not lower the density; else halve `t`."""
@@ -616,12 +621,6 @@ def posterior(
     value = density(start, values)
     if constant is None and nearby_factor is not None:
 
-        def iterate(mean: Array, values: Array, value: Array) -> Iterate:
-            """Return the iterate at `mean`, whose log density is `value`, with its cheap step."""
-            slope = dot(Phi, problem.slopes(model, values)) - alpha * mean
-            half = dot(nearby_factor, slope)
-            return Iterate(mean, values, value, dot(half, nearby_factor), dot(half, half) / 2)
-
         def cheap_step(state: tuple[Iterate, Array]) -> tuple[Iterate, Array]:
             """Make the step if the density rises; also return the number of steps left.
 
@@ -631,7 +630,7 @@ def posterior(
             before, left = state
             mean = jnp.where(model.filled, before.mean + before.step, 0)
             values = dot(mean, Phi)
-            after = iterate(mean, values, density(mean, values))
+            after = with_step(mean, values, density(mean, values), nearby_factor)
             rise, rounding = after.value - before.value, _SUM_ROUNDING * rounding_of(before.value)
             rises = (rise > rounding) | ((rise > -rounding) & (after.gain < before.gain))
             return jax.tree.map(
@@ -641,7 +640,7 @@ def posterior(
         cheap, _ = jax.lax.while_loop(
             lambda state: (state[1] > 0) & matters(state[0].gain, state[0].value),
             cheap_step,
-            (iterate(start, values, value), jnp.int32(_CHEAP_STEPS)),
+            (with_step(start, values, value, nearby_factor), jnp.int32(_CHEAP_STEPS)),
         )
         start, values, value = cheap.mean, cheap.values, cheap.value
     first = at(start, values, value), jnp.ones((), Phi.dtype), jnp.int32(0)
