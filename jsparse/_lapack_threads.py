@@ -7,15 +7,20 @@ two cores, the choice of a kernel's family took nine times as long as with one t
 in the dual with 379 rows eight times.
 """
 
+import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ._runtime import on_cpu
 
 # Systems with at least this many unknowns keep LAPACK's threads. With 3,072 unknowns, training took
 # as long with one thread as with two on two cores; with more cores it would take longer.
 LARGE_SYSTEM = 1024
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 _limited = threading.Lock()  # held by the context that limits the threads of this process
 
@@ -35,10 +40,15 @@ def one_lapack_thread(largest_system: int) -> Iterator[None]:
         yield
         return
     try:
-        import scipy.linalg.cython_lapack  # noqa: F401  # loads the library that JAX calls
-        from threadpoolctl import threadpool_limits
-
-        with threadpool_limits(1, user_api="blas"):
+        with _loaded_libraries().limit(limits=1, user_api="blas"):
             yield
     finally:
         _limited.release()
+
+
+@functools.cache  # finding the libraries takes 2 ms, a limit 0.02 ms
+def _loaded_libraries() -> "ThreadpoolController":
+    import scipy.linalg.cython_lapack  # noqa: F401  # loads the library that JAX calls
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
