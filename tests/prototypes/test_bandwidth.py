@@ -105,7 +105,7 @@ def test_the_search_skips_no_place_that_the_bins_cannot_resolve():
 
 def test_two_far_clusters_keep_the_bandwidth_of_one():
     rng = np.random.default_rng(1)
-    a, b = rng.normal(size=300), rng.normal(50, 1, size=300)
+    a, b = rng.normal(size=200), rng.normal(50, 1, size=200)
     both = jnp.asarray(np.concatenate([a, b])[:, None])
     h = float(plug_in_bandwidth(both).h[0])
     assert 0.5 * normal_reference(a) < h < 2 * normal_reference(a)
@@ -151,7 +151,7 @@ def test_columns_without_a_density_get_the_normal_reference_rule_and_say_so(meth
 
 
 def test_extreme_outliers_are_reported():
-    x = np.r_[np.random.default_rng(3).normal(size=599), 1e7]
+    x = np.r_[np.random.default_rng(3).normal(size=399), 1e7]
     X = jnp.asarray(x[:, None])
     reference = normal_reference_bandwidth(X, spread="robust")
     ours = plug_in_bandwidth(X, method="exact", spread="robust")

@@ -14,7 +14,8 @@ def psi(r, x, h):
     for i in range(n):
         u = (x[i] - x) / h
         density = np.exp(-(u**2) / 2) / math.sqrt(2 * math.pi)
-        hermite = {0: 1.0, 4: u**4 - 6 * u**2 + 3, 6: u**6 - 15 * u**4 + 45 * u**2 - 15}[r]
+        s = u * u
+        hermite = {0: 1.0, 4: (s - 6) * s + 3, 6: ((s - 15) * s + 45) * s - 15}[r]
         total += float(np.sum(hermite * density))
     return total / (n**2 * h ** (r + 1))
 
