@@ -101,7 +101,8 @@ class Programs:
     def make_room(self) -> None:
         """Drop the least recently used programs if the process nears its limit of memory maps.
 
-        Counting takes 0.2 to 25 ms, so it is skipped while the threshold cannot be reached.
+        Counting takes 0.2 to 25 ms, so it is skipped while four fifths of the limit cannot be
+        reached. As most programs are far smaller than the largest, half of it is hardly passed.
 
         Raises:
             TooManyProgramsError: if hardly any map is free and this package holds no program.
@@ -124,7 +125,8 @@ class Programs:
                 "could crash it. Call jax.clear_caches(), which drops all compiled programs, or "
                 "have more memory maps granted (sysctl vm.max_map_count)"
             )
-        self._compilations_before_counting = (self._drop_above - maps) // self.largest_program
+        room = 4 * self.limit // 5 - maps
+        self._compilations_before_counting = room // self.largest_program
 
     def _drop_oldest(self) -> int:
         """Drop the least recently used programs; return the number of memory maps still in use."""

@@ -65,16 +65,37 @@ def test_programs_least_recently_used_are_dropped_first(limited):
 
 @needs_memory_maps
 def test_maps_stay_below_the_limit_whatever_is_compiled(limited):
-    double(np.ones(9))
+    compilations(double, 9)
     before = count_memory_maps()
-    double(np.ones(10))
-    each = count_memory_maps() - before
+    compilations(double, *range(10, 20))
+    maps = count_memory_maps()
+    of_ten = maps - before
     # Half of the limit is ten programs away, a third of it is here already.
-    programs = limited(2 * (before + 10 * each), largest_program=each)
-    for n in range(11, 36):
+    limit = 2 * (maps + of_ten)
+    limited(limit, largest_program=limit // 10)  # so that maps are counted every third time
+    for n in range(20, 45):
         np.testing.assert_allclose(double(np.zeros(n)), np.full(n, n))
-        assert count_memory_maps() <= 0.6 * programs.limit
-    assert compilations(double, 35) == 0
+        assert count_memory_maps() <= limit // 2 + of_ten  # without drops half as many again
+    assert compilations(double, 44) == 0
+    assert compilations(double, 20) == 1
+
+
+@pytest.mark.parametrize("maps_of_program", [1, 10])
+def test_maps_are_counted_rarely_and_in_time(maps_of_program, monkeypatch):
+    programs, maps, counted = Programs(1000, largest_program=10), 0, []
+
+    def count():
+        counted.append(maps)
+        return maps
+
+    monkeypatch.setattr(_programs, "count_memory_maps", count)
+    for maps in range(0, 990, maps_of_program):  # noqa: B007  # `count` reads it
+        programs.make_room()
+    assert sum(n < 500 for n in counted) < 12
+    assert any(500 < n <= 800 for n in counted)  # where programs would be dropped
+    maps = 991  # but none is here
+    with pytest.raises(TooManyProgramsError):
+        programs.make_room()
 
 
 @needs_memory_maps
