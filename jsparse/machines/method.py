@@ -316,6 +316,14 @@ class Method(eqx.Module):
         return 0.0
 
     @property
+    def C_tolerance(self) -> float:
+        """Standard errors by which the error of the chosen `C` may exceed the smallest error.
+
+        The smallest such `C` is chosen; with 0, the `C` of the smallest error.
+        """
+        return 0.0
+
+    @property
     def n_features(self) -> int | Literal["all"] | None:
         """The number of features in the normal equations; "all" for a kernel matrix of all rows.
 

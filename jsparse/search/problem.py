@@ -309,7 +309,7 @@ class Problem:
                 (validation,) = self._errors(*one, scoring, wanted[None])
                 return validation
 
-            return race(self.method, race_rounds, first[i], some_errors, best)
+            return race(self.method, np.asarray(C[i]), race_rounds, first[i], some_errors, best)
 
         validations, scores = zip(*map(raced, range(len(C))), strict=True)
         return validations, scores

@@ -3,9 +3,9 @@
 The machines of a kernel, one for each `C`, are compared on the first folds that have 500 rows
 together, often one fold, and those that err far more than the best machine so far leave the race
 (not if the metric is "misclassification"). The others are compared on a few more folds. At most two
-machines of each kernel are then validated on all folds, and so is any other machine whose estimated
-error is the least. Errors are compared fold by fold, as a fold of hard rows is hard for all
-machines.
+machines of each kernel are then validated on all folds, and so is any other machine that would be
+chosen by its estimated error. Errors are compared fold by fold, as a fold of hard rows is hard for
+all machines.
 """
 
 import math
@@ -108,6 +108,7 @@ def rounds(fold_sizes: Int[np.ndarray, " v"], rule: Rule, metric: Metric) -> lis
 
 def race(
     method: Method,
+    C: Float[np.ndarray, " s"],
     race_rounds: Sequence[Round],
     first: Validation,
     some_errors: Callable[[Bool[np.ndarray, "s v"]], Validation],
@@ -117,11 +118,13 @@ def race(
 
     The score of a machine that leaves the race is an estimate: the score of the best machine, plus
     the mean difference to it on the folds computed for both. If no machine can be trusted on all
-    folds, it is the mean over the computed folds. The least score of the kernel is an estimate only
-    if the best machine is another kernel's.
+    folds, it is the mean over the computed folds. The least score of the kernel, and that of its
+    chosen `C`, see `Method.C_tolerance`, are estimates only if the best machine is another
+    kernel's.
 
     Args:
-        method: chooses the size of a machine.
+        method: chooses the size of a machine, and `C`.
+        C: the values of `C`.
         race_rounds: the rounds of the race, see `rounds`.
         first: the kernel's errors on the folds of the first round, and perhaps on other folds.
         some_errors: returns the errors on the given folds of each `C`, and perhaps on other folds.
@@ -149,10 +152,14 @@ def race(
         scores = validate(np.broadcast_to(C_in_race[:, None], computed.shape))
         complete = np.all(computed, axis=1)
         scores = _with_estimates(scores, complete, best)
-        least = np.argmin(scores.trusted)
-        if complete[least] or not scores.trusted[least] < best.score:
+        place = np.argmin(scores.trusted)
+        if not scores.trusted[place] < best.score:
             return validation, scores
-        C_in_race = np.arange(len(complete)) == least
+        if complete[place]:
+            place = _smallest_of_nearly_least(scores, C, method.C_tolerance)
+        if complete[place]:
+            return validation, scores
+        C_in_race = np.arange(len(complete)) == place
 
 
 def _remaining_C(
@@ -172,6 +179,16 @@ def _remaining_C(
     margin = np.fmax(comparison.standard_errors * error, comparison.relative_margin * _mean(rival))
     rank = np.argsort(np.argsort(trusted, kind="stable"))
     return np.isfinite(trusted) & (rank < comparison.max_C) & ~(mean > margin)
+
+
+def _smallest_of_nearly_least(scores: Scores, C: Float[np.ndarray, " s"], tolerance: float) -> int:
+    """Return the index of the `C` that is chosen, see `Method.C_tolerance`."""
+    trusted = scores.trusted
+    least = int(np.argmin(trusted))
+    if tolerance == 0:
+        return least
+    bound = trusted[least] + tolerance * np.nan_to_num(scores.standard_errors[least])
+    return min(np.flatnonzero(trusted <= bound).tolist(), key=lambda place: C[place])
 
 
 def _mean(fold_scores: Float[np.ndarray, "*s v"]) -> Float[np.ndarray, "*s"]:

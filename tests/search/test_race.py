@@ -8,7 +8,7 @@ import pytest
 import jsparse
 from jsparse._status import CONVERGED, PRECISION_LOST
 from jsparse.kernels import RBF
-from jsparse.machines import KSP, RVM, SCDP, Dual, FixedSize, SpSVM, dual
+from jsparse.machines import KSP, RVM, SCDP, Dual, FixedSize, SparseReduction, SpSVM, dual
 from jsparse.machines.rows import rows_of
 from jsparse.search.history import Evaluation, load_history, save_history, scored
 from jsparse.search.race import RULE, RULE_OF_WALKS, BestFolds, Comparison, race, rounds
@@ -43,11 +43,12 @@ class Errors:
         """Return the least error of all sizes over all folds, for each `C`."""
         return np.average(self.fold_scores, axis=1, weights=self.weights).min(axis=1)
 
-    def race(self, best=None, rows_in_fold=100, metric="mse"):
+    def race(self, best=None, rows_in_fold=100, metric="mse", method=SCDP(3)):  # noqa: B008
         best = best or BestFolds()
         race_rounds = rounds(rows_in_fold * (self.weights > 0), best.rule, metric)
         first = self(np.broadcast_to(race_rounds[0].folds, self.fold_scores.shape[:2]))
-        return race(SCDP(3), race_rounds, first, self, best)[1]
+        C = np.arange(1.0, len(self.fold_scores) + 1)
+        return race(method, C, race_rounds, first, self, best)[1]
 
     @property
     def folds_asked(self):
@@ -77,6 +78,22 @@ def test_all_but_the_two_best_values_of_C_are_left_out():
     errors = Errors(machines(1.0, 1.0, 1.0, 1.0, spread=1e-3))
     errors.race()
     assert sorted(errors.folds_asked) == [2, 2, V, V]
+
+
+def test_the_smallest_C_of_nearly_least_error_is_validated_on_all_folds():
+    # The third and fourth C are the best; the second is within a standard error of them.
+    errors = Errors(machines(1.5, 1.02, 1.0, 1.001, 1.002, spread=1e-3))
+    scores = errors.race(method=SparseReduction(10, size_tolerance=1.0))
+    assert errors.folds_asked == [2, V, V, V, 2]
+    np.testing.assert_allclose(scores.scores[1], errors.scores[1])
+    errors.asked.clear()
+    errors.race(method=SparseReduction(10, size_tolerance=0.0))
+    assert errors.folds_asked == [2, 2, V, V, 2]
+    # The kernel's best machine is worse than another kernel's, so none of its `C` is chosen.
+    errors.asked.clear()
+    best = BestFolds(0.99, 0.99 * errors.fold_scores[2, :, 0])
+    errors.race(best, method=SparseReduction(10, size_tolerance=1.0))
+    assert errors.folds_asked == [2, 2, V, V, 2]
 
 
 @pytest.mark.parametrize(("factor", "folds"), [(1.2, 5), (1.1, V), (0.9, V)])
