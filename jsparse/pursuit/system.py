@@ -40,6 +40,14 @@ class Columns(eqx.Module):
             columns = self.matrix[self._owner(atoms.shape[0]), atoms]
         return self._scaled(columns)
 
+    def of_system(self, i: Int[Array, ""], v: int) -> "Columns":
+        """Return the columns of the matrix of system `i` of `v`, as a batch of one."""
+        matrix = self.matrix
+        if matrix is not None and matrix.ndim == 3:
+            matrix = matrix[self._owner(v)[i]][None]
+        exponent = None if self.exponent is None else self.exponent[i][None]
+        return Columns(matrix, self.column, exponent=exponent)
+
     def scaled_by(self, exponent: Int[Array, " v"]) -> "Columns":
         """Return `Columns` that divide the entries of system i by `2**exponent[i]`."""
         return eqx.tree_at(lambda c: c.exponent, self, exponent, is_leaf=lambda x: x is None)

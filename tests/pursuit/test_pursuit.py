@@ -19,6 +19,8 @@ from jsparse._status import (
     PRECISION_LOST,
     TRUNCATED,
 )
+from jsparse.pursuit import conjugate
+from jsparse.pursuit.system import Columns, scaled
 
 
 def problem(n=60, D=20, seed=0, c=None, dtype=np.float64):
@@ -245,6 +247,30 @@ def test_columns_on_demand_need_no_matrix():
     closed = pursuit.scdp(lambda j: jnp.asarray(A)[j], b, diagonal=np.diag(A), max_atoms=12)
     for path in (with_columns, closed):
         chex.assert_trees_all_close(path, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("matrices", ["each", "one", "owner"])
+def test_large_systems_are_solved_alone_with_the_same_paths(matrices, monkeypatch):
+    problems = [gram(*problem(seed=s)) for s in range(4)]
+    A, b = (jnp.asarray(np.stack(arrays)) for arrays in zip(*problems, strict=True))
+    if matrices == "each":
+        columns, of_system = Columns(A), A
+    elif matrices == "one":
+        columns, of_system = Columns(A[0]), A[jnp.zeros(4, jnp.int32)]
+    else:
+        owner = jnp.array([1, 0, 1, 0], jnp.int32)
+        columns, of_system = Columns(A[:2], owner=owner), A[owner]
+    diagonal = jnp.diagonal(of_system, axis1=1, axis2=2)
+    columns, b, diagonal, _ = scaled(columns, 1e20 * b[:, :, None], diagonal)
+    none, tolerance, paths = jnp.zeros(0, jnp.int32), jnp.asarray(0.2), []
+    for many_atoms in (20, 21):
+        monkeypatch.setattr(conjugate, "_MANY_ATOMS", many_atoms)
+        conjugate.pursue.clear_cache()
+        path = conjugate.pursue(columns, b, diagonal, diagonal, none, tolerance, max_atoms=12)
+        paths.append(path)
+    conjugate.pursue.clear_cache()
+    assert len(set(paths[0].size.tolist())) > 1
+    chex.assert_trees_all_close(*paths, rtol=1e-10)
 
 
 @pytest.mark.parametrize(
