@@ -27,6 +27,7 @@ METHODS = {
     "ksp": jsparse.KSP(),
     "spsvm": jsparse.SpSVM(),
     "rvm": jsparse.RVM(candidates=300),
+    "reduction": jsparse.SparseReduction(),
 }
 
 

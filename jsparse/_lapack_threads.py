@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from ._runtime import on_cpu
 
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
+
 # Systems with at least this many unknowns keep LAPACK's threads. With 3,072 unknowns, training took
 # as long with one thread as with two on two cores; with more cores it would take longer.
 LARGE_SYSTEM = 1024
-
-if TYPE_CHECKING:
-    from threadpoolctl import ThreadpoolController
 
 _limited = threading.Lock()  # held by the context that limits the threads of this process
 
@@ -40,14 +40,18 @@ def one_lapack_thread(largest_system: int) -> Iterator[None]:
         yield
         return
     try:
-        with _loaded_libraries().limit(limits=1, user_api="blas"):
+        with _controller().limit(limits=1, user_api="blas"):
             yield
     finally:
         _limited.release()
 
 
-@functools.cache  # finding the libraries takes 2 ms, a limit 0.02 ms
-def _loaded_libraries() -> "ThreadpoolController":
+@functools.cache
+def _controller() -> "ThreadpoolController":
+    """Return the controller of the loaded libraries, among them the LAPACK that JAX calls.
+
+    Finding the libraries takes 2 ms, a limit 0.02 ms.
+    """
     import scipy.linalg.cython_lapack  # noqa: F401  # loads the library that JAX calls
     from threadpoolctl import ThreadpoolController
 

@@ -70,7 +70,8 @@ class Programs:
     def __init__(self, limit: int | None, largest_program: int = _LARGEST_PROGRAM) -> None:
         self.limit = limit
         self.largest_program = largest_program
-        # Between two drops, from a third to a half of the limit, lie hundreds of programs.
+        # Programs are dropped from half of the limit, or somewhat more, down to a third of it.
+        # Between two drops lie hundreds of programs.
         self._drop_above = (limit or 0) // 2
         self._drop_to = (limit or 0) // 3
         self._jitted: OrderedDict[Hashable, Any] = OrderedDict()
@@ -101,8 +102,9 @@ class Programs:
     def make_room(self) -> None:
         """Drop the least recently used programs if the process nears its limit of memory maps.
 
-        Counting takes 0.2 to 25 ms, so it is skipped while four fifths of the limit cannot be
-        reached. As most programs are far smaller than the largest, half of it is hardly passed.
+        Counting takes 0.2 to 25 ms, so it is skipped while the process cannot have reached four
+        fifths of the limit. Most programs are far smaller than the largest, so usually half of the
+        limit is noticed soon after it is reached.
 
         Raises:
             TooManyProgramsError: if hardly any map is free and this package holds no program.

@@ -316,12 +316,12 @@ class Method(eqx.Module):
         return 0.0
 
     @property
-    def C_tolerance(self) -> float:
+    def C_tolerance(self) -> float | None:
         """Standard errors by which the error of the chosen `C` may exceed the smallest error.
 
-        The smallest such `C` is chosen; with 0, the `C` of the smallest error.
+        The smallest such `C` is chosen. If None, any `C` of the smallest error is chosen.
         """
-        return 0.0
+        return None
 
     @property
     def n_features(self) -> int | Literal["all"] | None:

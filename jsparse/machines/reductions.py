@@ -1,6 +1,5 @@
 """Very sparse LS-SVMs: reweighting drives most coefficients to 0 (Mall and Suykens 2015)."""
 
-import dataclasses
 import functools
 import math
 from typing import Any, ClassVar, cast
@@ -8,13 +7,15 @@ from typing import Any, ClassVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._arguments import real
+from .._blocks import map_systems
 from .._numerics import as_array, as_float, is_concrete, like, times_power
 from .._programs import compiled
 from .._status import PRECISION_LOST, TRUNCATED, VANISHED
 from .._types import CLike, Key, PointTable, ScalarLike
+from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate
@@ -24,7 +25,7 @@ from .checks import check_points, check_problem, in_one_dtype
 from .family import Family, diagnostics, single
 from .fixed_size import FixedSize
 from .from_sums import FromSums
-from .held_out import HeldOut, OnFold, Sums, each_fold_and_C, folds_wanted, zeros_unless
+from .held_out import HeldOut, OnFold, Sums, each_fold, folds_wanted, zeros_unless
 from .method import FEW_C, Points, Shape, Task, TrainingRows, option, replaced, setting, sums_needed
 from .reduction_system import (
     Initialization,
@@ -117,7 +118,7 @@ class SparseReduction(Prototypes, FromSums):
 
     @property
     def C_tolerance(self) -> float:
-        """See `Method.C_tolerance`: a smaller `C` leaves fewer prototypes."""
+        """See `Method.C_tolerance`; a smaller `C` leaves fewer prototypes."""
         return self.size_tolerance
 
     def default_number(self, shape: Shape) -> int:
@@ -177,28 +178,54 @@ class SparseReduction(Prototypes, FromSums):
         self, sums: Sums, per_fold: NormalEquations, C: Float[Array, " s"], parts: Rows,
         on_fold: OnFold, key: Key | None = None,
     ) -> HeldOut:  # fmt: skip
-        """See `FromSums.held_out_from_sums`.
+        """See `FromSums.held_out_from_sums`: evaluate the kernel once for all `C` of a fold.
 
         If the variant needs the targets of the prototypes, `parts` must hold all rows, and
         prototypes in the held-out fold have no target.
         """
         columns, total = sums
         assert isinstance(columns, ReductionColumns)
+        variant, outputs, v = self.variant, parts.outputs, parts.weights.shape[0]
         targets = None
-        if self.variant.needs_rows:
+        if variant.needs_rows:
             targets = _targets_without_each_fold(columns, parts, folds_wanted(on_fold))
+        wanted = None if on_fold.wanted is None else jnp.asarray(on_fold.wanted).T
+        of_folds = jax.tree.map(lambda a: a[:v], per_fold), targets, wanted
 
-        def fit(C: Float[Array, ""], fold: Int[Array, ""]) -> Family:
-            equations, of_fold = jax.tree.map(lambda a: a[fold], (per_fold, targets))
-            features = columns if of_fold is None else columns.with_targets(of_fold)
-            training = (total - equations).with_outputs(parts.outputs)
-            family = self.solve(Sums(features, training), C)
+        def predict(
+            shared: PyTree, rows: Rows, of_fold: tuple[NormalEquations, Any, Any]
+        ) -> tuple[Float[Array, "r s l"], Int[Array, " s"]]:
+            columns, total, C = shared
+            fold, targets, wanted = of_fold
+            columns = columns if targets is None else columns.with_targets(targets)
+            training, M = (total - fold).with_outputs(outputs), columns.n_features
+
+            def one(C: Float[Array, ""]) -> tuple[Array, Array, Array]:
+                machine, *_, status = solve(variant, columns, training, C)
+                return machine.coefficients.reshape(M, -1), machine.intercept.reshape(-1), status
+
+            if wanted is None:
+                results = map_systems(one, C)
+            else:
+                results = map_systems(zeros_unless(one), (C, wanted))
+            coefficients, intercepts, status = results
+            flat = jnp.moveaxis(coefficients, 0, 1).reshape(M, -1), intercepts.reshape(-1)
+            machines = KernelExpansion(columns.kernel, columns.prototypes, *flat)
             # The error on the fold is valid even if a machine lost digits or all prototypes.
-            valid = (family.statuses == PRECISION_LOST) | (family.statuses == VANISHED)
-            statuses = jnp.where(valid, jnp.int32(TRUNCATED), family.statuses)
-            return dataclasses.replace(family, statuses=statuses)
+            valid = (status == PRECISION_LOST) | (status == VANISHED)
+            status = jnp.where(valid, jnp.int32(TRUNCATED), status)
+            return machines(rows.X).reshape(len(rows), len(C), -1), status
 
-        return each_fold_and_C(fit, C, parts, on_fold)
+        shared = columns, total, C
+        held = each_fold(predict, shared, of_folds, C, parts, on_fold, only_wanted=True)
+        if wanted is None:
+            return held
+
+        def only_wanted(sums: Float[Array, "v s ..."]) -> Float[Array, "v s ..."]:
+            return jnp.where(jnp.expand_dims(wanted, range(2, sums.ndim)), sums, 0)
+
+        # The machines that are not wanted are zero, but not their losses.
+        return held._replace(sums=jax.tree.map(only_wanted, held.sums))
 
     def stages_of_one_size(self, problem: Any, search: Any) -> Stages:
         """See `Method.stages_of_one_size`: the kernel is tuned for the first machine, then `C`."""
@@ -208,7 +235,7 @@ class SparseReduction(Prototypes, FromSums):
             first = problem.with_method(FixedSize(self.largest, selection=self.selection))
         best = yield from surrogate_stages(first, problem, search)
         outcome = best.outcome
-        tuning = outcome.tuning.sparsest(self.C_tolerance)
+        tuning = outcome.tuning.sparsest(self.size_tolerance)
         return best._replace(outcome=outcome._replace(tuning=tuning))
 
 
@@ -217,7 +244,7 @@ def _targets_without_each_fold(
 ) -> PrototypeTargets:
     """Return the targets of the prototypes from the rows outside each fold, leading axis `v`.
 
-    A loop over folds returns zeros for the folds that are not wanted; None stands for all folds.
+    If `wanted` is given, a loop over folds returns zeros for the folds that are not wanted.
     """
     X, y = (a.reshape(-1, a.shape[-1]) for a in (parts.X, parts.target_columns))
     folds = jnp.arange(len(parts.X), dtype=jnp.int32)

@@ -41,12 +41,9 @@ class Columns(eqx.Module):
         return self._scaled(columns)
 
     def of_system(self, i: Int[Array, ""], v: int) -> "Columns":
-        """Return the columns of the matrix of system `i` of `v`, as a batch of one."""
-        matrix = self.matrix
-        if matrix is not None and matrix.ndim == 3:
-            matrix = matrix[self._owner(v)[i]][None]
+        """Return the columns of the matrix of system `i`, of `v` systems, as a batch of one."""
         exponent = None if self.exponent is None else self.exponent[i][None]
-        return Columns(matrix, self.column, exponent=exponent)
+        return Columns(self.matrix, self.column, self._owner(v)[i][None], exponent)
 
     def scaled_by(self, exponent: Int[Array, " v"]) -> "Columns":
         """Return `Columns` that divide the entries of system i by `2**exponent[i]`."""

@@ -59,7 +59,7 @@ class Evaluation(NamedTuple):
             return np.ones(self.C.shape, bool)
         return np.all(known == known[np.argmin(self.trusted)], axis=1)
 
-    def at(self, place: np.integer) -> dict[str, Any]:
+    def at(self, place: int | np.integer) -> dict[str, Any]:
         """Return `C`, score, standard error and stop code at index `place`, as for `Tuning`."""
         return {
             "C": float(self.C[place]),

@@ -3,9 +3,9 @@
 The machines of a kernel, one for each `C`, are compared on the first folds that have 500 rows
 together, often one fold, and those that err far more than the best machine so far leave the race
 (not if the metric is "misclassification"). The others are compared on a few more folds. At most two
-machines of each kernel are then validated on all folds, and so is any other machine that would be
-chosen by its estimated error. Errors are compared fold by fold, as a fold of hard rows is hard for
-all machines.
+machines of each kernel are then validated on all folds, and so is any other machine that the search
+would choose by its estimated error. Errors are compared fold by fold, as a fold of hard rows is
+hard for all machines.
 """
 
 import math
@@ -20,7 +20,7 @@ from .._repr import short_repr
 from ..machines.method import Method, Metric
 from ..validation.losses import standard_error
 from ..validation.validate import Validation
-from .scores import Scores, least_of_sizes
+from .scores import Scores, least_of_sizes, smallest_C
 
 
 class Comparison(NamedTuple):
@@ -118,9 +118,9 @@ def race(
 
     The score of a machine that leaves the race is an estimate: the score of the best machine, plus
     the mean difference to it on the folds computed for both. If no machine can be trusted on all
-    folds, it is the mean over the computed folds. The least score of the kernel, and that of its
-    chosen `C`, see `Method.C_tolerance`, are estimates only if the best machine is another
-    kernel's.
+    folds, it is the mean over the computed folds. If the best machine is another kernel's, all
+    scores may be estimates. Else the least score and the score of the chosen `C` are of all folds,
+    see `Method.C_tolerance`.
 
     Args:
         method: chooses the size of a machine, and `C`.
@@ -155,8 +155,9 @@ def race(
         place = np.argmin(scores.trusted)
         if not scores.trusted[place] < best.score:
             return validation, scores
-        if complete[place]:
-            place = _smallest_of_nearly_least(scores, C, method.C_tolerance)
+        if complete[place] and method.C_tolerance is not None:
+            errors = scores.trusted, scores.standard_errors
+            place = smallest_C(C, *errors, method.C_tolerance)
         if complete[place]:
             return validation, scores
         C_in_race = np.arange(len(complete)) == place
@@ -179,16 +180,6 @@ def _remaining_C(
     margin = np.fmax(comparison.standard_errors * error, comparison.relative_margin * _mean(rival))
     rank = np.argsort(np.argsort(trusted, kind="stable"))
     return np.isfinite(trusted) & (rank < comparison.max_C) & ~(mean > margin)
-
-
-def _smallest_of_nearly_least(scores: Scores, C: Float[np.ndarray, " s"], tolerance: float) -> int:
-    """Return the index of the `C` that is chosen, see `Method.C_tolerance`."""
-    trusted = scores.trusted
-    least = int(np.argmin(trusted))
-    if tolerance == 0:
-        return least
-    bound = trusted[least] + tolerance * np.nan_to_num(scores.standard_errors[least])
-    return min(np.flatnonzero(trusted <= bound).tolist(), key=lambda place: C[place])
 
 
 def _mean(fold_scores: Float[np.ndarray, "*s v"]) -> Float[np.ndarray, "*s"]:

@@ -20,6 +20,7 @@ from .descent import Slope
 from .history import Evaluation, scored
 from .problem import Tunable
 from .race import BestFolds, Rule
+from .scores import smallest_C
 from .strategies import Search
 from .template import Template
 
@@ -50,9 +51,8 @@ class Tuning(NamedTuple):
         best = min(scored(self.history), key=lambda evaluation: evaluation.least)
         if not np.isfinite(best.least):
             return self  # the caller stated the only machine
-        bound = self.score + tolerance * np.nan_to_num(self.standard_error)
-        close = np.flatnonzero((best.trusted <= bound) & best.is_comparable)
-        place = min(close, key=lambda place: best.C[place])
+        errors = np.where(best.is_comparable, best.trusted, np.inf)
+        place = smallest_C(best.C, errors, best.standard_errors, tolerance)
         return self._replace(**best.at(place))
 
 

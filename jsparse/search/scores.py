@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from .._repr import short_repr
 from .._status import PRECISION_LOST
 from ..machines.method import Method
+from ..machines.stages import smallest_within
 from ..validation.losses import standard_error
 from ..validation.validate import Validation
 
@@ -38,6 +39,20 @@ class Scores(NamedTuple):
         """The scores, with infinity in place of scores that cannot be trusted."""
         ok = (self.status < PRECISION_LOST) & np.isfinite(self.scores)
         return np.where(ok, self.scores, np.inf)
+
+
+def smallest_C(
+    C: Float[np.ndarray, " s"],
+    errors: Float[np.ndarray, " s"],
+    standard_errors: Float[np.ndarray, " s"],
+    tolerance: float,
+) -> int:
+    """Return the index of the smallest `C` whose error is nearly the least.
+
+    See `smallest_within`, which decides what is nearly the least.
+    """
+    order = np.argsort(C, kind="stable")
+    return int(order[smallest_within(errors[order], standard_errors[order], tolerance)])
 
 
 def least_of_sizes(method: Method, validation: Validation) -> Scores:
