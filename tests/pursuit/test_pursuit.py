@@ -249,7 +249,9 @@ def test_columns_on_demand_need_no_matrix():
         chex.assert_trees_all_close(path, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("matrices", ["each", "one", "owner"])
+@pytest.mark.parametrize(
+    "matrices", ["owner", *[pytest.param(name, marks=pytest.mark.slow) for name in ("each", "one")]]
+)
 def test_large_systems_are_solved_alone_with_the_same_paths(matrices, monkeypatch):
     problems = [gram(*problem(seed=s)) for s in range(4)]
     A, b = (jnp.asarray(np.stack(arrays)) for arrays in zip(*problems, strict=True))

@@ -106,8 +106,8 @@ FITTED_BY_FOLD = sorted(
 )
 
 
-FROM_SUMS = "fixed-size", "scdp", "ksp", "kmp", "kbp"
-IN_ONE_PROGRAM = *FROM_SUMS, "dual", "robust", "reduction"  # if the folds have few rows
+FROM_SUMS = "fixed-size", "scdp", "ksp", "kmp", "kbp", "reduction"
+IN_ONE_PROGRAM = *FROM_SUMS, "dual", "robust"  # if the folds have few rows
 
 
 @pytest.mark.slow
@@ -147,7 +147,14 @@ def test_programs_of_several_threads_decompose_one_matrix_at_a_time(name, large_
     assert batched == []
 
 
-@pytest.mark.parametrize("method", [jsparse.KMP(5), jsparse.FixedSize(6, "uniform")])
+@pytest.mark.parametrize(
+    "method",
+    [
+        jsparse.KMP(5),
+        jsparse.FixedSize(6, "uniform"),
+        pytest.param(jsparse.SparseReduction(6, "uniform"), marks=pytest.mark.slow),
+    ],
+)
 def test_threads_share_the_folds_of_kept_sums(method, monkeypatch):
     monkeypatch.setattr(ridge, "LARGE_FOLD", 1)
     rng = np.random.default_rng(1)
